@@ -1,0 +1,16 @@
+"""smolmem: durable memory for smolagents.
+
+from smolmem import Memory
+
+memory = Memory("agent.db")
+agent = memory.attach(CodeAgent(tools=[], model=model))
+agent.run("Keep the shop healthy")      # every step is on disk before the next one begins
+"""
+
+from smolmem.errors import SmolmemError
+from smolmem.memory import Memory
+from smolmem.record.values import Run, Step
+
+__version__ = "0.1.0"
+
+__all__ = ["Memory", "Run", "SmolmemError", "Step", "__version__"]

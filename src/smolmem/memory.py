@@ -1,0 +1,287 @@
+"""`Memory`: the front of the house. Each method is a few lines into the packages that do the work."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from datetime import datetime, timezone
+from typing import Any, TypeVar
+
+from smolagents import MultiStepAgent
+
+from smolmem.errors import BadValue
+from smolmem.record import steplist
+from smolmem.record.recorder import Failures, Recorder
+from smolmem.record.values import STATUSES, Run, Step
+from smolmem.store.base import Durability, open_store
+from smolmem.store.journal import Journal
+from smolmem.store.upkeep import Report, Stats, stats, verify
+
+Agent = TypeVar("Agent", bound=MultiStepAgent)
+Time = datetime | float | str
+
+
+class Memory:
+    """Everything your agents did, in one file.
+
+    Usable from many threads and processes at once, and as a context manager.
+
+    Args:
+        url: the path of a SQLite file; it is created if it is not there.
+        scope: whose memory this is, a path such as `acme/alice`; nothing is read across scopes unless asked for.
+        durability: `full` survives a power cut; `normal` only a killed process, and is quicker on slow disks.
+        strict: raise when a step cannot be written, instead of going on and trying again.
+
+    Raises:
+        StoreError: the file cannot be used; the message says why and what to do.
+    """
+
+    def __init__(
+        self,
+        url: str | os.PathLike[str] = "smolmem.db",
+        *,
+        scope: str = "default",
+        durability: Durability = "full",
+        strict: bool = False,
+    ) -> None:
+        if durability not in ("full", "normal"):
+            raise BadValue(f"durability is 'full' or 'normal', not {durability!r}.")
+        self.scope = _checked_scope(scope)
+        self.strict = strict
+        self._store = open_store(url, durability)
+        self._journal = Journal(self._store)
+        self._failures = Failures()
+        self._recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
+
+    # --- recording -------------------------------------------------------------------------------------------------
+
+    def attach(self, agent: Agent, *, scope: str | None = None) -> Agent:
+        """Makes an agent's memory durable, and that of the agents it manages; returns the agent.
+
+        From now on every step is on disk before the next one begins. What the agent has done before is recorded too.
+
+        Raises:
+            BadValue: the agent is attached to another `Memory`.
+        """
+        self._attach(agent, self.scope if scope is None else _checked_scope(scope))
+        return agent
+
+    def _attach(self, agent: MultiStepAgent, scope: str) -> Recorder:
+        if not isinstance(agent, MultiStepAgent):
+            raise BadValue(f"attach() takes a smolagents agent, not {type(agent).__name__}.")
+        recorder = self._recorder(agent)
+        if recorder is None:
+            recorder = Recorder(agent, self._journal, scope, strict=self.strict, failures=self._failures)
+            self._recorders.add(recorder)
+        for managed in agent.managed_agents.values():
+            if isinstance(managed, MultiStepAgent):
+                self._attach(managed, scope).parents.add(recorder)
+        return recorder
+
+    def _recorder(self, agent: MultiStepAgent) -> Recorder | None:
+        listener = steplist.listener_of(agent.memory)
+        if listener is None or listener in self._recorders:
+            return listener if isinstance(listener, Recorder) else None
+        raise BadValue("this agent is attached to another Memory: detach it there first.")
+
+    def detach(self, agent: Agent) -> Agent:
+        """Gives an agent, and those it manages, back as they were; what is recorded stays."""
+        recorder = self._recorder(agent)
+        if recorder is not None:
+            recorder.release()
+            self._recorders.discard(recorder)
+            for managed in agent.managed_agents.values():
+                if isinstance(managed, MultiStepAgent):
+                    self.detach(managed)
+        return agent
+
+    def flush(self) -> None:
+        """Writes everything that is not written yet, edits deep inside a step included.
+
+        Raises:
+            StoreError: it cannot be written.
+        """
+        for recorder in list(self._recorders):
+            recorder.flush()
+
+    # --- looking ---------------------------------------------------------------------------------------------------
+
+    def runs(
+        self,
+        *,
+        scope: str | None = None,
+        agent: str | None = None,
+        status: str | None = None,
+        since: Time | None = None,
+        until: Time | None = None,
+        text: str | None = None,
+        parent: str | None = None,
+        session: str | None = None,
+        limit: int = 100,
+    ) -> list[Run]:
+        """Recorded runs, the newest first.
+
+        Args:
+            scope: another scope than this memory's; `acme/*` for all below `acme`, `*` for all.
+            agent: the agent's name, or its class if it has none.
+            status: `running`, `finished`, `failed`, `interrupted` (also: killed) or `max_steps`.
+            since: only runs that began at this time or later: a datetime, a timestamp, or ISO text.
+            until: only runs that began before.
+            text: only runs whose task begins with a text that holds this.
+            parent: only runs of managed agents that this run called.
+            session: only runs that shared this context.
+            limit: how many at most.
+        """
+        return self._journal.find_runs(
+            **self._scoped(scope),
+            agent=_text(agent, "agent"),
+            status=_one_of(status, STATUSES),
+            since=_time(since),
+            until=_time(until),
+            text=_text(text, "text"),
+            parent=None if parent is None else self.run(parent).id,
+            session=_text(session, "session"),
+            limit=_limit(limit),
+        )
+
+    def run(self, id: str) -> Run:
+        """One run, by its id or the beginning of it.
+
+        Raises:
+            NotFound: no run's id begins so, or several do.
+        """
+        return self._journal.run(id)
+
+    def steps(
+        self,
+        *,
+        scope: str | None = None,
+        run: str | None = None,
+        agent: str | None = None,
+        status: str | None = None,
+        kind: str | None = None,
+        tool: str | None = None,
+        error: bool | str | None = None,
+        since: Time | None = None,
+        until: Time | None = None,
+        text: str | None = None,
+        limit: int = 100,
+    ) -> list[Step]:
+        """Recorded steps, the newest first; steps that were taken off an agent's list are here too.
+
+        Args:
+            scope: as for `runs`; where a run is named, its own scope by default.
+            run: only steps of this run (its id or the beginning of it).
+            agent: only steps of the agent of this name.
+            status: only steps of runs with this status.
+            kind: `task`, `action`, `planning`, `system_prompt` or `other`.
+            tool: only steps that call this tool.
+            error: True for steps that went wrong, False for those that did not, or the name of an error's class.
+            since: only steps from this time on.
+            until: only steps before.
+            text: only steps whose text holds this, in any case.
+            limit: how many at most.
+        """
+        found = None if run is None else self.run(run)
+        return self._journal.find_steps(
+            **self._scoped(found.scope if found is not None and scope is None else scope),
+            run=None if found is None else found.id,
+            agent=_text(agent, "agent"),
+            status=_one_of(status, STATUSES),
+            kind=_text(kind, "kind"),
+            tool=_text(tool, "tool"),
+            failed=int(error) if isinstance(error, bool) else None,
+            error=_text(error, "error") if not isinstance(error, bool) else None,
+            since=_time(since),
+            until=_time(until),
+            text=_text(text, "text"),
+            limit=_limit(limit),
+        )
+
+    def step(self, id: int) -> Step:
+        """One step, by its id.
+
+        Raises:
+            NotFound: there is none.
+        """
+        return self._journal.step(id)
+
+    def _scoped(self, scope: str | None) -> dict[str, str | None]:
+        wanted = self.scope if scope is None else scope
+        if wanted == "*":
+            return {"scope": None, "below": None}
+        if isinstance(wanted, str) and wanted.endswith("/*"):
+            return {"scope": _checked_scope(wanted[:-2]), "below": wanted[:-1]}
+        return {"scope": _checked_scope(wanted), "below": None}
+
+    # --- upkeep ----------------------------------------------------------------------------------------------------
+
+    def verify(self) -> Report:
+        """Proves that what is stored is what was written, or names what is not."""
+        return verify(self._journal)
+
+    def stats(self) -> Stats:
+        """How much is stored, and writes that failed since this `Memory` was opened."""
+        return stats(self._journal, self._failures.total)
+
+    def close(self) -> None:
+        """Writes what is left and lets go of the file; agents that are attached go on unrecorded.
+
+        Raises:
+            StoreError: what is left cannot be written.
+        """
+        try:
+            for recorder in list(self._recorders):
+                recorder.release()
+                self._recorders.discard(recorder)
+        finally:
+            self._store.close()
+
+    def __enter__(self) -> Memory:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Memory({self._store.url!r}, scope={self.scope!r})"
+
+
+def _checked_scope(scope: Any) -> str:
+    if not isinstance(scope, str) or not scope or scope != scope.strip("/ ") or "*" in scope or not scope.isprintable():
+        raise BadValue(f"a scope is a path such as 'acme/alice', not {scope!r}.")
+    return scope
+
+
+def _text(value: Any, name: str) -> str | None:
+    if value is None or isinstance(value, str):
+        from smolmem.record.codec import plain
+
+        return None if value is None else plain(value)
+    raise BadValue(f"{name} is a text, not {value!r}.")
+
+
+def _one_of(value: str | None, words: tuple[str, ...]) -> str | None:
+    if value is not None and value not in words:
+        raise BadValue(f"{value!r} is not one of {', '.join(words)}.")
+    return value
+
+
+def _limit(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise BadValue(f"limit is a count, not {value!r}.")
+    return value
+
+
+def _time(value: Any) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    try:
+        moment = datetime.fromisoformat(value.replace("Z", "+00:00")) if isinstance(value, str) else value
+        return (moment if moment.tzinfo else moment.astimezone()).astimezone(timezone.utc).timestamp()
+    except (AttributeError, TypeError, ValueError, OverflowError, OSError) as error:
+        raise BadValue(
+            f"{value!r} is not a time: give a datetime, a timestamp, or text such as '2025-03-31T12:00'."
+        ) from error

@@ -1,0 +1,352 @@
+"""A smolagents object ⇄ its record: canonical bytes, their blobs, and the messages the model was sent.
+
+The one file that knows smolagents' classes. A step is written field by field from its `__dict__` and read back with
+`__new__`, so that no constructor runs (they log, validate and convert), a field that a later release adds is
+kept, and a `timing` that somebody set to `None` stays `None`.
+
+What the model was sent (`model_input_messages`) is the whole conversation so far, again at every step. It is taken
+out of the record and handed over as a list of messages, which the store keeps as "the previous list and what
+came after".
+"""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import json
+import math
+import re
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypedDict, cast
+
+import PIL.Image
+from smolagents import agent_types, agents, memory, models, monitoring
+from smolagents import utils as errors
+
+from smolmem.record import edits, kinds, wire
+from smolmem.record.wire import Decode, Decoder, Encode, Encoder, Json
+
+KINDS: dict[type, str] = {
+    memory.SystemPromptStep: "system_prompt",
+    memory.TaskStep: "task",
+    memory.PlanningStep: "planning",
+    memory.ActionStep: "action",
+    memory.FinalAnswerStep: "final_answer",
+}
+"""The word under which each class of step is stored and filtered."""
+
+SENT = "model_input_messages"
+
+_UNSTORABLE = re.compile("[\ud800-\udfff\0]")
+
+
+def plain(text: str) -> str:
+    """Text that every database takes: lone surrogates and NUL, which models do write, become U+FFFD."""
+    return _UNSTORABLE.sub("\ufffd", text)
+
+
+class _Sent:
+    """Stands in a record where the model input was taken out."""
+
+
+_SENT = _Sent()
+
+_PLAIN: tuple[type, ...] = (
+    *KINDS,
+    memory.MemoryStep,
+    memory.ToolCall,
+    models.ChatMessage,
+    models.ChatMessageToolCall,
+    models.ChatMessageToolCallFunction,
+    models.ChatMessageStreamDelta,
+    models.ChatMessageToolCallStreamDelta,
+    monitoring.Timing,
+    monitoring.TokenUsage,
+    agents.ActionOutput,
+    agents.ToolOutput,
+    agents.RunResult,
+)
+_BY_NAME: dict[str, type] = {cls.__name__: cls for cls in _PLAIN}
+
+_ERRORS: dict[str, type[BaseException]] = {
+    cls.__name__: cls
+    for cls in (
+        errors.AgentError,
+        errors.AgentParsingError,
+        errors.AgentExecutionError,
+        errors.AgentMaxStepsError,
+        errors.AgentToolCallError,
+        errors.AgentToolExecutionError,
+        errors.AgentGenerationError,
+    )
+} | {name: cls for name, cls in vars(builtins).items() if isinstance(cls, type) and issubclass(cls, BaseException)}
+
+
+class RecordedError(Exception):
+    """An exception whose class is not known here; its own text and the name of its class are kept."""
+
+    def __str__(self) -> str:
+        return str(self.__dict__.get("text", ""))
+
+
+class Facts(TypedDict):
+    """What of a step is kept in columns, to find it by."""
+
+    kind: str
+    number: int | None
+    seconds: float | None
+    error: str | None
+    tools: str
+    input_tokens: int | None
+    output_tokens: int | None
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoded:
+    """A value as it is stored: its record and the hash of it, what lies beside it, and what the model was sent."""
+
+    record: bytes
+    key: str
+    blobs: dict[str, bytes]
+    sent: Sequence[Any] | None = None
+
+
+# --- writing ------------------------------------------------------------------------------------------------------
+
+
+def encode(value: Any) -> Encoded:
+    """Any value as a record, a step's model input beside it; never raises.
+
+    Each field of a step is written by itself, without references from one into another, so that every field
+    can be read alone.
+    """
+    encoder = Encoder(_EXACT, _KIN)
+    if not isinstance(value, memory.MemoryStep | models.ChatMessage):
+        record = wire.dumps(encoder.value(value))
+        return Encoded(record, wire.fingerprint(record), encoder.blobs)
+    own = dict(vars(value))
+    sent = own.get(SENT)
+    if isinstance(sent, Sequence) and not isinstance(sent, (str, bytes)):
+        own[SENT] = _SENT
+    else:
+        sent = None
+    record = wire.dumps(_head(value) | {name: encoder.value(item) for name, item in own.items()})
+    return Encoded(record, wire.fingerprint(record), encoder.blobs, sent)
+
+
+def kind_of(step: Any) -> str:
+    """The word for a step's class; `other` for what smolagents does not define."""
+    return next((word for cls, word in KINDS.items() if isinstance(step, cls)), "other")
+
+
+def facts(step: Any) -> Facts:
+    """What of a step is kept in columns, to find it by; derived from the step alone, so that it can be checked."""
+    tokens, timing = getattr(step, "token_usage", None), getattr(step, "timing", None)
+    error, calls = getattr(step, "error", None), getattr(step, "tool_calls", None)
+    number = getattr(step, "step_number", None)
+    names = [call.name for call in calls if isinstance(call, memory.ToolCall)] if isinstance(calls, list) else []
+    return {
+        "kind": kind_of(step),
+        "number": number if _is_count(number) else None,
+        "seconds": _seconds(timing),
+        "error": None if error is None else type(error).__name__,
+        "tools": json.dumps([str(name) for name in names]),
+        "input_tokens": _tokens(tokens, "input_tokens"),
+        "output_tokens": _tokens(tokens, "output_tokens"),
+        "text": "" if isinstance(step, memory.SystemPromptStep) else plain(_text(step)),
+    }
+
+
+def _text(step: Any) -> str:
+    """A step in words: what was asked, thought, planned, seen, and what went wrong."""
+    if not isinstance(step, memory.MemoryStep):
+        return wire.safe_text(str, step)
+    named = ("task", "plan", "model_output", "observations", "error")
+    said = (getattr(step, name, None) for name in named)
+    return "\n\n".join(text for text in (_words(item) for item in said if item is not None) if text)
+
+
+def _words(value: Any) -> str:
+    return str.__str__(value) if isinstance(value, str) else wire.safe_text(str, value)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and -(1 << 63) <= value < 1 << 63
+
+
+def _tokens(usage: Any, name: str) -> int | None:
+    count = getattr(usage, name, None)
+    return count if _is_count(count) else None
+
+
+def _seconds(timing: Any) -> float | None:
+    start, end = getattr(timing, "start_time", None), getattr(timing, "end_time", None)
+    if not isinstance(start, (int, float)) or not isinstance(end, (int, float)):
+        return None
+    took = float(end) - float(start)
+    return took if math.isfinite(took) else None
+
+
+def _head(value: Any) -> dict[str, Json]:
+    own = edits.plain_class(value)
+    base = next(cls for cls in own.__mro__ if cls in _EXACT_PLAIN)
+    return {"$": base.__name__} | ({} if base is own else {"$type": wire.type_name(value)})
+
+
+def _fields(encoder: Encoder, value: Any) -> Json:
+    return _head(value) | {name: encoder(item) for name, item in vars(value).items()}
+
+
+def _error(encoder: Encoder, value: BaseException) -> Json:
+    base = next(cls for cls in type(value).__mro__ if _ERRORS.get(cls.__name__) is cls)
+    made: dict[str, Json] = {"$": "error", "class": base.__name__, "text": wire.safe_text(str, value)}
+    if base is not type(value):
+        made["type"] = wire.type_name(value)
+    made["args"] = [encoder(arg) for arg in value.args]
+    if isinstance(value, errors.AgentError):
+        made["message"] = encoder(getattr(value, "message", None))
+    for link in ("__cause__", "__context__"):
+        if getattr(value, link) is not None:
+            made[link] = encoder(getattr(value, link))
+    if value.__suppress_context__:
+        made["suppress"] = True
+    return made
+
+
+def _agent_image(encoder: Encoder, value: agent_types.AgentImage) -> Json:
+    pixels = value.to_raw()
+    if not isinstance(pixels, PIL.Image.Image):
+        raise kinds.NotExact
+    return {"$": "AgentImage", "path": encoder(value._path), "pixels": encoder(pixels)}
+
+
+def _agent_audio(encoder: Encoder, value: agent_types.AgentAudio) -> Json:
+    tensor = None if value._tensor is None else value._tensor.cpu().detach().numpy()
+    made = {"text": str.__str__(value), "rate": encoder(value.samplerate), "path": encoder(value._path)}
+    return {"$": "AgentAudio", **made, "samples": encoder(tensor)}
+
+
+# --- reading ------------------------------------------------------------------------------------------------------
+
+
+def decode(record: bytes, fetch: Callable[[str], bytes], sent: Any = None) -> Any:
+    """The value behind a record.
+
+    Args:
+        record: what `encode` gave.
+        fetch: finds a blob by its hash.
+        sent: what a step's model input becomes, if it had any.
+
+    Raises:
+        Undecodable: the bytes are not a record.
+    """
+    decoder = Decoder(_DECODERS | {"sent": lambda decoder, stored: sent}, fetch)
+    stored = wire.loads(record)
+    if isinstance(stored, dict) and stored.get("$") in _BY_NAME:
+        return _plain(decoder, stored, read=decoder.value)
+    return decoder.value(stored)
+
+
+def _plain(decoder: Decoder, stored: dict[str, Json], read: Callable[[Json], Any] | None = None) -> Any:
+    cls = _BY_NAME[stored["$"]]
+    made: Any = object.__new__(wire.named(cast(Hashable, cls), str(stored["$type"])) if "$type" in stored else cls)
+    if read is None:
+        decoder.hold(made)
+    own: dict[str, Any] = vars(made)
+    for name, item in stored.items():
+        if not name.startswith("$"):
+            own[name] = (read or decoder)(item)
+    return made
+
+
+def _unerror(decoder: Decoder, stored: dict[str, Json]) -> BaseException:
+    args = tuple(decoder(arg) for arg in stored["args"])
+    made = _exception(_ERRORS[stored["class"]], stored, args)
+    if "message" in stored:
+        vars(made)["message"] = decoder(stored["message"])
+    for link in ("__cause__", "__context__"):
+        if link in stored:
+            linked = decoder(stored[link])
+            if isinstance(linked, BaseException):
+                setattr(made, link, linked)
+    made.__suppress_context__ = bool(stored.get("suppress"))
+    return made
+
+
+def _exception(base: type[BaseException], stored: dict[str, Json], args: tuple[Any, ...]) -> BaseException:
+    """An exception of a class that Python or smolagents defines, or a `RecordedError` under its old name."""
+    if base in _AGENT_ERRORS:
+        return _bare(wire.named(cast(Hashable, base), str(stored["type"])) if "type" in stored else base, args)
+    if "type" not in stored:
+        try:
+            made = base(*args)
+        except Exception:  # a constructor that wants more than it keeps in args
+            made = RecordedError(*args)
+        if str(made) == stored["text"]:
+            return made
+    made = _bare(wire.named(RecordedError, str(stored.get("type", f"builtins.{stored['class']}"))), args)
+    vars(made)["text"] = stored["text"]
+    return made
+
+
+def _bare(cls: Any, args: tuple[Any, ...]) -> BaseException:
+    """An exception without its constructor: those of smolagents log to the console."""
+    made: BaseException = cls.__new__(cls)
+    made.args = args
+    return made
+
+
+def _unagent_text(decoder: Decoder, stored: dict[str, Json]) -> agent_types.AgentText:
+    return agent_types.AgentText(stored["v"] if isinstance(stored["v"], str) else decoder(stored["v"]))
+
+
+def _unagent_image(decoder: Decoder, stored: dict[str, Json]) -> agent_types.AgentImage:
+    path = decoder(stored["path"])
+    made = agent_types.AgentImage(decoder(stored["pixels"]))
+    made._path = path
+    return made
+
+
+def _unagent_audio(decoder: Decoder, stored: dict[str, Json]) -> Any:
+    made = str.__new__(agent_types.AgentAudio, stored["text"])
+    made.samplerate, made._path = decoder(stored["rate"]), decoder(stored["path"])
+    made._tensor = decoder(stored["samples"])
+    made._value = made._path
+    return made
+
+
+def _unrole(decoder: Decoder, stored: dict[str, Json]) -> models.MessageRole:
+    return models.MessageRole(stored["v"])
+
+
+# --- the tables ---------------------------------------------------------------------------------------------------
+
+_EXACT_PLAIN: frozenset[type] = frozenset(_PLAIN)
+_AGENT_ERRORS: frozenset[type] = frozenset(cls for cls in _ERRORS.values() if issubclass(cls, errors.AgentError))
+
+_EXACT: dict[type, Encode] = {
+    **kinds.EXACT,
+    **{cls: _fields for cls in _PLAIN},
+    _Sent: lambda encoder, value: {"$": "sent"},
+    models.MessageRole: lambda encoder, value: {"$": "role", "v": value.value},
+    agent_types.AgentText: lambda encoder, value: {"$": "AgentText", "v": encoder(str.__str__(value))},
+    agent_types.AgentImage: _agent_image,
+    agent_types.AgentAudio: _agent_audio,
+}
+
+_KIN: tuple[tuple[type, Encode], ...] = (
+    (memory.MemoryStep, _fields),
+    (BaseException, _error),
+    *kinds.KIN,
+)
+
+_DECODERS: dict[str, Decode] = {
+    **kinds.DECODERS,
+    **{name: _plain for name in _BY_NAME},
+    "error": _unerror,
+    "role": _unrole,
+    "AgentText": _unagent_text,
+    "AgentImage": _unagent_image,
+    "AgentAudio": _unagent_audio,
+}

@@ -1,0 +1,375 @@
+"""From a living agent to batches of changes: nothing in smolagents is patched, and nothing is missed.
+
+The list of steps is the only place that sees every step: no callback fires for a task, and callbacks fire before the
+append. So the list reports each change, the recorder compares it with what it saved last, and saves the difference.
+
+Two methods are wrapped on the agent itself: `run`, to know where a run begins and how it ends, and
+`write_memory_to_messages`, to know which saved messages a prompt consists of without reading it all again.
+
+What must stay true: recording never changes what the agent does. Every way in goes through `_guard`.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+import traceback
+import weakref
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import wraps
+from importlib.metadata import version
+from typing import Any, Protocol
+
+from smolagents import MultiStepAgent
+from smolagents.agents import RunResult
+from smolagents.memory import FinalAnswerStep, TaskStep
+from smolagents.utils import AgentMaxStepsError
+
+from smolmem.record import codec, steplist, writer
+from smolmem.record.codec import Encoded
+from smolmem.record.session import Care, Session
+from smolmem.record.values import Batch, RunRow, Saved, Status
+
+log = logging.getLogger("smolmem")
+
+_SMOLAGENTS = version("smolagents")
+_current: ContextVar[Call | None] = ContextVar("smolmem_call", default=None)
+
+
+class Sink(Protocol):
+    """Where batches go."""
+
+    def save(self, batch: Batch) -> list[Saved]:
+        """Saves all of a batch, or raises."""
+        ...
+
+    def stored(self, prompt: int, size: int) -> Sequence[Any]:
+        """What a model was sent, as a sequence that is read when it is looked at."""
+        ...
+
+
+@dataclass(eq=False)
+class Call:
+    """One `agent.run()` while it goes on; `run` is known once its task is on the list."""
+
+    recorder: Recorder
+    parent: Call | None
+    max_steps: int | None
+    run: str | None = None
+
+
+class Recorder:
+    """Records one agent."""
+
+    def __init__(self, agent: MultiStepAgent, sink: Sink, scope: str, *, strict: bool, failures: Failures) -> None:
+        self.agent = agent
+        self.scope = scope
+        self.strict = strict
+        self.parents: weakref.WeakSet[Recorder] = weakref.WeakSet()
+        self._sink = sink
+        self._failures = failures
+        self._lock = threading.RLock()
+        self._calls: list[Call] = []
+        self._working = threading.local()
+        self._runs: dict[str, RunRow] = {}
+        self._unsaved_runs: set[str] = set()
+        self._results: dict[tuple[str, str], Encoded] = {}
+        self._by_hand: str | None = None
+        self._last_run: str | None = None
+        self._rendered: tuple[list[Any], list[int]] | None = None
+        self._settled = False  # whether nobody but the agent can have touched a step since the last comparison
+        self._behind: list[tuple[Session, list[Any], Any]] = []
+        self._session = self._new_session()
+        self._own = {name: vars(agent).get(name) for name in ("run", "write_memory_to_messages")}
+        steplist.listen(agent.memory, self)
+        agent.run = self._wrap_run(agent.run)
+        agent.write_memory_to_messages = self._wrap_render(agent.write_memory_to_messages)
+
+    def release(self) -> None:
+        """Gives the agent back as it was."""
+        self._end_by_hand()
+        self.flush()
+        self._session.close()
+        steplist.unlisten(self.agent.memory)
+        for name, own in self._own.items():
+            if own is None:
+                delattr(self.agent, name)
+            else:
+                setattr(self.agent, name, own)
+
+    # --- run boundaries --------------------------------------------------------------------------------------------
+
+    def _wrap_run(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            call = Call(self, self._caller(), kwargs.get("max_steps") or self.agent.max_steps)
+            try:
+                with self._during(call):
+                    result = original(*args, **kwargs)
+            except BaseException as error:
+                self._ended(call, error=error)
+                raise
+            if isinstance(result, Generator):
+                return self._follow(call, result)
+            self._ended(call, answer=result.output if isinstance(result, RunResult) else result)
+            return result
+
+        return run
+
+    def _follow(self, call: Call, events: Generator[Any, None, None]) -> Generator[Any, None, None]:
+        """A streamed run, event by event; ends as the original ends, also when its consumer walks away."""
+        answer = None
+        try:
+            while True:
+                with self._during(call):
+                    try:
+                        event = next(events)
+                    except StopIteration:
+                        break
+                if isinstance(event, FinalAnswerStep):
+                    answer = event.output
+                self._settled = False
+                yield event
+        except GeneratorExit as walked_away:
+            try:
+                with self._during(call):
+                    events.close()
+            finally:
+                self._ended(call, error=walked_away)
+            raise
+        except BaseException as error:
+            self._ended(call, error=error)
+            raise
+        self._ended(call, answer=answer)
+
+    @contextmanager
+    def _during(self, call: Call) -> Iterator[None]:
+        """Marks this thread as working for a call, and the call as going on."""
+        before, self._working.call = self._call(), call
+        token = _current.set(call)
+        if call not in self._calls:
+            self._calls.append(call)
+        try:
+            yield
+        finally:
+            _current.reset(token)
+            self._working.call = before
+
+    def _call(self) -> Call | None:
+        return getattr(self._working, "call", None)
+
+    def _caller(self) -> Call | None:
+        """The call this one is made from. A code agent runs its tools in a thread that knows nothing of its caller."""
+        around = _current.get()
+        if around is not None and around.recorder is not self:
+            return around
+        going_on = [call for parent in self.parents for call in parent._calls]
+        return going_on[-1] if going_on else None
+
+    def _ended(self, call: Call, *, answer: Any = None, error: BaseException | None = None) -> None:
+        with self._guard(quiet=error is not None), self._lock:
+            if call in self._calls:
+                self._calls.remove(call)
+            if call.run is None:
+                return
+            if error is None:
+                self._results[call.run, "answer"] = codec.encode(answer)
+            elif not isinstance(error, GeneratorExit):
+                self._results[call.run, "failure"] = _failure(error)
+            self._settle(call.run, self._status(error))
+            self._save_all("fields")
+
+    def _settle(self, run: str, status: Status) -> None:
+        self._runs[run] = {**self._runs[run], "status": status, "ended": time.time()}
+        self._unsaved_runs.add(run)
+
+    def _status(self, error: BaseException | None) -> Status:
+        if error is None:
+            steps = self.agent.memory.steps
+            reached = isinstance(getattr(steps[-1], "error", None), AgentMaxStepsError) if steps else False
+            return "max_steps" if reached else "finished"
+        stopped = isinstance(error, (KeyboardInterrupt, GeneratorExit)) or getattr(
+            self.agent, "interrupt_switch", False
+        )
+        return "interrupted" if stopped else "failed"
+
+    def _end_by_hand(self) -> None:
+        """A run that a person drove step by step is over when the next one begins."""
+        if self._by_hand is not None:
+            self._settle(self._by_hand, "finished")
+            self._by_hand = None
+
+    # --- which run, which session ----------------------------------------------------------------------------------
+
+    def _run_of(self, step: Any) -> str:
+        """The run a new step belongs to; a task opens one, whether `agent.run()` or a person put it on the list."""
+        call = self._call()
+        if call is not None and call.run is None and isinstance(step, TaskStep):
+            self._end_by_hand()
+            call.run = self._last_run = self._open(step, call)
+        if call is not None and call.run is not None:
+            return call.run
+        if self._last_run is None or isinstance(step, TaskStep):
+            self._end_by_hand()
+            self._by_hand = self._last_run = self._open(step, None)
+        return self._last_run
+
+    def _open(self, step: Any, call: Call | None) -> str:
+        parent = None if call is None else call.parent
+        model = getattr(self.agent, "model", None)
+        run: RunRow = {
+            "id": secrets.token_hex(8),
+            "session": self._session.row["id"],
+            "scope": self.scope,
+            "agent": self._name(),
+            "agent_type": type(self.agent).__name__,
+            "title": codec.plain(str(getattr(step, "task", "(steps put on the list by hand)")))[:200],
+            "status": "running",
+            "began": time.time(),
+            "ended": None,
+            "parent": None if parent is None else parent.run,
+            "parent_step": None if parent is None else parent.recorder.agent.step_number,
+            "model": codec.plain(str(getattr(model, "model_id", None) or type(model).__name__)),
+            "smolagents": _SMOLAGENTS,
+            "max_steps": None if call is None else call.max_steps,
+            "steps": 0,
+            "errors": 0,
+            "input_tokens": 0,
+            "output_tokens": 0,
+            "answer": None,
+            "failure": None,
+            "writer": writer.me(),
+        }
+        self._runs[run["id"]] = run
+        self._unsaved_runs.add(run["id"])
+        return run["id"]
+
+    def _name(self) -> str:
+        return codec.plain(str(self.agent.name or type(self.agent).__name__))
+
+    def _new_session(self) -> Session:
+        self._last_run = None
+        return Session({"id": secrets.token_hex(8), "scope": self.scope, "agent": self._name(), "began": time.time()})
+
+    def new_session(self) -> None:
+        """The list is about to be emptied: what follows belongs to a new one."""
+        with self._guard(), self._lock:
+            self._end_by_hand()
+            steps = list(self.agent.memory.steps)
+            if not steps and not self._session.entries:
+                return
+            self.sync()
+            if [entry.step for entry in self._session.entries] != steps or self._unsaved_runs:
+                self._behind.append((self._session, steps, self.agent.memory.system_prompt))
+            self._session.close()
+            self._session = self._new_session()
+
+    # --- comparing and saving --------------------------------------------------------------------------------------
+
+    def sync(self, *, appended: bool = False) -> None:
+        """Saves whatever differs from what was saved last; on failure, counts it and leaves it for the next time."""
+        with self._guard(), self._lock:
+            self._session.in_order &= appended
+            self._save_all("glance")
+            self._settled = True
+
+    def flush(self) -> None:
+        """Saves everything, also what was changed deep inside a step.
+
+        Raises:
+            StoreError: it cannot be saved.
+        """
+        with self._lock:
+            self._save_all("inside")
+
+    def _save_all(self, care: Care) -> None:
+        while self._behind:
+            self._save(*self._behind[0], care)
+            del self._behind[0]
+        memory = self.agent.memory
+        if steplist.listener_of(memory) is self:
+            self._save(self._session, memory.steps, memory.system_prompt, care)
+        self._failures.recovered()
+
+    def _save(self, session: Session, steps: Sequence[Any], system: Any, care: Care) -> None:
+        drafts = session.compare(steps, system, self._run_of, self._recognise, time.time(), care)
+        if not drafts and not self._unsaved_runs:
+            return
+        runs = [self._runs[run] for run in self._unsaved_runs]
+        results = [(run, column, encoded) for (run, column), encoded in self._results.items()]
+        changes = [draft.change for draft in drafts]
+        saved = self._sink.save(Batch(session.row, not session.saved, runs, results, changes))
+        session.accept(drafts, saved, self._sink.stored)
+        self._unsaved_runs.clear()
+        self._results.clear()
+
+    # --- prompts ---------------------------------------------------------------------------------------------------
+
+    def _wrap_render(self, original: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+        """Notes which saved messages a prompt consists of, so that it need not be compared word by word."""
+        stock = getattr(original, "__func__", None) is MultiStepAgent.write_memory_to_messages
+
+        @wraps(original)
+        def render(*args: Any, **kwargs: Any) -> list[Any]:
+            if not self._settled:
+                self.sync()
+            messages = original(*args, **kwargs)
+            with self._guard():
+                parts = self._session.parts(len(messages)) if stock and not args and not kwargs else None
+                self._rendered = None if parts is None else (list(messages), parts)
+            return messages
+
+        return render
+
+    def _recognise(self, messages: Sequence[Any]) -> Sequence[int] | None:
+        """The parts of a prompt, if it is the one that was rendered last."""
+        if self._rendered is None or self._rendered[0] != messages:
+            return None
+        return self._rendered[1]
+
+    # --- never in the way ------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _guard(self, *, quiet: bool = False) -> Iterator[None]:
+        """Counts what goes wrong and goes on; `quiet` also when strict, where another error is on its way."""
+        try:
+            yield
+        except Exception as error:
+            self._failures.count(error)
+            if self.strict and not quiet:
+                raise
+
+
+class Failures:
+    """Writes that failed: all are counted; they are shown once, until writing works again."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.last: Exception | None = None
+        self._shown = False
+
+    def count(self, error: Exception) -> None:
+        """Notes a failure, and says so the first time."""
+        if error is self.last:  # seen again on its way out
+            return
+        self.total += 1
+        self.last = error
+        if not self._shown:
+            self._shown = True
+            log.warning("smolmem could not save a step; it will try again with the next one. %s", error)
+
+    def recovered(self) -> None:
+        """All is saved again."""
+        if self._shown:
+            self._shown = False
+            log.warning("smolmem has now saved what it could not save before.")
+
+
+def _failure(error: BaseException) -> Encoded:
+    told = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    return codec.encode({"type": type(error).__name__, "message": str(error), "traceback": told})

@@ -1,0 +1,112 @@
+"""How runs, steps and figures look in a terminal. Stored text is inert: it can neither move a cursor nor set a colour."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from smolmem.record.values import Run, Step
+
+STYLES = {
+    "running": "bold cyan",
+    "finished": "green",
+    "failed": "bold red",
+    "interrupted": "yellow",
+    "max_steps": "yellow",
+}
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def inert(text: str) -> str:
+    """Text without control characters, each shown as `␀`-like pictures instead of being obeyed."""
+    return _CONTROL.sub(lambda found: chr(0x2400 + ord(found[0])) if ord(found[0]) < 0x20 else "\ufffd", text)
+
+
+def run(value: Run) -> RenderableType:
+    """A run and its steps."""
+    head = Text.assemble((value.id[:8], "bold"), "  ", (value.status, STYLES[value.status]), "  ", inert(value.agent))
+    grid = _grid(
+        {
+            "task": inert(value.title),
+            "began": f"{value.began.astimezone():%Y-%m-%d %H:%M:%S}",
+            "took": "" if value.seconds is None else f"{value.seconds:.1f} s",
+            "steps": f"{value.step_count}" + (f", {value.error_count} with errors" if value.error_count else ""),
+            "tokens": f"{value.input_tokens:,} in, {value.output_tokens:,} out",
+            "model": inert(value.model or ""),
+            "failure": "" if value.failure is None else inert(str(value.failure)),
+        }
+    )
+    return Panel(Group(grid, steps(value.steps)), title=head, title_align="left")
+
+
+def runs(values: Iterable[Run]) -> RenderableType:
+    """Runs, a line each."""
+    table = Table(box=None, pad_edge=False)
+    for name in ("run", "status", "agent", "task"):
+        table.add_column(name, overflow="ellipsis", no_wrap=True)
+    for name in ("steps", "tokens"):
+        table.add_column(name, justify="right")
+    for value in values:
+        status = Text(value.status, style=STYLES[value.status])
+        tokens = f"{value.input_tokens + value.output_tokens:,}"
+        table.add_row(value.id[:8], status, inert(value.agent), inert(value.title), str(value.step_count), tokens)
+    return table
+
+
+def steps(values: Iterable[Step]) -> RenderableType:
+    """Steps, a line each."""
+    table = Table(box=None, pad_edge=False, expand=True)
+    table.add_column("step", justify="right")
+    table.add_column("kind")
+    table.add_column("took", justify="right")
+    table.add_column("what", overflow="ellipsis", no_wrap=True, ratio=1)
+    for value in values:
+        took = "" if value.seconds is None else f"{value.seconds:.1f} s"
+        what = Text(" ".join(inert(value.text[:400]).split()), style="red" if value.error else "")
+        table.add_row("" if value.number is None else str(value.number), value.kind, took, what)
+    return table
+
+
+def step(value: Step) -> RenderableType:
+    """One step with all of its text."""
+    number = "" if value.number is None else f" {value.number}"
+    head = Text.assemble((f"{value.kind}{number}", "bold"), f"  run {value.run[:8]}")
+    facts = {
+        "at": f"{value.at.astimezone():%Y-%m-%d %H:%M:%S}",
+        "took": "" if value.seconds is None else f"{value.seconds:.1f} s",
+        "tools": ", ".join(inert(tool) for tool in value.tools),
+        "error": value.error or "",
+        "revision": str(value.revision) if value.revision else "",
+    }
+    return Panel(Group(_grid(facts), Text(), Text(inert(value.text))), title=head, title_align="left")
+
+
+def report(url: str, checked: Mapping[str, int], problems: Sequence[str], count: int) -> RenderableType:
+    """What `verify` found."""
+    verdict = Text(f"{count:,} problems", style="bold red") if count else Text("all as it was written", style="green")
+    lines = [
+        Text.assemble(f"{url}: ", verdict),
+        Text(", ".join(f"{number:,} {what}" for what, number in checked.items())),
+    ]
+    lines += [Text(f"  {inert(problem)}") for problem in problems]
+    return Group(*lines)
+
+
+def stats(value: Any) -> RenderableType:
+    """Figures, a line each."""
+    return _grid({name: f"{item:,}" if isinstance(item, int) else str(item) for name, item in vars(value).items()})
+
+
+def _grid(facts: Mapping[str, str]) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    for name, fact in facts.items():
+        if fact:
+            grid.add_row(Text(name, style="dim"), Text(fact))
+    return grid

@@ -1,0 +1,1 @@
+"""2: a record on disk."""

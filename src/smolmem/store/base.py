@@ -1,0 +1,90 @@
+"""What every store promises, and the one place that chooses one by URL.
+
+A store runs statements by name. Their text lies in SQL files beside each backend, so that people can read them and
+nothing builds them from strings. What the tables mean is written once, above all backends, in `journal.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from importlib import resources
+from typing import Any, Literal, Protocol
+
+from smolmem.errors import NotAStore
+
+Row = dict[str, Any]
+Durability = Literal["full", "normal"]
+
+
+class Store(Protocol):
+    """A database that holds one journal."""
+
+    @property
+    def url(self) -> str:
+        """What a user would open it by."""
+        ...
+
+    def write(self) -> AbstractContextManager[None]:
+        """The only way into a transaction: all of it is on disk when the block ends, or none."""
+        ...
+
+    def do(self, name: str, values: Mapping[str, Any]) -> Any:
+        """Runs a statement; returns the first column of its first row, if it gives one."""
+        ...
+
+    def rows(self, name: str, values: Mapping[str, Any]) -> list[Row]:
+        """All rows of a query, each a dict."""
+        ...
+
+    def check(self) -> list[str]:
+        """What the engine itself finds wrong with the store."""
+        ...
+
+    def size(self) -> int:
+        """Bytes on disk."""
+        ...
+
+    def facts(self) -> dict[str, str]:
+        """Versions and settings, for `stats()`."""
+        ...
+
+    def close(self) -> None:
+        """Lets go of the store; what was written stays."""
+        ...
+
+
+def open_store(url: str | os.PathLike[str], durability: Durability = "full") -> Store:
+    """Opens or creates the store that a URL or path names.
+
+    Raises:
+        NotAStore: the URL names no store this version knows.
+        StoreError: it cannot be opened.
+    """
+    text = os.fspath(url)
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+)://", text)
+    if scheme is None or scheme[1] == "sqlite":
+        from smolmem.store.sqlite import SqliteStore
+
+        path = text[scheme.end() :].removeprefix("/") if scheme else text
+        return SqliteStore(path, durability)
+    raise NotAStore(f"{text!r} is not a store smolmem can open: give the path of a file, for instance 'agent.db'.")
+
+
+def statements(backend: str) -> dict[str, str]:
+    """The named statements of a backend."""
+    text = _sql(backend).joinpath("queries.sql").read_text(encoding="utf-8")
+    parts = re.split(r"^-- name: (\w+)$", text, flags=re.MULTILINE)[1:]
+    return {name: body.strip() for name, body in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def migrations(backend: str) -> list[str]:
+    """The numbered schema scripts of a backend, in order; the n-th brings a store to version n."""
+    files = sorted(file.name for file in _sql(backend).iterdir() if re.match(r"\d{4}_", file.name))
+    return [_sql(backend).joinpath(name).read_text(encoding="utf-8") for name in files]
+
+
+def _sql(backend: str) -> Any:
+    return resources.files("smolmem.store").joinpath("sql", backend)

@@ -1,0 +1,322 @@
+"""What the tables mean: batches in, runs and steps out. Written once, above every backend.
+
+Content is known by its hash and stored once. Every other row carries a `seal`, a hash of its columns, so that
+`verify` can prove that what is read is what was written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache, partial
+from typing import Any, cast, overload
+
+from smolmem.errors import Damaged, NotFound
+from smolmem.record import codec, wire
+from smolmem.record.codec import Encoded
+from smolmem.record.values import Batch, Change, Failure, Run, Saved, Sent, Status, Step, when
+from smolmem.record.writer import is_dead
+from smolmem.store.base import Row, Store
+
+
+def seal(table: str, row: Mapping[str, Any]) -> bytes:
+    """The hash of a row's columns; the columns themselves are in it, so that none can change places."""
+    own_id = table in ("run", "session")  # other tables' ids are given by the database
+    text = wire.dumps(
+        [table, *sorted(item for item in row.items() if item[0] != "hash" and (own_id or item[0] != "id"))]
+    )
+    return hashlib.blake2b(text, digest_size=16).digest()
+
+
+class Journal:
+    """The record of every run, in a store."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._part = lru_cache(maxsize=2048)(self._read_part)
+
+    # --- writing ---------------------------------------------------------------------------------------------------
+
+    def save(self, batch: Batch) -> list[Saved]:
+        """Writes a batch in one transaction and returns the ids of its changes, in order."""
+        with self.store.write():
+            if batch.new_session:
+                self._add("session", batch.session)
+            saved = [self._change(batch.session["id"], change) for change in batch.changes]
+            results = {(run, column): self._content(encoded) for run, column, encoded in batch.results}
+            for run in batch.runs:
+                given = {column: number for (of, column), number in results.items() if of == run["id"]}
+                self._put_run({**run, **given})
+        return saved
+
+    def _put_run(self, run: Row) -> None:
+        row = run if run["status"] == "running" else run | self._counts(run["id"])
+        self.store.do("put_run", row | {"hash": seal("run", row)})
+
+    def _counts(self, run: str) -> Row:
+        return self.store.rows("run_counts", {"run": run})[0]
+
+    def _add(self, table: str, row: Mapping[str, Any]) -> Any:
+        return self.store.do(f"add_{table}", {**row, "hash": seal(table, row)})
+
+    def _change(self, session: str, change: Change) -> Saved:
+        record = None if change.encoded is None else self._content(change.encoded)
+        sent, suffix = self._sent(change.sent) if isinstance(change.sent, Sent) else (change.sent, ())
+        shown = None if change.shown is None else self._content(change.shown)
+        step = self._place(session, change, record, sent)
+        event = {"session": session, "run": change.run, "at": change.at, "act": change.act, "step": step}
+        self._add("event", event | {"place": change.place, "record": record, "prompt": sent})
+        return Saved(step, shown, sent, suffix)
+
+    def _place(self, session: str, change: Change, record: int | None, sent: int | None) -> int:
+        """Keeps `step` in line with the journal: where each step stands, and its latest revision."""
+        here = {"session": session, "place": change.place}
+        if change.act == "remove":
+            self.store.do("place_step", {"id": change.step, "place": None})
+            self.store.do("shift_steps", here | {"by": -1})
+        elif change.act == "insert" and not change.last:
+            self.store.do("shift_steps", here | {"by": 1})
+        if change.act == "insert" and change.step is None:
+            row = {**(change.facts or {}), **here, "run": change.run, "at": change.at, "record": record, "prompt": sent}
+            return int(self.store.do("add_step", row))
+        step = cast(int, change.step)
+        if change.act == "insert":
+            self.store.do("place_step", {"id": step, "place": change.place})
+        elif change.act == "revise":
+            self.store.do("revise_step", {**(change.facts or {}), "id": step, "record": record, "prompt": sent})
+        return step
+
+    def _content(self, encoded: Encoded) -> int:
+        for key, data in encoded.blobs.items():
+            self._keep(bytes.fromhex(key), data)
+        return self._keep(bytes.fromhex(encoded.key), encoded.record)
+
+    def _keep(self, key: bytes, data: bytes) -> int:
+        added = self.store.do("add_content", {"hash": key, "bytes": wire.pack(data)})
+        return int(self.store.do("content_id", {"hash": key}) if added is None else added)
+
+    def _sent(self, sent: Sent) -> tuple[int, tuple[int, ...]]:
+        suffix = tuple(item if isinstance(item, int) else self._content(item) for item in sent.suffix)
+        row = {"parent": sent.parent, "keep": sent.keep, "size": sent.size, "suffix": json.dumps(suffix)}
+        return int(self._add("prompt", row)), suffix
+
+    # --- reading ---------------------------------------------------------------------------------------------------
+
+    def content(self, number: int) -> bytes:
+        """The bytes of a content.
+
+        Raises:
+            Damaged: they are missing, or not what was written.
+        """
+        return self._checked(self.store.rows("content", {"id": number}), f"content {number}")
+
+    def blob(self, key: str) -> bytes:
+        """The bytes known by a hash, for the codec."""
+        try:
+            found = self.store.rows("content_by_hash", {"hash": bytes.fromhex(key)})
+        except (ValueError, TypeError) as error:
+            raise wire.Undecodable(f"{key!r} is not a hash") from error
+        return self._checked(found, f"content {key[:12]}")
+
+    def _checked(self, found: list[Row], what: str) -> bytes:
+        if not found:
+            raise Damaged(f"{self.store.url}: {what} is missing. `verify()` lists all that is damaged.")
+        try:
+            data = wire.unpack(found[0]["bytes"])
+        except wire.Undecodable as error:
+            raise Damaged(f"{self.store.url}: {what} {error}. `verify()` lists all that is damaged.") from error
+        if wire.fingerprint(data) != found[0]["hash"].hex():
+            raise Damaged(f"{self.store.url}: {what} is not what was written. `verify()` lists all that is damaged.")
+        return data
+
+    def value(self, number: int | None, sent: Any = None) -> Any:
+        """The value behind a content id; None for none."""
+        if number is None:
+            return None
+        try:
+            return codec.decode(self.content(number), self.blob, sent)
+        except wire.Undecodable as error:
+            raise Damaged(
+                f"{self.store.url}: content {number}: {error}. `verify()` lists all that is damaged."
+            ) from error
+
+    def _read_part(self, number: int) -> list[Any]:
+        part = self.value(number)
+        return part if isinstance(part, list) else [part]
+
+    def prompt(self, number: int) -> list[int]:
+        """The content ids of a prompt's parts, in order."""
+        parts: list[list[int]] = []
+        keep: int | None = None
+        at: int | None = number
+        while at is not None and keep != 0:
+            found = self.store.rows("prompt", {"id": at})
+            if not found or len(parts) > 1_000_000:
+                raise Damaged(f"{self.store.url}: prompt {at} is missing. `verify()` lists all that is damaged.")
+            row = found[0]
+            suffix = json.loads(row["suffix"])
+            taken = suffix if keep is None else suffix[: max(0, keep - row["keep"])]
+            parts.append(taken)
+            keep = row["keep"] if keep is None else min(keep, row["keep"])
+            at = row["parent"]
+        return [item for part in reversed(parts) for item in part]
+
+    def messages(self, number: int) -> list[Any]:
+        """What a model was sent, as smolagents messages."""
+        return [message for part in self.prompt(number) for message in self._part(part)]
+
+    def find_runs(self, **wanted: Any) -> list[Run]:
+        """Runs, newest first; every filter is a parameter of `find_runs` in queries.sql."""
+        return [self._run(row) for row in self.store.rows("find_runs", {**wanted, "dead": self._dead()})]
+
+    def run(self, prefix: str) -> Run:
+        """The run whose id begins so.
+
+        Raises:
+            NotFound: none does, or several do.
+        """
+        wanted = prefix.lower() if isinstance(prefix, str) else ""
+        usable = wanted and all(letter in "0123456789abcdef" for letter in wanted)
+        found = self.store.rows("runs_by_prefix", {"prefix": wanted}) if usable else []
+        if not found:
+            raise NotFound(f"no run {prefix!r} in {self.store.url}: `memory.runs(scope='*')` lists them all.")
+        if len(found) > 1:
+            fits = ", ".join(row["id"][:12] for row in found[:8])
+            raise NotFound(f"run {prefix!r} in {self.store.url} could be any of {fits}: give more of its id.")
+        return self._run(found[0])
+
+    def find_steps(self, **wanted: Any) -> list[Step]:
+        """Steps, newest first; every filter is a parameter of `find_steps` in queries.sql."""
+        return self._steps(self.store.rows("find_steps", {**wanted, "dead": self._dead()}))
+
+    def step(self, number: int) -> Step:
+        """The step with this id.
+
+        Raises:
+            NotFound: there is none.
+        """
+        found = self.store.rows("step", {"id": number}) if isinstance(number, int) else []
+        if not found:
+            raise NotFound(f"no step {number!r} in {self.store.url}: `memory.steps()` lists the newest.")
+        return self._steps(found)[0]
+
+    def _dead(self) -> str:
+        writers = (row["writer"] for row in self.store.rows("open_writers", {}))
+        return json.dumps([writer for writer in writers if is_dead(writer)])
+
+    def _run(self, row: Row) -> Run:
+        status: Status = "interrupted" if row["status"] == "running" and is_dead(row["writer"]) else row["status"]
+        if row["status"] == "running":
+            row = row | self._counts(row["id"])
+        same = (
+            "id",
+            "session",
+            "scope",
+            "agent",
+            "agent_type",
+            "title",
+            "parent",
+            "parent_step",
+            "model",
+            "smolagents",
+            "max_steps",
+            "input_tokens",
+            "output_tokens",
+        )
+        return Run(
+            **{name: row[name] for name in same},
+            status=status,
+            began=when(row["began"]),
+            ended=None if row["ended"] is None else when(row["ended"]),
+            step_count=row["steps"],
+            error_count=row["errors"],
+            _load_steps=lambda: self._steps(self.store.rows("run_steps", {"run": row["id"]})),
+            _load_answer=lambda: self.value(row["answer"]),
+            _load_failure=lambda: None if row["failure"] is None else Failure(**self.value(row["failure"])),
+        )
+
+    def _steps(self, rows: Iterable[Row]) -> list[Step]:
+        same = (
+            "id",
+            "run",
+            "scope",
+            "agent",
+            "kind",
+            "number",
+            "place",
+            "seconds",
+            "error",
+            "input_tokens",
+            "output_tokens",
+            "revision",
+            "text",
+        )
+        return [
+            Step(
+                **{name: row[name] for name in same},
+                at=when(row["at"]),
+                tools=tuple(json.loads(row["tools"])),
+                _load=partial(self._step, row),
+            )
+            for row in rows
+        ]
+
+    def _step(self, row: Row) -> Any:
+        sent = [] if row["prompt"] is None else self.store.rows("prompt", {"id": row["prompt"]})
+        return self.value(row["record"], self.stored(row["prompt"], sent[0]["size"]) if sent else None)
+
+    def stored(self, prompt: int, size: int) -> StoredMessages:
+        """What a model was sent, left on disk until it is looked at."""
+        return StoredMessages(self, prompt, size)
+
+
+class StoredMessages(Sequence[Any]):
+    """The messages a model was sent, read from the store whenever they are looked at.
+
+    Stands in for the list on a recorded step, so that a long run holds its conversation in RAM once, not once per
+    step. Equal to the list it replaces; copies and pickles become that list.
+    """
+
+    __slots__ = ("_journal", "_number", "_size")
+
+    def __init__(self, journal: Journal, number: int, size: int) -> None:
+        self._journal = journal
+        self._number = number
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Any]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        return self.copy()[index]
+
+    def __iter__(self) -> Any:
+        return iter(self.copy())
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, StoredMessages) and (self._journal, self._number) == (other._journal, other._number):
+            return True
+        return isinstance(other, (list, StoredMessages)) and len(other) == len(self) and self.copy() == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __add__(self, other: list[Any]) -> list[Any]:
+        return self.copy() + list(other)
+
+    def __radd__(self, other: list[Any]) -> list[Any]:
+        return list(other) + self.copy()
+
+    def __reduce__(self) -> tuple[type[list[Any]], tuple[list[Any]]]:
+        return list, (self.copy(),)
+
+    def __repr__(self) -> str:
+        return repr(self.copy())
+
+    def copy(self) -> list[Any]:
+        """The messages as an ordinary list."""
+        return self._journal.messages(self._number)

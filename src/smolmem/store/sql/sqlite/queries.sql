@@ -1,0 +1,152 @@
+-- One statement each, by name. Values only ever enter as parameters.
+
+-- name: add_content
+INSERT INTO content (hash, bytes) VALUES (:hash, :bytes) ON CONFLICT (hash) DO NOTHING RETURNING id;
+
+-- name: content_id
+SELECT id FROM content WHERE hash = :hash;
+
+-- name: content
+SELECT hash, bytes FROM content WHERE id = :id;
+
+-- name: content_by_hash
+SELECT hash, bytes FROM content WHERE hash = :hash;
+
+-- name: add_prompt
+INSERT INTO prompt (parent, keep, size, suffix, hash) VALUES (:parent, :keep, :size, :suffix, :hash) RETURNING id;
+
+-- name: prompt
+SELECT * FROM prompt WHERE id = :id;
+
+-- name: add_session
+INSERT INTO session (id, scope, agent, began, hash) VALUES (:id, :scope, :agent, :began, :hash);
+
+-- name: put_run
+INSERT INTO run
+    (id, session, scope, agent, agent_type, title, status, began, ended, parent, parent_step, model, smolagents,
+     max_steps, steps, errors, input_tokens, output_tokens, answer, failure, writer, hash)
+VALUES
+    (:id, :session, :scope, :agent, :agent_type, :title, :status, :began, :ended, :parent, :parent_step, :model,
+     :smolagents, :max_steps, :steps, :errors, :input_tokens, :output_tokens, :answer, :failure, :writer, :hash)
+ON CONFLICT (id) DO UPDATE SET
+    status = :status, ended = :ended, steps = :steps, errors = :errors, input_tokens = :input_tokens,
+    output_tokens = :output_tokens, answer = :answer, failure = :failure, writer = :writer, hash = :hash;
+
+-- name: add_event
+INSERT INTO event (session, run, at, act, step, place, record, prompt, hash)
+VALUES (:session, :run, :at, :act, :step, :place, :record, :prompt, :hash);
+
+-- name: add_step
+INSERT INTO step
+    (run, session, place, kind, number, at, seconds, error, tools, input_tokens, output_tokens, text, revision,
+     record, prompt)
+VALUES
+    (:run, :session, :place, :kind, :number, :at, :seconds, :error, :tools, :input_tokens, :output_tokens, :text, 0,
+     :record, :prompt)
+RETURNING id;
+
+-- name: revise_step
+UPDATE step SET
+    kind = :kind, number = :number, seconds = :seconds, error = :error, tools = :tools, input_tokens = :input_tokens,
+    output_tokens = :output_tokens, text = :text, revision = revision + 1, record = :record, prompt = :prompt
+WHERE id = :id;
+
+-- name: shift_steps
+UPDATE step SET place = place + :by WHERE session = :session AND place >= :place;
+
+-- name: place_step
+UPDATE step SET place = :place WHERE id = :id;
+
+-- name: find_runs
+SELECT * FROM run
+WHERE (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :below)
+  AND (:agent IS NULL OR agent = :agent)
+  AND (:status IS NULL
+       OR (status = :status AND NOT (status = 'running' AND writer IN (SELECT value FROM json_each(:dead))))
+       OR (:status = 'interrupted' AND status = 'running' AND writer IN (SELECT value FROM json_each(:dead))))
+  AND (:since IS NULL OR began >= :since)
+  AND (:until IS NULL OR began < :until)
+  AND (:parent IS NULL OR parent = :parent)
+  AND (:session IS NULL OR session = :session)
+  AND (:text IS NULL OR instr(lower(title), lower(:text)) > 0)
+ORDER BY began DESC, rowid DESC
+LIMIT :limit;
+
+-- name: run_counts
+SELECT
+    count(*) FILTER (WHERE kind = 'action') AS steps,
+    count(error) AS errors,
+    coalesce(sum(input_tokens), 0) AS input_tokens,
+    coalesce(sum(output_tokens), 0) AS output_tokens
+FROM step WHERE run = :run;
+
+-- name: runs_by_prefix
+SELECT * FROM run WHERE id >= :prefix AND id < :prefix || 'g' ORDER BY id LIMIT 9;
+
+-- name: open_writers
+SELECT DISTINCT writer FROM run WHERE status = 'running';
+
+-- name: find_steps
+SELECT step.*, run.scope, run.agent FROM step JOIN run ON run.id = step.run
+WHERE (:scope IS NULL OR run.scope = :scope OR substr(run.scope, 1, length(:below)) = :below)
+  AND (:agent IS NULL OR run.agent = :agent)
+  AND (:run IS NULL OR step.run = :run)
+  AND (:kind IS NULL OR step.kind = :kind)
+  AND (:status IS NULL
+       OR (run.status = :status AND NOT (run.status = 'running' AND writer IN (SELECT value FROM json_each(:dead))))
+       OR (:status = 'interrupted' AND run.status = 'running' AND writer IN (SELECT value FROM json_each(:dead))))
+  AND (:since IS NULL OR step.at >= :since)
+  AND (:until IS NULL OR step.at < :until)
+  AND (:failed IS NULL OR (step.error IS NOT NULL) = :failed)
+  AND (:error IS NULL OR step.error = :error)
+  AND (:tool IS NULL OR EXISTS (SELECT 1 FROM json_each(step.tools) WHERE value = :tool))
+  AND (:text IS NULL OR instr(lower(step.text), lower(:text)) > 0)
+ORDER BY step.id DESC
+LIMIT :limit;
+
+-- name: run_steps
+SELECT step.*, run.scope, run.agent FROM step JOIN run ON run.id = step.run
+WHERE step.run = :run AND step.kind <> 'system_prompt' ORDER BY place IS NULL, place, step.id;
+
+-- name: step
+SELECT step.*, run.scope, run.agent FROM step JOIN run ON run.id = step.run WHERE step.id = :id;
+
+-- name: step_events
+SELECT * FROM event WHERE step = :step ORDER BY id;
+
+-- name: counts
+SELECT
+    (SELECT count(*) FROM run) AS runs,
+    (SELECT count(*) FROM session) AS sessions,
+    (SELECT count(*) FROM step) AS steps,
+    (SELECT count(*) FROM event) AS events,
+    (SELECT count(*) FROM prompt) AS prompts,
+    (SELECT count(*) FROM content) AS contents,
+    (SELECT coalesce(sum(length(bytes)), 0) FROM content) AS content_bytes,
+    (SELECT coalesce(sum(input_tokens), 0) FROM run) AS input_tokens,
+    (SELECT coalesce(sum(output_tokens), 0) FROM run) AS output_tokens;
+
+-- name: statuses
+SELECT status, count(*) AS runs FROM run GROUP BY status;
+
+-- name: contents_after
+SELECT id, hash, bytes FROM content WHERE id > :id ORDER BY id LIMIT 500;
+
+-- name: prompts_after
+SELECT * FROM prompt WHERE id > :id ORDER BY id LIMIT 500;
+
+-- name: missing_parts
+SELECT prompt.id AS prompt, part.value AS content FROM prompt, json_each(prompt.suffix) AS part
+WHERE NOT EXISTS (SELECT 1 FROM content WHERE content.id = part.value) LIMIT 20;
+
+-- name: events_after
+SELECT * FROM event WHERE id > :id ORDER BY id LIMIT 500;
+
+-- name: steps_after
+SELECT * FROM step WHERE id > :id ORDER BY id LIMIT 500;
+
+-- name: sessions
+SELECT * FROM session ORDER BY id;
+
+-- name: runs
+SELECT * FROM run ORDER BY id;

@@ -1,0 +1,317 @@
+"""One SQLite file, safe against power cuts, other processes and other people's files.
+
+`apsw` brings a current SQLite to every platform: the one that Python links may carry the WAL-reset bug, which
+corrupts a file that several programs write, and that is exactly what an agent, a command line and an inspector do.
+
+What must stay true:
+- A file that is not ours, or newer than us, stays byte for byte as it was: its header is read before SQLite opens it.
+- WAL with `synchronous=FULL`: a step whose write returned survives `kill -9` and a power cut, at one sync each.
+- `BEGIN IMMEDIATE` only. A transaction that starts by reading and then writes fails under load, whatever the timeout.
+- A file is data: no trigger, no view, no schema that our own scripts do not make.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from smolmem import faults
+from smolmem.errors import Busy, Damaged, NotAStore, StoreError, TooNew, Unwritable
+from smolmem.store.base import Durability, Row, migrations, statements
+
+APPLICATION_ID = 0x736D656D  # "smem", in the file's header
+PATIENCE = 30.0
+"""Seconds to wait for another writer; one second while writes keep failing, so that an agent is not held up."""
+
+_MAGIC = b"SQLite format 3\0"
+_inherited: list[apsw.Connection] = []  # a fork must neither use nor close its parent's connections
+
+
+class SqliteStore:
+    """A `Store` in one file; usable from many threads and processes."""
+
+    def __init__(self, path: str, durability: Durability = "full") -> None:
+        if not path or "\0" in path or path == ":memory:":
+            raise NotAStore(f"{path!r} is not a file name: give the path of a file, for instance 'agent.db'.")
+        self.path = Path(path)
+        self._absolute = self.path.absolute()
+        self.durability = durability
+        self._statements = statements("sqlite")
+        self._lock = threading.RLock()
+        self._patience = PATIENCE
+        self._connection: apsw.Connection | None = None
+        self._pid = os.getpid()
+        self._open()
+
+    @property
+    def url(self) -> str:
+        """The path, as given."""
+        return str(self.path)
+
+    @contextmanager
+    def write(self) -> Iterator[None]:
+        """One transaction; see `Store.write`."""
+        with self._lock:
+            try:
+                with self._wrapped("written"):
+                    self._live().execute("BEGIN IMMEDIATE")
+                    faults.point("write.begun")
+                    yield
+                    faults.point("write.done")
+                    self._live().execute("COMMIT")
+                    faults.point("write.committed")
+            except BaseException as error:
+                self._roll_back()
+                self._be_patient(1.0 if isinstance(error, Busy) else self._patience)
+                raise
+            self._be_patient(PATIENCE)
+
+    def do(self, name: str, values: Mapping[str, Any]) -> Any:
+        """Runs a statement; see `Store.do`."""
+        with self._lock:
+            try:
+                first = self._live().execute(self._statements[name], values).fetchone()
+            except apsw.Error as error:
+                raise self._explained(error, "used") from error
+        return None if first is None else first[0]
+
+    def rows(self, name: str, values: Mapping[str, Any]) -> list[Row]:
+        """All rows of a query; see `Store.rows`."""
+        with self._lock, self._wrapped("read"):
+            cursor = self._live().execute(self._statements[name], dict(values))
+            try:
+                names = [column[0] for column in cursor.get_description()]
+            except apsw.ExecutionCompleteError:  # no rows
+                return []
+            return [dict(zip(names, row, strict=True)) for row in cursor]
+
+    def check(self) -> list[str]:
+        """SQLite's own integrity and foreign-key checks."""
+        with self._lock, self._wrapped("checked"):
+            integrity = [str(row[0]) for row in self._live().execute("PRAGMA integrity_check(20)")]
+            dangling = [
+                f"{row[0]} row {row[1]} refers to a missing {row[2]}"
+                for row in self._live().execute("PRAGMA foreign_key_check")
+            ]
+        return [problem for problem in integrity if problem != "ok"] + dangling[:20]
+
+    def size(self) -> int:
+        """Bytes of the file and its write-ahead log."""
+        files = (self.path, self.path.with_name(f"{self.path.name}-wal"))
+        return sum(file.stat().st_size for file in files if file.exists())
+
+    def facts(self) -> dict[str, str]:
+        """The engine and how it is set."""
+        return {"engine": f"SQLite {apsw.sqlite_lib_version()}", "durability": self.durability}
+
+    def close(self) -> None:
+        """Closes the file."""
+        with self._lock:
+            if self._connection is not None and self._pid == os.getpid():
+                self._connection.close()
+            self._connection = None
+
+    # --- opening ---------------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        self._refuse_foreign()
+        with self._wrapped("opened"):
+            self._create()
+            self._pid = os.getpid()
+            connection = apsw.Connection(str(self._absolute), flags=apsw.SQLITE_OPEN_READWRITE)
+            try:
+                self._prepare(connection)
+            except BaseException:
+                connection.close()
+                raise
+            self._connection = connection
+
+    def _refuse_foreign(self) -> None:
+        """Looks at the file without SQLite, which could change it while opening it."""
+        try:
+            mode = os.stat(self.path).st_mode
+        except FileNotFoundError:
+            if not self._absolute.parent.is_dir():
+                raise NotAStore(
+                    f"{self.path} cannot be created: its folder {self._absolute.parent} does not exist; create it."
+                ) from None
+            return
+        except OSError as error:
+            raise NotAStore(
+                f"{self.path} cannot be opened: {error.strerror or error}. Give the path of a file."
+            ) from error
+        if not stat.S_ISREG(mode):
+            what = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
+            raise NotAStore(f"{self.path} is {what}: give the path of a file, for instance 'agent.db'.")
+        try:
+            with open(self.path, "rb") as file:
+                header = file.read(100)
+        except OSError as error:
+            raise Unwritable(f"{self.path} cannot be read: {error.strerror}. Check its permissions.") from error
+        if not header:
+            return
+        if len(header) < 100 or not header.startswith(_MAGIC):
+            raise NotAStore(f"{self.path} is not a smolmem file, and was left as it is: give another path.")
+        owner = int.from_bytes(header[68:72], "big")
+        if owner != APPLICATION_ID and (owner != 0 or self._has_tables()):
+            raise NotAStore(f"{self.path} is a database of another program, and was left as it is: give another path.")
+
+    def _has_tables(self) -> bool:
+        with self._wrapped("opened"):
+            uri = f"{self._absolute.as_uri()}?immutable=1"
+            reading = apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+            try:
+                return bool(reading.execute("SELECT count(*) FROM sqlite_schema").get)
+            finally:
+                reading.close()
+
+    def _create(self) -> None:
+        try:
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise Unwritable(
+                f"{self.path} cannot be created: {error.strerror}. Give a path that can be written."
+            ) from error
+
+    def _prepare(self, connection: apsw.Connection) -> None:
+        connection.set_busy_timeout(int(PATIENCE * 1000))
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # until we know that the file is ours
+        connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
+        connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
+        connection.execute("PRAGMA cell_size_check = ON")
+        if connection.readonly("main"):
+            raise Unwritable(f"{self.path} is read-only: make it writable, or copy it to where it can be written.")
+        version = connection.pragma("user_version")
+        latest = len(migrations("sqlite"))
+        if version > latest:
+            raise TooNew(
+                f"{self.path} was written by a later smolmem (format {version}, this one knows {latest}), "
+                "and was left as it is: upgrade smolmem."
+            )
+        if version:
+            self._refuse_changed(connection, version)
+        else:
+            self._claim(connection)
+        _set_wal(connection)
+        connection.pragma("synchronous", {"full": "FULL", "normal": "NORMAL"}[self.durability])
+        if version < latest:
+            _migrate(connection, latest)
+            self._refuse_changed(connection, latest)
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
+
+    def _claim(self, connection: apsw.Connection) -> None:
+        """Writes our mark into the header before WAL mode begins, so that a look at the header always finds it."""
+        if connection.pragma("application_id") != APPLICATION_ID:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.pragma("application_id", APPLICATION_ID)
+            connection.execute("COMMIT")
+
+    def _refuse_changed(self, connection: apsw.Connection, version: int) -> None:
+        found = _schema(connection)
+        if found != _expected_schema(version):
+            strange = sorted(name for _, name, _ in found ^ _expected_schema(version))
+            raise Damaged(
+                f"{self.path} has a schema that smolmem did not make ({', '.join(strange[:5])}); "
+                "nothing in it was used: restore it from a backup."
+            )
+
+    # --- using -----------------------------------------------------------------------------------------------------
+
+    def _live(self) -> apsw.Connection:
+        if self._connection is None:
+            raise StoreError(f"{self.path} is closed: open it again with Memory({str(self.path)!r}).")
+        if self._pid != os.getpid():
+            _inherited.append(self._connection)
+            self._open()
+        return self._connection
+
+    def _roll_back(self) -> None:
+        connection = self._connection
+        if connection is not None and connection.in_transaction:
+            with suppress(apsw.Error):  # it has rolled back by itself, or will when the file is opened again
+                connection.execute("ROLLBACK")
+
+    def _be_patient(self, seconds: float) -> None:
+        if seconds != self._patience and self._connection is not None:
+            self._patience = seconds
+            self._connection.set_busy_timeout(int(seconds * 1000))
+
+    @contextmanager
+    def _wrapped(self, done: str) -> Iterator[None]:
+        """A driver's error as ours: what happened, where, what to do next."""
+        try:
+            yield
+        except apsw.Error as error:
+            raise self._explained(error, done) from error
+
+    def _explained(self, error: apsw.Error, done: str) -> StoreError:
+        return _explain(error, f"{self.path} cannot be {done}")
+
+
+def _explain(error: apsw.Error, what: str) -> StoreError:
+    detail = str(error)
+    if isinstance(error, (apsw.BusyError, apsw.LockedError)):
+        return Busy(f"{what}: another process has held it for too long ({detail}). Close that process, or try again.")
+    if isinstance(error, (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)):
+        return Damaged(f"{what}: it is damaged ({detail}). Restore it from a backup.")
+    if isinstance(error, apsw.FullError):
+        return Unwritable(f"{what}: no space left ({detail}). Free some space; what was written before is safe.")
+    if isinstance(error, (apsw.ReadOnlyError, apsw.CantOpenError, apsw.PermissionsError, apsw.IOError, apsw.AuthError)):
+        return Unwritable(f"{what}: {detail}. Check the disk and the permissions of the file and its folder.")
+    return StoreError(f"{what}: {detail}.")
+
+
+def _set_wal(connection: apsw.Connection) -> None:
+    """Turns WAL mode on; with several processes at it for the first time, SQLite may say "locked" without waiting."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            connection.pragma("journal_mode", "WAL")
+            return
+        except (apsw.BusyError, apsw.LockedError):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
+def _migrate(connection: apsw.Connection, latest: int) -> None:
+    """Brings the schema up to date in one transaction: all of it, or nothing."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for number in range(connection.pragma("user_version"), latest):
+            connection.execute(migrations("sqlite")[number])
+            connection.pragma("user_version", number + 1)
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _schema(connection: apsw.Connection) -> frozenset[tuple[str, str, str]]:
+    found = connection.execute(
+        "SELECT type, name, coalesce(sql, '') FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
+    )
+    return frozenset((str(kind), str(name), str(sql)) for kind, name, sql in found)
+
+
+@cache
+def _expected_schema(version: int) -> frozenset[tuple[str, str, str]]:
+    scratch = apsw.Connection(":memory:")
+    try:
+        for script in migrations("sqlite")[:version]:
+            scratch.execute(script)
+        return _schema(scratch)
+    finally:
+        scratch.close()

@@ -1,0 +1,169 @@
+"""Proof and figures: is everything there as it was written, and how much of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from smolmem.errors import Damaged, StoreError
+from smolmem.record import codec
+from smolmem.store.base import Row
+from smolmem.store.journal import Journal, seal
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+MOST = 100
+"""How many problems a report names before it only counts."""
+
+
+@dataclass
+class Report:
+    """What `verify` found; true where all is well."""
+
+    url: str
+    checked: dict[str, int] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    count: int = 0
+
+    def __bool__(self) -> bool:
+        return not self.count
+
+    def add(self, problem: str) -> None:
+        """One more thing that is wrong."""
+        self.count += 1
+        if self.count <= MOST:
+            self.problems.append(problem)
+
+    def __rich__(self) -> RenderableType:
+        from smolmem.record import show
+
+        return show.report(self.url, self.checked, self.problems, self.count)
+
+
+@dataclass(frozen=True)
+class Stats:
+    """How much is stored."""
+
+    url: str
+    runs: int
+    sessions: int
+    steps: int
+    events: int
+    prompts: int
+    contents: int
+    content_bytes: int
+    bytes: int
+    input_tokens: int
+    output_tokens: int
+    statuses: dict[str, int]
+    failed_writes: int
+    engine: str
+    durability: str
+
+    def __rich__(self) -> RenderableType:
+        from smolmem.record import show
+
+        return show.stats(self)
+
+
+def stats(journal: Journal, failed_writes: int) -> Stats:
+    """Counts what is stored."""
+    store = journal.store
+    counted: dict[str, Any] = store.rows("counts", {})[0]
+    statuses = {row["status"]: row["runs"] for row in store.rows("statuses", {})}
+    engine: dict[str, Any] = dict(store.facts())
+    return Stats(store.url, **counted, bytes=store.size(), statuses=statuses, failed_writes=failed_writes, **engine)
+
+
+def verify(journal: Journal) -> Report:
+    """Checks the engine's structures, every hash, and that the journal, folded, gives the steps as they stand."""
+    report = Report(journal.store.url)
+    try:
+        for problem in journal.store.check():
+            report.add(problem)
+        _check_contents(journal, report)
+        _check_seals(journal, report)
+        _check_steps(journal, report)
+    except StoreError as error:
+        report.add(str(error))
+    return report
+
+
+def _check_contents(journal: Journal, report: Report) -> None:
+    for row in _pages(journal, "contents_after", report, "contents"):
+        try:
+            journal._checked([row], f"content {row['id']}")
+        except Damaged as error:
+            report.add(str(error))
+
+
+def _check_seals(journal: Journal, report: Report) -> None:
+    for table in ("session", "run"):
+        rows = journal.store.rows(f"{table}s", {})
+        report.checked[f"{table}s"] = len(rows)
+        for row in rows:
+            _check_seal(table, row, report)
+    last = 0
+    for row in _pages(journal, "prompts_after", report, "prompts"):
+        _check_seal("prompt", row, report)
+    for row in journal.store.rows("missing_parts", {}):
+        report.add(f"prompt {row['prompt']}: content {row['content']} is missing")
+    for row in _pages(journal, "events_after", report, "events"):
+        _check_seal("event", row, report)
+        if row["id"] != last + 1:
+            report.add(f"events {last + 1} to {row['id'] - 1} are missing")
+        last = row["id"]
+
+
+def _check_seal(table: str, row: Row, report: Report) -> None:
+    if row["hash"] != seal(table, row):
+        report.add(f"{table} {row['id']} is not what was written")
+
+
+def _check_steps(journal: Journal, report: Report) -> None:
+    """Each step's columns must be what its record says, and its place what the journal says."""
+    places = _fold(journal)
+    for row in _pages(journal, "steps_after", report, "steps"):
+        place, revision, record, prompt = places.pop(row["id"], (None, -1, None, None))
+        if (row["place"], row["revision"], row["record"], row["prompt"]) != (place, revision, record, prompt):
+            report.add(f"step {row['id']} does not stand where its events put it")
+            continue
+        try:
+            facts = codec.facts(journal.value(row["record"]))
+        except StoreError as error:
+            report.add(str(error))
+            continue
+        wrong = [name for name, value in facts.items() if row[name] != value]
+        if wrong:
+            report.add(f"step {row['id']}: {', '.join(wrong)} differ from its record")
+    for step in places:
+        report.add(f"step {step} is missing")
+
+
+def _fold(journal: Journal) -> dict[int, tuple[int | None, int, int | None, int | None]]:
+    """All events, in order, give each step its place, revision, record and prompt."""
+    lists: dict[str, list[int]] = {}
+    steps: dict[int, tuple[int, int | None, int | None]] = {}
+    for event in _pages(journal, "events_after"):
+        here, step = lists.setdefault(event["session"], []), event["step"]
+        revision, record, prompt = steps.get(step, (-1, None, None))
+        if event["act"] == "remove":
+            del here[event["place"] : event["place"] + 1]
+        elif event["act"] == "insert" and event["place"] is not None:
+            here.insert(event["place"], step)
+        if event["record"] is not None:
+            revision, record, prompt = revision + 1, event["record"], event["prompt"]
+        steps[step] = (revision, record, prompt)
+    places = {step: place for here in lists.values() for place, step in enumerate(here)}
+    return {step: (places.get(step), *rest) for step, rest in steps.items()}
+
+
+def _pages(journal: Journal, query: str, report: Report | None = None, word: str = "") -> Iterator[dict[str, Any]]:
+    last, count = 0, 0
+    while rows := journal.store.rows(query, {"id": last}):
+        yield from rows
+        last, count = rows[-1]["id"], count + len(rows)
+    if report is not None:
+        report.checked[word] = count
