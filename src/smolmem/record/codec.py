@@ -102,6 +102,22 @@ class Facts(TypedDict):
     text: str
 
 
+class RecordedCall(memory.ToolCall):  # type: ignore[misc]
+    """A tool call whose arguments are no plain JSON: it is shown to a model as the original was, to the letter."""
+
+    __slots__ = ("shown",)
+    shown: Any
+
+    def dict(self) -> dict[str, Any]:
+        """The call as smolagents renders it into a prompt."""
+        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.shown}}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, memory.ToolCall) and vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 @dataclasses.dataclass(frozen=True)
 class Encoded:
     """A value as it is stored: its record and the hash of it, what lies beside it, and what the model was sent."""
@@ -198,6 +214,21 @@ def _fields(encoder: Encoder, value: Any) -> Json:
     return _head(value) | {name: encoder(item) for name, item in vars(value).items()}
 
 
+def _tool_call(encoder: Encoder, value: memory.ToolCall) -> Json:
+    made = {"$": "ToolCall"} | {name: encoder(item) for name, item in vars(value).items()}
+    if isinstance(value, RecordedCall) or not _is_json(value.arguments):
+        made["$shown"] = encoder(value.dict()["function"]["arguments"])
+    return made
+
+
+def _is_json(value: Any, depth: int = 0) -> bool:
+    if type(value) is dict:
+        return depth < 20 and all(type(key) is str and _is_json(item, depth + 1) for key, item in value.items())
+    if type(value) is list:
+        return depth < 20 and all(_is_json(item, depth + 1) for item in value)
+    return value is None or type(value) in (str, int, float, bool)
+
+
 def _error(encoder: Encoder, value: BaseException) -> Json:
     base = next(cls for cls in type(value).__mro__ if _ERRORS.get(cls.__name__) is cls)
     made: dict[str, Json] = {"$": "error", "class": base.__name__, "text": wire.safe_text(str, value)}
@@ -243,7 +274,7 @@ def decode(record: bytes, fetch: Callable[[str], bytes], sent: Any = None) -> An
     """
     decoder = Decoder(_DECODERS | {"sent": lambda decoder, stored: sent}, fetch)
     stored = wire.loads(record)
-    if isinstance(stored, dict) and stored.get("$") in _BY_NAME:
+    if isinstance(stored, dict) and _DECODERS.get(str(stored.get("$"))) is _plain:
         return _plain(decoder, stored, read=decoder.value)
     return decoder.value(stored)
 
@@ -297,6 +328,15 @@ def _bare(cls: Any, args: tuple[Any, ...]) -> BaseException:
     return made
 
 
+def _untool_call(decoder: Decoder, stored: dict[str, Json]) -> memory.ToolCall:
+    made = object.__new__(RecordedCall if "$shown" in stored else memory.ToolCall)
+    decoder.hold(made)
+    vars(made).update((name, decoder(item)) for name, item in stored.items() if not name.startswith("$"))
+    if "$shown" in stored:
+        made.shown = decoder(stored["$shown"])
+    return made
+
+
 def _unagent_text(decoder: Decoder, stored: dict[str, Json]) -> agent_types.AgentText:
     return agent_types.AgentText(stored["v"] if isinstance(stored["v"], str) else decoder(stored["v"]))
 
@@ -328,6 +368,8 @@ _AGENT_ERRORS: frozenset[type] = frozenset(cls for cls in _ERRORS.values() if is
 _EXACT: dict[type, Encode] = {
     **kinds.EXACT,
     **{cls: _fields for cls in _PLAIN},
+    memory.ToolCall: _tool_call,
+    RecordedCall: _tool_call,
     _Sent: lambda encoder, value: {"$": "sent"},
     models.MessageRole: lambda encoder, value: {"$": "role", "v": value.value},
     agent_types.AgentText: lambda encoder, value: {"$": "AgentText", "v": encoder(str.__str__(value))},
@@ -344,6 +386,7 @@ _KIN: tuple[tuple[type, Encode], ...] = (
 _DECODERS: dict[str, Decode] = {
     **kinds.DECODERS,
     **{name: _plain for name in _BY_NAME},
+    "ToolCall": _untool_call,
     "error": _unerror,
     "role": _unrole,
     "AgentText": _unagent_text,

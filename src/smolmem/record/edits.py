@@ -41,7 +41,7 @@ class _Noticed:
     __hash__ = None  # type: ignore[assignment]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return copyreg.__newobj__, (self._plain,), vars(self)  # type: ignore[attr-defined]
+        return copyreg._reconstructor, (self._plain, object, None), vars(self)  # type: ignore[attr-defined]
 
 
 def _note(step: object) -> None:

@@ -59,6 +59,7 @@ class Call:
 
     recorder: Recorder
     parent: Call | None
+    task: str
     max_steps: int | None
     run: str | None = None
 
@@ -107,7 +108,8 @@ class Recorder:
     def _wrap_run(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
         def run(*args: Any, **kwargs: Any) -> Any:
-            call = Call(self, self._caller(), kwargs.get("max_steps") or self.agent.max_steps)
+            task = str(args[0] if args else kwargs.get("task", ""))
+            call = Call(self, self._caller(), task, kwargs.get("max_steps") or self.agent.max_steps)
             try:
                 with self._during(call):
                     result = original(*args, **kwargs)
@@ -222,13 +224,14 @@ class Recorder:
     def _open(self, step: Any, call: Call | None) -> str:
         parent = None if call is None else call.parent
         model = getattr(self.agent, "model", None)
+        given = str(getattr(step, "task", "(steps put on the list by hand)")) if call is None else call.task
         run: RunRow = {
             "id": secrets.token_hex(8),
             "session": self._session.row["id"],
             "scope": self.scope,
             "agent": self._name(),
             "agent_type": type(self.agent).__name__,
-            "title": codec.plain(str(getattr(step, "task", "(steps put on the list by hand)")))[:200],
+            "title": codec.plain(given)[:200],
             "status": "running",
             "began": time.time(),
             "ended": None,

@@ -1,4 +1,4 @@
-"""How runs, steps and figures look in a terminal. Stored text is inert: it can neither move a cursor nor set a colour."""
+"""How runs, steps and figures look in a terminal. Stored text is inert: it cannot move a cursor or set colours."""
 
 from __future__ import annotations
 

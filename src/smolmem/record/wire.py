@@ -304,9 +304,9 @@ class Decoder:
         outer, self._made = self._made, []
         try:
             return self(wire)
-        except (KeyError, TypeError, AttributeError, IndexError, ValueError, OverflowError, RecursionError) as error:
-            if isinstance(error, Undecodable):
-                raise
+        except Undecodable:
+            raise
+        except Exception as error:  # a library's own, about bytes that only claim to be its
             raise Undecodable(f"not a stored value: {type(error).__name__}: {error}") from error
         finally:
             self._made = outer

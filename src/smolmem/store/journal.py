@@ -20,12 +20,13 @@ from smolmem.record.writer import is_dead
 from smolmem.store.base import Row, Store
 
 
+_UNSEALED = {"session": {"hash"}, "run": {"hash"}, "step": {"id", "place", "hash", "scope", "agent"}}
+
+
 def seal(table: str, row: Mapping[str, Any]) -> bytes:
-    """The hash of a row's columns; the columns themselves are in it, so that none can change places."""
-    own_id = table in ("run", "session")  # other tables' ids are given by the database
-    text = wire.dumps(
-        [table, *sorted(item for item in row.items() if item[0] != "hash" and (own_id or item[0] != "id"))]
-    )
+    """The hash of a row's columns and their names; of ids that the database gives, nothing."""
+    left_out = _UNSEALED.get(table, {"id", "hash"})
+    text = wire.dumps([table, *sorted((name, value) for name, value in row.items() if name not in left_out)])
     return hashlib.blake2b(text, digest_size=16).digest()
 
 
@@ -78,13 +79,15 @@ class Journal:
         elif change.act == "insert" and not change.last:
             self.store.do("shift_steps", here | {"by": 1})
         if change.act == "insert" and change.step is None:
-            row = {**(change.facts or {}), **here, "run": change.run, "at": change.at, "record": record, "prompt": sent}
-            return int(self.store.do("add_step", row))
+            row = {**(change.facts or {}), "session": session, "run": change.run, "at": change.at, "revision": 0}
+            return int(self._add("step", row | {"place": change.place, "record": record, "prompt": sent}))
         step = cast(int, change.step)
         if change.act == "insert":
             self.store.do("place_step", {"id": step, "place": change.place})
         elif change.act == "revise":
-            self.store.do("revise_step", {**(change.facts or {}), "id": step, "record": record, "prompt": sent})
+            before = self.store.rows("step", {"id": step})[0]
+            row = before | (change.facts or {}) | {"record": record, "prompt": sent, "revision": before["revision"] + 1}
+            self.store.do("revise_step", row | {"hash": seal("step", row)})
         return step
 
     def _content(self, encoded: Encoded) -> int:
@@ -154,7 +157,7 @@ class Journal:
             found = self.store.rows("prompt", {"id": at})
             if not found or len(parts) > 1_000_000:
                 raise Damaged(f"{self.store.url}: prompt {at} is missing. `verify()` lists all that is damaged.")
-            row = found[0]
+            row = self._sealed("prompt", found[0])
             suffix = json.loads(row["suffix"])
             taken = suffix if keep is None else suffix[: max(0, keep - row["keep"])]
             parts.append(taken)
@@ -205,7 +208,15 @@ class Journal:
         writers = (row["writer"] for row in self.store.rows("open_writers", {}))
         return json.dumps([writer for writer in writers if is_dead(writer)])
 
+    def _sealed(self, table: str, row: Row) -> Row:
+        if row["hash"] != seal(table, row):
+            raise Damaged(
+                f"{self.store.url}: {table} {row['id']} is not what was written. `verify()` lists all that is damaged."
+            )
+        return row
+
     def _run(self, row: Row) -> Run:
+        self._sealed("run", row)
         status: Status = "interrupted" if row["status"] == "running" and is_dead(row["writer"]) else row["status"]
         if row["status"] == "running":
             row = row | self._counts(row["id"])
@@ -259,7 +270,7 @@ class Journal:
                 tools=tuple(json.loads(row["tools"])),
                 _load=partial(self._step, row),
             )
-            for row in rows
+            for row in (self._sealed("step", row) for row in rows)
         ]
 
     def _step(self, row: Row) -> Any:

@@ -126,6 +126,7 @@ def _check_steps(journal: Journal, report: Report) -> None:
     """Each step's columns must be what its record says, and its place what the journal says."""
     places = _fold(journal)
     for row in _pages(journal, "steps_after", report, "steps"):
+        _check_seal("step", row, report)
         place, revision, record, prompt = places.pop(row["id"], (None, -1, None, None))
         if (row["place"], row["revision"], row["record"], row["prompt"]) != (place, revision, record, prompt):
             report.add(f"step {row['id']} does not stand where its events put it")

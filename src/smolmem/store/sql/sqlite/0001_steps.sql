@@ -8,7 +8,7 @@
 --   event     what happened to a session's list, in order; nothing here is ever changed
 --   step      where each step stands now: the journal, folded
 --
--- `hash` covers the other columns of its row; `content.hash` covers the bytes.
+-- `hash` covers the other columns of its row (but for `step.place`, which moves); `content.hash` covers the bytes.
 
 CREATE TABLE content (
     id    INTEGER PRIMARY KEY,
@@ -94,7 +94,8 @@ CREATE TABLE step (
     text          TEXT NOT NULL,
     revision      INTEGER NOT NULL,
     record        INTEGER NOT NULL REFERENCES content (id),
-    prompt        INTEGER REFERENCES prompt (id)
+    prompt        INTEGER REFERENCES prompt (id),
+    hash          BLOB NOT NULL
 ) STRICT;
 
 CREATE INDEX step_by_run ON step (run, id);

@@ -39,16 +39,16 @@ VALUES (:session, :run, :at, :act, :step, :place, :record, :prompt, :hash);
 -- name: add_step
 INSERT INTO step
     (run, session, place, kind, number, at, seconds, error, tools, input_tokens, output_tokens, text, revision,
-     record, prompt)
+     record, prompt, hash)
 VALUES
-    (:run, :session, :place, :kind, :number, :at, :seconds, :error, :tools, :input_tokens, :output_tokens, :text, 0,
-     :record, :prompt)
+    (:run, :session, :place, :kind, :number, :at, :seconds, :error, :tools, :input_tokens, :output_tokens, :text,
+     :revision, :record, :prompt, :hash)
 RETURNING id;
 
 -- name: revise_step
 UPDATE step SET
     kind = :kind, number = :number, seconds = :seconds, error = :error, tools = :tools, input_tokens = :input_tokens,
-    output_tokens = :output_tokens, text = :text, revision = revision + 1, record = :record, prompt = :prompt
+    output_tokens = :output_tokens, text = :text, revision = :revision, record = :record, prompt = :prompt, hash = :hash
 WHERE id = :id;
 
 -- name: shift_steps

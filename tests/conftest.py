@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from smolmem import Memory, faults
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "agent.db"
+
+
+@pytest.fixture
+def memory(path: Path) -> Iterator[Memory]:
+    """A strict memory: a write that fails fails the test."""
+    with Memory(path, strict=True) as opened:
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def no_faults_left() -> Iterator[None]:
+    yield
+    faults.hook = None

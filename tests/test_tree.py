@@ -1,0 +1,77 @@
+"""The shape of the project: what is public, what may import what, what may not be used at all."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+from promises import PROMISES
+
+import smolmem
+
+SOURCE = Path(smolmem.__file__).parent
+FILES = sorted(SOURCE.rglob("*.py"))
+ORDER = [
+    *("errors", "faults", "record.wire", "record.kinds", "record.edits", "record.codec", "record.writer"),
+    *("record.steplist", "record.show", "record.values", "record.session", "record.recorder"),
+    *("store.base", "store.sqlite", "store.journal", "store.upkeep", "memory"),
+]
+"""The data's way. A module may import what stands before it; `show` is fetched late by the values it draws."""
+
+
+def name_of(file: Path) -> str:
+    return ".".join(file.relative_to(SOURCE).with_suffix("").parts)
+
+
+def imports(file: Path, *, top_only: bool = True) -> set[str]:
+    tree = ast.parse(file.read_text())
+    nodes = tree.body if top_only else list(ast.walk(tree))
+    found: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found
+
+
+def test_the_front_door_is_what_the_readme_speaks_of() -> None:
+    assert smolmem.__all__ == ["Memory", "Run", "SmolmemError", "Step", "__version__"]
+    assert all(hasattr(smolmem, name) for name in smolmem.__all__)
+
+
+def test_every_module_has_a_place_in_the_order() -> None:
+    assert sorted(name_of(file) for file in FILES if file.name != "__init__.py") == sorted(ORDER)
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if file.name != "__init__.py"], ids=name_of)
+def test_imports_go_one_way(file: Path) -> None:
+    here = ORDER.index(name_of(file))
+    ours = {name.removeprefix("smolmem.") for name in imports(file) if name.startswith("smolmem.")}
+    assert {name for name in ours if name in ORDER and ORDER.index(name) >= here} == set()
+
+
+@pytest.mark.promise("S1")
+@pytest.mark.parametrize("file", FILES, ids=name_of)
+def test_nothing_in_the_package_can_run_what_it_loads(file: Path) -> None:
+    forbidden = {"pickle", "marshal", "dill", "cloudpickle", "shelve", "importlib.import_module", "runpy", "code"}
+    assert not imports(file, top_only=False) & forbidden
+    calls = {
+        node.func.id
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    assert not calls & {"eval", "exec", "compile", "__import__"}
+
+
+def test_modules_stay_small() -> None:
+    lengths = {name_of(file): len(file.read_text().splitlines()) for file in FILES}
+    assert {name: length for name, length in lengths.items() if length > 500} == {}
+
+
+def test_every_promise_has_a_test_and_every_test_a_promise() -> None:
+    text = "".join(file.read_text() for file in Path(__file__).parent.glob("*.py"))
+    named = set(re.findall(r'mark\.promise\("(\w+)"\)', text))
+    assert named == set(PROMISES)
