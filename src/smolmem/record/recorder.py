@@ -48,6 +48,10 @@ class Sink(Protocol):
         """Saves all of a batch, or raises."""
         ...
 
+    def saved(self, session: str, skip: int) -> list[Saved]:
+        """What is saved of a session after its first `skip` events."""
+        ...
+
     def stored(self, prompt: int, size: int) -> Sequence[Any]:
         """What a model was sent, as a sequence that is read when it is looked at."""
         ...
@@ -291,25 +295,38 @@ class Recorder:
             self._save_all("inside")
 
     def _save_all(self, care: Care) -> None:
+        memory = self.agent.memory
+        if steplist.listener_of(memory) is self:
+            self._session.claim(memory.steps, self._run_of)
         while self._behind:
             self._save(*self._behind[0], care)
             del self._behind[0]
-        memory = self.agent.memory
         if steplist.listener_of(memory) is self:
             self._save(self._session, memory.steps, memory.system_prompt, care)
         self._failures.recovered()
 
     def _save(self, session: Session, steps: Sequence[Any], system: Any, care: Care) -> None:
-        drafts = session.compare(steps, system, self._run_of, self._recognise, time.time(), care)
+        self._make_sure(session)
+        drafts = session.compare(steps, system, self._recognise, time.time(), care)
         if not drafts and not self._unsaved_runs:
             return
         runs = [self._runs[run] for run in self._unsaved_runs]
         results = [(run, column, encoded) for (run, column), encoded in self._results.items()]
         changes = [draft.change for draft in drafts]
-        saved = self._sink.save(Batch(session.row, not session.saved, runs, results, changes))
+        session.unsure = drafts
+        saved = self._sink.save(Batch(session.row, not session.events, runs, results, changes))
         session.accept(drafts, saved, self._sink.stored)
+        session.unsure = None
         self._unsaved_runs.clear()
         self._results.clear()
+
+    def _make_sure(self, session: Session) -> None:
+        """An error, or Ctrl-C, may come just after a batch was saved: what is on disk decides, lest it be doubled."""
+        if session.unsure is not None:
+            found = self._sink.saved(session.row["id"], session.events)
+            if found:
+                session.accept(session.unsure, found, self._sink.stored)
+            session.unsure = None
 
     # --- prompts ---------------------------------------------------------------------------------------------------
 

@@ -55,7 +55,10 @@ class Session:
     """What is saved of one list of steps."""
 
     row: SessionRow
-    saved: bool = False
+    events: int = 0
+    """How many of its events are saved."""
+    unsure: Sequence[Draft] | None = None
+    """What was handed over last, if it is not known whether it was saved."""
     entries: list[Entry] = field(default_factory=list)
     system: Entry | None = None
     runs: dict[int, str] = field(default_factory=dict)
@@ -73,11 +76,17 @@ class Session:
 
     # --- comparing -------------------------------------------------------------------------------------------------
 
+    def claim(self, steps: Sequence[Any], run_of: Callable[[Any], str]) -> None:
+        """Notes which run each new step belongs to, while that is known; it may take long until it can be saved."""
+        saved = () if self.in_order else {id(entry.step) for entry in self.entries}
+        for step in steps[len(self.entries) :] if self.in_order else steps:
+            if id(step) not in saved and id(step) not in self.runs:
+                self.runs[id(step)] = run_of(step)
+
     def compare(
         self,
         steps: Sequence[Any],
         system: Any,
-        run_of: Callable[[Any], str],
         known: Callable[[Sequence[Any]], Sequence[int] | None],
         now: float,
         care: Care = "glance",
@@ -87,7 +96,6 @@ class Session:
         Args:
             steps: the list as it is now.
             system: the system prompt as it is now.
-            run_of: names the run that a new step belongs to.
             known: the parts of a prompt that was rendered from saved steps, if it is one.
             now: the time of these changes.
             care: how closely to look for edits of saved steps.
@@ -98,7 +106,7 @@ class Session:
         drafts = [self._removed(entry, start + i) for i, entry in reversed(list(enumerate(gone)))]
         moved = {id(entry.step): entry for entry in gone}
         for place in range(start, len(steps) - stop):
-            drafts.append(self._inserted(steps[place], place, run_of, moved, last=not stop))
+            drafts.append(self._inserted(steps[place], place, moved, last=not stop))
         for entry in self.entries if care == "inside" else self._edited(care):
             if entry not in gone and (draft := self._revised(entry, entry.step)) is not None:
                 drafts.append(draft)
@@ -116,16 +124,12 @@ class Session:
     def _removed(self, entry: Entry, place: int) -> Draft:
         return Draft(Change("remove", entry.run, self._now, place, entry.id), entry, entry.step)
 
-    def _inserted(
-        self, step: Any, place: int, run_of: Callable[[Any], str], moved: dict[int, Entry], *, last: bool
-    ) -> Draft:
+    def _inserted(self, step: Any, place: int, moved: dict[int, Entry], *, last: bool) -> Draft:
         entry = moved.pop(id(step), None)
         if entry is not None:
             return Draft(
                 Change("insert", entry.run, self._now, place, entry.id, sent=entry.sent, last=last), entry, step
             )
-        if id(step) not in self.runs:
-            self.runs[id(step)] = run_of(step)
         return self._written("insert", step, self.runs[id(step)], place=place, last=last)
 
     def _revised(self, entry: Entry, step: Any) -> Draft | None:
@@ -188,8 +192,7 @@ class Session:
 
     def accept(self, drafts: Sequence[Draft], saved: Sequence[Saved], stored: Callable[[int, int], Any]) -> None:
         """All of it is on disk: remember it as it is there."""
-        before = len(self.entries)
-        appended = True
+        before, appended, done = len(self.entries), True, {id(draft.step) for draft in drafts}
         for draft, ids in zip(drafts, saved, strict=True):
             appended &= draft.change.act == "insert" and draft.change.last
             if draft.change.act == "remove":
@@ -197,8 +200,9 @@ class Session:
             else:
                 self._put(self._entry(draft, ids, stored), draft.change)
         self._count(before if appended else 0)
-        self.saved = self.in_order = True
-        self.runs.clear()
+        self.in_order = True
+        self.events += len(drafts)
+        self.runs = {key: run for key, run in self.runs.items() if key not in done}
         self._moment = self._looked
         self._glance = (self._glance + _GLANCE) % max(len(self.entries), 1)
 

@@ -26,7 +26,10 @@ _UNSEALED = {"session": {"hash"}, "run": {"hash"}, "step": {"id", "place", "hash
 def seal(table: str, row: Mapping[str, Any]) -> bytes:
     """The hash of a row's columns and their names; of ids that the database gives, nothing."""
     left_out = _UNSEALED.get(table, {"id", "hash"})
-    text = wire.dumps([table, *sorted((name, value) for name, value in row.items() if name not in left_out)])
+    try:
+        text = wire.dumps([table, *sorted((name, value) for name, value in row.items() if name not in left_out)])
+    except (TypeError, ValueError):  # bytes or NaN where we write neither: a damaged row, which fits no hash
+        return b""
     return hashlib.blake2b(text, digest_size=16).digest()
 
 
@@ -51,6 +54,13 @@ class Journal:
                 self._put_run({**run, **given})
         return saved
 
+    def saved(self, session: str, skip: int) -> list[Saved]:
+        """What became of a batch of which it is not known whether it was saved: the events after the first `skip`."""
+        return [
+            Saved(row["step"], row["shown"], row["prompt"], tuple(json.loads(row["suffix"] or "[]")))
+            for row in self.store.rows("session_events", {"session": session, "skip": skip})
+        ]
+
     def _put_run(self, run: Row) -> None:
         row = run if run["status"] == "running" else run | self._counts(run["id"])
         self.store.do("put_run", row | {"hash": seal("run", row)})
@@ -67,7 +77,7 @@ class Journal:
         shown = None if change.shown is None else self._content(change.shown)
         step = self._place(session, change, record, sent)
         event = {"session": session, "run": change.run, "at": change.at, "act": change.act, "step": step}
-        self._add("event", event | {"place": change.place, "record": record, "prompt": sent})
+        self._add("event", event | {"place": change.place, "record": record, "shown": shown, "prompt": sent})
         return Saved(step, shown, sent, suffix)
 
     def _place(self, session: str, change: Change, record: int | None, sent: int | None) -> int:
@@ -112,7 +122,7 @@ class Journal:
         Raises:
             Damaged: they are missing, or not what was written.
         """
-        return self._checked(self.store.rows("content", {"id": number}), f"content {number}")
+        return self.checked(self.store.rows("content", {"id": number}), f"content {number}")
 
     def blob(self, key: str) -> bytes:
         """The bytes known by a hash, for the codec."""
@@ -120,18 +130,23 @@ class Journal:
             found = self.store.rows("content_by_hash", {"hash": bytes.fromhex(key)})
         except (ValueError, TypeError) as error:
             raise wire.Undecodable(f"{key!r} is not a hash") from error
-        return self._checked(found, f"content {key[:12]}")
+        return self.checked(found, f"content {key[:12]}")
 
-    def _checked(self, found: list[Row], what: str) -> bytes:
+    def checked(self, found: list[Row], what: str) -> bytes:
+        """The bytes of a content row, if they are what was written."""
         if not found:
-            raise Damaged(f"{self.store.url}: {what} is missing. `verify()` lists all that is damaged.")
+            raise self._damaged(f"{what} is missing")
+        packed, key = found[0]["bytes"], found[0]["hash"]
         try:
-            data = wire.unpack(found[0]["bytes"])
+            data = wire.unpack(packed) if isinstance(packed, bytes) else b""
         except wire.Undecodable as error:
-            raise Damaged(f"{self.store.url}: {what} {error}. `verify()` lists all that is damaged.") from error
-        if wire.fingerprint(data) != found[0]["hash"].hex():
-            raise Damaged(f"{self.store.url}: {what} is not what was written. `verify()` lists all that is damaged.")
+            raise self._damaged(f"{what} {error}") from error
+        if not isinstance(key, bytes) or wire.fingerprint(data) != key.hex():
+            raise self._damaged(f"{what} is not what was written")
         return data
+
+    def _damaged(self, what: str) -> Damaged:
+        return Damaged(f"{self.store.url}: {what}. `verify()` lists all that is damaged; restore it from a backup.")
 
     def value(self, number: int | None, sent: Any = None) -> Any:
         """The value behind a content id; None for none."""
@@ -154,10 +169,9 @@ class Journal:
         keep: int | None = None
         at: int | None = number
         while at is not None and keep != 0:
-            found = self.store.rows("prompt", {"id": at})
-            if not found or len(parts) > 1_000_000:
-                raise Damaged(f"{self.store.url}: prompt {at} is missing. `verify()` lists all that is damaged.")
-            row = self._sealed("prompt", found[0])
+            row = self._prompt(at)
+            if row["parent"] is not None and row["parent"] >= at:
+                raise self._damaged(f"prompt {at} comes before what it begins with")
             suffix = json.loads(row["suffix"])
             taken = suffix if keep is None else suffix[: max(0, keep - row["keep"])]
             parts.append(taken)
@@ -210,9 +224,7 @@ class Journal:
 
     def _sealed(self, table: str, row: Row) -> Row:
         if row["hash"] != seal(table, row):
-            raise Damaged(
-                f"{self.store.url}: {table} {row['id']} is not what was written. `verify()` lists all that is damaged."
-            )
+            raise self._damaged(f"{table} {row['id']} is not what was written")
         return row
 
     def _run(self, row: Row) -> Run:
@@ -274,8 +286,14 @@ class Journal:
         ]
 
     def _step(self, row: Row) -> Any:
-        sent = [] if row["prompt"] is None else self.store.rows("prompt", {"id": row["prompt"]})
-        return self.value(row["record"], self.stored(row["prompt"], sent[0]["size"]) if sent else None)
+        sent = None if row["prompt"] is None else self.stored(row["prompt"], self._prompt(row["prompt"])["size"])
+        return self.value(row["record"], sent)
+
+    def _prompt(self, number: int) -> Row:
+        found = self.store.rows("prompt", {"id": number})
+        if not found:
+            raise self._damaged(f"prompt {number} is missing")
+        return self._sealed("prompt", found[0])
 
     def stored(self, prompt: int, size: int) -> StoredMessages:
         """What a model was sent, left on disk until it is looked at."""

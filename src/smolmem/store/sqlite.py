@@ -254,6 +254,10 @@ class SqliteStore:
             yield
         except apsw.Error as error:
             raise self._explained(error, done) from error
+        except UnicodeDecodeError as error:
+            raise Damaged(
+                f"{self.path} cannot be {done}: it is damaged ({error}). Restore it from a backup."
+            ) from error
 
     def _explained(self, error: apsw.Error, done: str) -> StoreError:
         return _explain(error, f"{self.path} cannot be {done}")

@@ -80,21 +80,25 @@ def stats(journal: Journal, failed_writes: int) -> Stats:
 def verify(journal: Journal) -> Report:
     """Checks the engine's structures, every hash, and that the journal, folded, gives the steps as they stand."""
     report = Report(journal.store.url)
-    try:
-        for problem in journal.store.check():
-            report.add(problem)
-        _check_contents(journal, report)
-        _check_seals(journal, report)
-        _check_steps(journal, report)
-    except StoreError as error:
-        report.add(str(error))
+    for look in (_check_engine, _check_contents, _check_seals, _check_steps):
+        try:
+            look(journal, report)
+        except StoreError as error:
+            report.add(str(error))
+        except Exception as error:  # a damaged row can hold anything
+            report.add(f"{look.__name__.removeprefix('_check_')}: {type(error).__name__}: {error}")
     return report
+
+
+def _check_engine(journal: Journal, report: Report) -> None:
+    for problem in journal.store.check():
+        report.add(problem)
 
 
 def _check_contents(journal: Journal, report: Report) -> None:
     for row in _pages(journal, "contents_after", report, "contents"):
         try:
-            journal._checked([row], f"content {row['id']}")
+            journal.checked([row], f"content {row['id']}")
         except Damaged as error:
             report.add(str(error))
 
@@ -164,7 +168,11 @@ def _fold(journal: Journal) -> dict[int, tuple[int | None, int, int | None, int 
 def _pages(journal: Journal, query: str, report: Report | None = None, word: str = "") -> Iterator[dict[str, Any]]:
     last, count = 0, 0
     while rows := journal.store.rows(query, {"id": last}):
-        yield from rows
-        last, count = rows[-1]["id"], count + len(rows)
+        for row in rows:
+            if row["id"] <= last:
+                raise Damaged(f"{journal.store.url}: rows come out of order. Restore it from a backup.")
+            last = row["id"]
+            yield row
+        count += len(rows)
     if report is not None:
         report.checked[word] = count

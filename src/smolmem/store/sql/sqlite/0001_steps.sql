@@ -72,6 +72,7 @@ CREATE TABLE event (
     step    INTEGER NOT NULL,
     place   INTEGER,                    -- in the session's list; NULL for a system prompt
     record  INTEGER REFERENCES content (id),
+    shown   INTEGER REFERENCES content (id),  -- the messages a model is shown the step as
     prompt  INTEGER REFERENCES prompt (id),
     hash    BLOB NOT NULL
 ) STRICT;

@@ -19,7 +19,8 @@ INSERT INTO prompt (parent, keep, size, suffix, hash) VALUES (:parent, :keep, :s
 SELECT * FROM prompt WHERE id = :id;
 
 -- name: add_session
-INSERT INTO session (id, scope, agent, began, hash) VALUES (:id, :scope, :agent, :began, :hash);
+INSERT INTO session (id, scope, agent, began, hash) VALUES (:id, :scope, :agent, :began, :hash)
+ON CONFLICT (id) DO NOTHING;
 
 -- name: put_run
 INSERT INTO run
@@ -33,8 +34,13 @@ ON CONFLICT (id) DO UPDATE SET
     output_tokens = :output_tokens, answer = :answer, failure = :failure, writer = :writer, hash = :hash;
 
 -- name: add_event
-INSERT INTO event (session, run, at, act, step, place, record, prompt, hash)
-VALUES (:session, :run, :at, :act, :step, :place, :record, :prompt, :hash);
+INSERT INTO event (session, run, at, act, step, place, record, shown, prompt, hash)
+VALUES (:session, :run, :at, :act, :step, :place, :record, :shown, :prompt, :hash);
+
+-- name: session_events
+SELECT event.step, event.shown, event.prompt, prompt.suffix
+FROM event LEFT JOIN prompt ON prompt.id = event.prompt
+WHERE event.session = :session ORDER BY event.id LIMIT -1 OFFSET :skip;
 
 -- name: add_step
 INSERT INTO step
@@ -110,9 +116,6 @@ WHERE step.run = :run AND step.kind <> 'system_prompt' ORDER BY place IS NULL, p
 
 -- name: step
 SELECT step.*, run.scope, run.agent FROM step JOIN run ON run.id = step.run WHERE step.id = :id;
-
--- name: step_events
-SELECT * FROM event WHERE step = :step ORDER BY id;
 
 -- name: counts
 SELECT
