@@ -52,6 +52,10 @@ class Sink(Protocol):
         """What is saved of a session after its first `skip` events."""
         ...
 
+    def number(self, messages: Sequence[Any]) -> int | None:
+        """The number of a prompt that `stored` gave."""
+        ...
+
     def stored(self, prompt: int, size: int) -> Sequence[Any]:
         """What a model was sent, as a sequence that is read when it is looked at."""
         ...
@@ -307,7 +311,7 @@ class Recorder:
 
     def _save(self, session: Session, steps: Sequence[Any], system: Any, care: Care) -> None:
         self._make_sure(session)
-        drafts = session.compare(steps, system, self._recognise, time.time(), care)
+        drafts = session.compare(steps, system, self._sink.number, self._recognise, time.time(), care)
         if not drafts and not self._unsaved_runs:
             return
         runs = [self._runs[run] for run in self._unsaved_runs]

@@ -87,6 +87,7 @@ class Session:
         self,
         steps: Sequence[Any],
         system: Any,
+        stored: Callable[[Sequence[Any]], int | None],
         known: Callable[[Sequence[Any]], Sequence[int] | None],
         now: float,
         care: Care = "glance",
@@ -96,11 +97,12 @@ class Session:
         Args:
             steps: the list as it is now.
             system: the system prompt as it is now.
+            stored: the number of a prompt that is stored already.
             known: the parts of a prompt that was rendered from saved steps, if it is one.
             now: the time of these changes.
             care: how closely to look for edits of saved steps.
         """
-        self._known, self._now, self._looked = known, now, edits.latest()
+        self._stored, self._known, self._now, self._looked = stored, known, now, edits.latest()
         start, stop = (len(self.entries), 0) if self.in_order else _common(self.entries, steps)
         gone = self.entries[start : len(self.entries) - stop]
         drafts = [self._removed(entry, start + i) for i, entry in reversed(list(enumerate(gone)))]
@@ -154,9 +156,8 @@ class Session:
         prompt: Sequence[int | Encoded] = ()
         sent: Sent | int | None = None
         if encoded.sent is not None:
-            if entry is not None and entry.seen.get(SENT) is encoded.sent:
-                sent = entry.sent
-            else:
+            sent = self._stored(encoded.sent)
+            if sent is None:
                 prompt = self._prompt(encoded.sent)
                 sent = self._shorten(prompt, len(encoded.sent))
         shown, messages = _shown(step)

@@ -295,6 +295,10 @@ class Journal:
             raise self._damaged(f"prompt {number} is missing")
         return self._sealed("prompt", found[0])
 
+    def number(self, messages: Sequence[Any]) -> int | None:
+        """The number of a prompt that is stored here, if this is one."""
+        return messages._number if isinstance(messages, StoredMessages) and messages._journal is self else None
+
     def stored(self, prompt: int, size: int) -> StoredMessages:
         """What a model was sent, left on disk until it is looked at."""
         return StoredMessages(self, prompt, size)

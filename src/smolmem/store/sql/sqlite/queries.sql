@@ -112,7 +112,7 @@ LIMIT :limit;
 
 -- name: run_steps
 SELECT step.*, run.scope, run.agent FROM step JOIN run ON run.id = step.run
-WHERE step.run = :run AND step.kind <> 'system_prompt' ORDER BY place IS NULL, place, step.id;
+WHERE step.run = :run AND (step.kind <> 'system_prompt' OR step.place IS NOT NULL) ORDER BY place IS NULL, place, step.id;
 
 -- name: step
 SELECT step.*, run.scope, run.agent FROM step JOIN run ON run.id = step.run WHERE step.id = :id;

@@ -1,0 +1,323 @@
+"""What every backend must do, tested through `Memory`. A backend is one fixture: `url`, a store that is empty."""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from same import same
+from scripted import answer, calling_agent, calls, code, code_agent
+from smolagents import ActionStep, TaskStep
+from smolagents.monitoring import Timing
+from strategies import steps as any_steps
+
+from smolmem import Memory
+from smolmem.errors import BadValue, NotFound, SmolmemError
+from smolmem.store.base import open_store
+
+PAYLOADS = [
+    *(
+        "' OR '1'='1",
+        "'; DROP TABLE run; --",
+        '" OR ""="',
+        "1; ATTACH DATABASE '/tmp/x' AS y",
+        "%",
+        "_",
+        "*",
+        "?",
+        ":id",
+        "@x",
+    ),
+    *(
+        "$1",
+        "\\",
+        "\x00",
+        "\ud800",
+        "a" * 5000,
+        "NULL",
+        "0x00",
+        "-- ",
+        "/* */",
+        "') UNION SELECT * FROM run --",
+        "${x}",
+        "{{7*7}}",
+    ),
+    *(
+        "../../etc/passwd",
+        "\u202e",
+        "🦉",
+        "run.id",
+        "rowid",
+        "sqlite_schema",
+        "json_extract(x, '$')",
+        "a' || 'b",
+        "\n",
+        "%s",
+        "{0}",
+    ),
+]
+"""Includes what broke others: SQL through filter keys and operators (CVE-2025-67644, CVE-2025-8709), lone surrogates
+that led to an unsafe fallback format (CVE-2025-64439)."""
+
+
+def more_payloads() -> list[str]:
+    pieces = ["'", '"', ";", "--", "\x00", "\ud83d", ")", " OR 1=1", " UNION SELECT ", "\\", "%", "#"]
+    made = [a + b + c for a in pieces for b in pieces for c in pieces]
+    return [*PAYLOADS, *made][:500]
+
+
+class Conformance:
+    """Runs unchanged on every backend."""
+
+    @pytest.fixture
+    def memory(self, url: str) -> Any:
+        with Memory(url, strict=True) as opened:
+            yield opened
+
+    @pytest.fixture
+    def busy(self, memory: Memory) -> Memory:
+        """A store with something of everything."""
+        memory.attach(
+            code_agent(code("print('alpha')"), code("1 / 0"), code("final_answer(1)"), name="coder", description="d")
+        ).run("First task")
+        memory.attach(calling_agent(calls(("weather", {"city": "Oslo"})), answer("mild"))).run(
+            "Second task, about the weather"
+        )
+        memory.attach(code_agent(ConnectionError("gone"), name="broken", description="d"), scope="acme/alice")
+        broken = memory.attach(code_agent(ConnectionError("gone"), name="broken", description="d"), scope="acme/alice")
+        with pytest.raises(Exception, match="gone"):
+            broken.run("Third task")
+        return memory
+
+    def test_runs_are_newest_first(self, busy: Memory) -> None:
+        assert [run.title[:6] for run in busy.runs(scope="*")] == ["Third ", "Second", "First "]
+
+    def test_limit(self, busy: Memory) -> None:
+        assert len(busy.runs(limit=1)) == 1
+        assert busy.runs(limit=0) == []
+        assert len(busy.steps(limit=2)) == 2
+
+    def test_runs_by_agent(self, busy: Memory) -> None:
+        assert [run.title for run in busy.runs(agent="coder")] == ["First task"]
+        assert busy.runs(agent="nobody") == []
+
+    def test_runs_by_status(self, busy: Memory) -> None:
+        assert [run.agent for run in busy.runs(scope="*", status="failed")] == ["broken"]
+        assert len(busy.runs(status="finished")) == 2
+        with pytest.raises(BadValue, match="not one of running"):
+            busy.runs(status="done")
+
+    def test_runs_by_text(self, busy: Memory) -> None:
+        assert [run.title for run in busy.runs(text="WEATHER")] == ["Second task, about the weather"]
+
+    def test_runs_by_time(self, busy: Memory) -> None:
+        now = datetime.now(timezone.utc)
+        assert len(busy.runs(since=now - timedelta(minutes=1))) == 2
+        assert busy.runs(since=now + timedelta(minutes=1)) == []
+        assert busy.runs(until=time.time() - 60) == []
+        assert len(busy.runs(since="2020-01-01", until="2100-01-01T00:00:00Z")) == 2
+        with pytest.raises(BadValue, match="is not a time"):
+            busy.runs(since="last tuesday")
+
+    def test_scopes_do_not_mix(self, busy: Memory) -> None:
+        assert {run.scope for run in busy.runs()} == {"default"}
+        assert [run.scope for run in busy.runs(scope="acme/alice")] == ["acme/alice"]
+        assert [run.scope for run in busy.runs(scope="acme/*")] == ["acme/alice"]
+        assert busy.runs(scope="acme") == busy.runs(scope="ac/*") == busy.steps(scope="acme") == []
+        assert {step.scope for step in busy.steps(scope="acme/*")} == {"acme/alice"}
+
+    @pytest.mark.parametrize("scope", ["", " a", "a/", "/a", "a*b", "a\nb", "\0", 5])
+    def test_a_scope_is_a_path(self, memory: Memory, scope: Any) -> None:
+        with pytest.raises(BadValue, match="a scope is a path"):
+            memory.runs(scope=scope)
+        with pytest.raises(BadValue, match="a scope is a path"):
+            memory.attach(code_agent(), scope=scope)
+
+    def test_a_run_is_found_by_the_beginning_of_its_id(self, busy: Memory) -> None:
+        run = busy.runs()[0]
+        assert busy.run(run.id) == busy.run(run.id[:10]) == busy.run(run.id[:10].upper()) == run
+
+    @pytest.mark.parametrize("prefix", ["zzz", "", "ffffffffffffffff0", None, 5, "' OR 1=1"])
+    def test_an_unknown_run_is_named(self, busy: Memory, prefix: Any) -> None:
+        with pytest.raises(NotFound, match=r"no run .* lists them"):
+            busy.run(prefix)
+
+    def test_an_ambiguous_prefix_lists_what_fits(self, memory: Memory) -> None:
+        agent = memory.attach(code_agent(*[code("final_answer(1)")] * 40))
+        for number in range(40):
+            agent.run(f"Run {number}")
+        with pytest.raises(NotFound, match=r"could be any of .*give more of its id"):
+            for letter in "0123456789abcdef":
+                memory.run(letter)
+
+    def test_steps_by_kind_error_tool_text_and_run(self, busy: Memory) -> None:
+        assert [step.kind for step in busy.steps(kind="task")] == ["task", "task"]
+        assert [step.error for step in busy.steps(error=True)] == ["AgentExecutionError"]
+        assert [step.number for step in busy.steps(error="AgentExecutionError")] == [2]
+        assert all(step.error is None for step in busy.steps(error=False))
+        assert [step.tools for step in busy.steps(tool="weather")] == [("weather",)]
+        assert [step.number for step in busy.steps(text="ALPHA")] == [1]
+        run = busy.runs(agent="coder")[0]
+        assert [step.run for step in busy.steps(run=run.id[:8], kind="action")] == [run.id] * 3
+        assert busy.steps(status="failed") == []
+        assert len(busy.steps(agent="coder", kind="action", since=run.began, until=time.time() + 1)) == 3
+
+    def test_a_step_by_its_id(self, busy: Memory) -> None:
+        step = busy.steps()[0]
+        assert busy.step(step.id) == step
+        for unknown in (10**9, -1, "1", None):
+            with pytest.raises(NotFound, match="no step"):
+                busy.step(unknown)  # type: ignore[arg-type]
+
+    def test_everything_is_there_after_opening_again(self, busy: Memory, url: str) -> None:
+        runs = busy.runs(scope="*")
+        steps = [[step.to_smolagents() for step in run.steps] for run in runs]
+        with Memory(url) as again:
+            assert again.runs(scope="*") == runs
+            assert same([[step.to_smolagents() for step in run.steps] for run in again.runs(scope="*")], steps)
+            assert again.verify()
+
+    def test_a_second_memory_sees_each_step_at_once(self, memory: Memory, url: str) -> None:
+        with Memory(url) as reader:
+            agent = memory.attach(code_agent(code("x = 1"), code("final_answer(1)")))
+            for event in agent.run("Watch me", stream=True):
+                if isinstance(event, ActionStep):
+                    (run,) = reader.runs()
+                    assert run.status == "running"
+                    assert run.step_count == event.step_number
+            assert reader.runs()[0].status == "finished"
+
+    def test_a_transaction_is_all_or_nothing(self, memory: Memory, url: str) -> None:
+        store = open_store(url)
+        row = {"id": "s", "scope": "a", "agent": "a", "began": 1.0, "hash": b"h"}
+        with pytest.raises(RuntimeError), store.write():
+            store.do("add_session", row)
+            raise RuntimeError
+        assert store.rows("sessions", {}) == []
+        with store.write():
+            store.do("add_session", row)
+        assert store.rows("sessions", {}) == [row]
+        store.close()
+
+    def test_threads_share_one_memory(self, memory: Memory) -> None:
+        def work(number: int) -> None:
+            agent = memory.attach(
+                code_agent(*[code("print(1)")] * 9, code("final_answer(1)"), name=f"a{number}", description="d")
+            )
+            agent.run("Thread")
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(run.step_count for run in memory.runs()) == [10] * 8
+        assert memory.verify()
+
+    def test_content_is_stored_once(self, memory: Memory) -> None:
+        agent = memory.attach(code_agent(*[code("print('x' * 9000)")] * 3, code("final_answer(1)")))
+        agent.run("Repeat")
+        before = memory.stats().contents
+        other = memory.attach(code_agent())
+        other.memory.steps = agent.memory.steps
+        assert memory.stats().contents == before
+        assert same([step.to_smolagents() for step in memory.runs()[0].steps], list(agent.memory.steps))
+
+    def test_revisions_and_removals_are_kept(self, memory: Memory) -> None:
+        agent = memory.attach(code_agent(code("print(1)"), code("final_answer(1)")))
+        agent.run("Revise")
+        agent.memory.steps[1].observations = "corrected"
+        del agent.memory.steps[2]
+        (run,) = memory.runs()
+        assert [step.revision for step in run.steps] == [0, 1]
+        assert run.steps[1].to_smolagents().observations == "corrected"
+        assert [step.number for step in run.removed] == [2]
+        assert memory.verify()
+
+    def test_stats_count_what_is_there(self, busy: Memory) -> None:
+        stats = busy.stats()
+        assert (stats.runs, stats.statuses) == (3, {"finished": 2, "failed": 1})
+        assert stats.steps == stats.events == 12
+        assert stats.bytes > stats.content_bytes > 0
+        assert stats.failed_writes == 0
+
+    @pytest.mark.promise("S2")
+    def test_five_hundred_payloads_in_every_text_parameter(self, busy: Memory, url: str) -> None:
+        asks = {
+            **{
+                name: lambda text, name=name: busy.runs(**{name: text})
+                for name in ("scope", "agent", "status", "since", "until", "text", "parent", "session", "limit")
+            },
+            **{
+                f"steps.{name}": lambda text, name=name: busy.steps(**{name: text})
+                for name in (
+                    "scope",
+                    "run",
+                    "agent",
+                    "status",
+                    "kind",
+                    "tool",
+                    "error",
+                    "since",
+                    "until",
+                    "text",
+                    "limit",
+                )
+            },
+            "run": busy.run,
+            "step": busy.step,
+            "open": lambda text: Memory(url, scope=text).close(),
+        }
+        before = busy.stats()
+        for ask in asks.values():
+            for payload in more_payloads():
+                try:
+                    found = ask(payload)
+                except SmolmemError:
+                    continue
+                assert payload == "*" or all(
+                    payload.lower() in getattr(each, "text", "").lower() for each in found or []
+                )
+        assert busy.stats() == before
+        assert busy.verify()
+
+    @pytest.mark.promise("S2")
+    @pytest.mark.parametrize("payload", PAYLOADS, ids=range(len(PAYLOADS)))
+    def test_payloads_as_stored_text_come_back_as_text(self, memory: Memory, payload: str) -> None:
+        agent = memory.attach(calling_agent(calls((payload, {payload: payload})), answer(payload)))
+        agent.model.model_id = payload
+        agent.run(payload or "empty")
+        (run,) = memory.runs()
+        assert run.answer == payload
+        assert run.steps[0].to_smolagents().task == (payload or "empty")
+        assert memory.verify()
+
+    @pytest.mark.promise("D8")
+    def test_generated_steps_survive_the_store(self, memory: Memory) -> None:
+        agent = memory.attach(code_agent())
+
+        @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+        @given(st.lists(any_steps, max_size=6))
+        def check(generated: list[Any]) -> None:
+            agent.memory.reset()
+            agent.memory.steps = [
+                TaskStep("generated"),
+                *(step for step in generated if not isinstance(step, TaskStep)),
+            ]
+            stored = [step.to_smolagents() for step in memory.runs(limit=1)[0].steps]
+            assert same(stored, list(agent.memory.steps))
+
+        check()
+        assert memory.verify()
+
+    def test_a_hundred_appends_by_hand(self, memory: Memory) -> None:
+        agent = memory.attach(code_agent())
+        for number in range(100):
+            agent.memory.steps.append(ActionStep(number, Timing(0.0), observations=f"check {number}"))
+        assert [step.number for step in memory.runs()[0].steps] == list(range(100))
+        assert memory.verify()
