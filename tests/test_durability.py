@@ -351,7 +351,7 @@ class Faulty(apsw.VFS):
         self.error: type[apsw.Error] = apsw.IOError
         super().__init__("faulty", BASE, makedefault=True)
 
-    def xOpen(self, name: Any, flags: Any) -> Any:  # noqa: N802
+    def xOpen(self, name: Any, flags: Any) -> Any:
         return FaultyFile(self, name, flags)
 
     def step(self) -> None:
@@ -368,15 +368,15 @@ class FaultyFile(apsw.VFSFile):
         self.vfs = vfs
         super().__init__(BASE, name, flags)
 
-    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
+    def xWrite(self, data: bytes, offset: int) -> None:
         self.vfs.step()
         super().xWrite(data, offset)
 
-    def xSync(self, flags: int) -> None:  # noqa: N802
+    def xSync(self, flags: int) -> None:
         self.vfs.step()
         super().xSync(flags)
 
-    def xTruncate(self, size: int) -> None:  # noqa: N802
+    def xTruncate(self, size: int) -> None:
         self.vfs.step()
         super().xTruncate(size)
 

@@ -17,6 +17,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from typing import Any, TypedDict, cast
 
 import PIL.Image
@@ -217,7 +218,8 @@ def _fields(encoder: Encoder, value: Any) -> Json:
 def _tool_call(encoder: Encoder, value: memory.ToolCall) -> Json:
     made = {"$": "ToolCall"} | {name: encoder(item) for name, item in vars(value).items()}
     if isinstance(value, RecordedCall) or not _is_json(value.arguments):
-        made["$shown"] = encoder(value.dict()["function"]["arguments"])
+        with suppress(Exception):  # smolagents itself cannot show some arguments, an enum for one
+            made["$shown"] = encoder(value.dict()["function"]["arguments"])
     return made
 
 

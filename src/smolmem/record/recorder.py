@@ -282,6 +282,11 @@ class Recorder:
 
     # --- comparing and saving --------------------------------------------------------------------------------------
 
+    def adding(self, step: Any) -> None:
+        """Notes the run that a step belongs to before any other thread can see it on the list."""
+        with self._guard(), self._lock:
+            self._session.runs[id(step)] = self._run_of(step)
+
     def sync(self, *, appended: bool = False) -> None:
         """Saves whatever differs from what was saved last; on failure, counts it and leaves it for the next time."""
         with self._guard(), self._lock:

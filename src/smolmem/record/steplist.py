@@ -6,7 +6,7 @@ user's own keeps its methods.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 from functools import cache, wraps
 from typing import Any, Protocol, cast
 
@@ -15,6 +15,10 @@ from smolagents import AgentMemory
 
 class Listener(Protocol):
     """Who wants to know."""
+
+    def adding(self, step: Any) -> None:
+        """This thread is about to append a step."""
+        ...
 
     def sync(self, *, appended: bool = False) -> None:
         """The list may have changed; `appended`: by steps put at its end, and not otherwise."""
@@ -31,20 +35,25 @@ def _reporting(name: str) -> Any:
     @wraps(original)
     def method(self: StepList, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
-        self.changed(appended=name in ("append", "extend", "__iadd__"))
+        self.listener.sync(appended=name in ("extend", "__iadd__"))
         return result
 
     return method
 
 
 class StepList(list[Any]):
-    """A list that calls `changed` after each change; copies and pickles of it are ordinary lists."""
+    """A list that tells its listener after each change; copies and pickles of it are ordinary lists."""
 
-    def __init__(self, values: Iterable[Any], changed: Callable[..., None]) -> None:
+    def __init__(self, values: Iterable[Any], listener: Listener) -> None:
         super().__init__(values)
-        self.changed = changed
+        self.listener = listener
 
-    append = _reporting("append")
+    def append(self, step: Any) -> None:
+        """Appends a step, which belongs to the run that this thread works for."""
+        self.listener.adding(step)
+        super().append(step)
+        self.listener.sync(appended=True)
+
     extend = _reporting("extend")
     insert = _reporting("insert")
     pop = _reporting("pop")
@@ -74,7 +83,7 @@ class RecordedMemory(AgentMemory):  # type: ignore[misc]
 
     @steps.setter
     def steps(self, values: Iterable[Any]) -> None:
-        self.__dict__["steps"] = StepList(values, self.listener.sync)
+        self.__dict__["steps"] = StepList(values, self.listener)
         self.listener.sync()
 
     def reset(self) -> None:

@@ -19,7 +19,6 @@ from smolmem.record.values import Batch, Change, Failure, Run, Saved, Sent, Stat
 from smolmem.record.writer import is_dead
 from smolmem.store.base import Row, Store
 
-
 _UNSEALED = {"session": {"hash"}, "run": {"hash"}, "step": {"id", "place", "hash", "scope", "agent"}}
 
 

@@ -1,0 +1,71 @@
+"""What README shows is run; what it names exists; the demo tells its story."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from scripted import Scripted, code
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_readmes_python_runs_as_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = {"model": Scripted(code("print(6 * 7)"), code("final_answer(42)"))}
+    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert len(blocks) == 2
+    for block in blocks:
+        exec(block, names)
+    names["memory"].close()
+    shown = capsys.readouterr().out
+    assert re.search(r"Run\('[0-9a-f]{8}', finished, 'CodeAgent', 'What is 6 times 7\?', 2 steps, \d", shown)
+
+
+def test_the_example_is_ten_lines() -> None:
+    first = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[0]
+    assert len([line for line in first.splitlines() if line.strip()]) <= 10
+
+
+def test_the_make_commands_exist() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"make ([a-z]+)", README + (ROOT / "CONTRIBUTING.md").read_text()))
+    assert {"demo", "test"} <= named <= targets
+    assert "make test" in (ROOT / ".ci/run").read_text()
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.name
+)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?://)([^)#]+)\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), target
+
+
+def test_the_drawn_tree_is_the_tree() -> None:
+    drawn = set(re.findall(r"(\w+\.py)\b", (ROOT / "docs/design.md").read_text().split("```")[1]))
+    there = {file.name for file in (ROOT / "src/smolmem").rglob("*.py")} - {"__init__.py", "errors.py", "faults.py"}
+    assert drawn == there
+
+
+def test_the_demo_kills_an_agent_and_finds_every_step(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "demo.py", "--db", tmp_path / "demo.db"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env=os.environ | {"COLUMNS": "100"},
+    )
+    assert done.returncode == 0, done.stderr
+    story = done.stdout.split("Another process opens the file")[1]
+    assert "interrupted" in story
+    assert "ActionStep 3: 09:15 checkout answered 500" in story
+    assert "all as it was written" in " ".join(story.split())
