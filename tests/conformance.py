@@ -301,7 +301,9 @@ class Conformance:
     def test_generated_steps_survive_the_store(self, memory: Memory) -> None:
         agent = memory.attach(code_agent())
 
-        @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+        @settings(
+            max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None
+        )
         @given(st.lists(any_steps, max_size=6))
         def check(generated: list[Any]) -> None:
             agent.memory.reset()

@@ -24,6 +24,7 @@ from smolmem.record import codec, wire
 from smolmem.record.wire import Marked, Undecodable
 
 TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))
+STEADY = settings(deadline=None, suppress_health_check=list(HealthCheck), derandomize=not TORTURE, database=None)
 
 
 def there_and_back(value: Any) -> Any:
@@ -39,7 +40,7 @@ def shown(step: Any) -> Any:
 
 
 @pytest.mark.promise("D8")
-@settings(max_examples=10_000 if TORTURE else 1000, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(STEADY, max_examples=10_000 if TORTURE else 1000)
 @given(st.lists(steps, min_size=10, max_size=10))
 def test_ten_thousand_generated_steps_come_back_equal_or_marked(generated: list[Any]) -> None:
     for step in generated:
@@ -53,7 +54,7 @@ def test_ten_thousand_generated_steps_come_back_equal_or_marked(generated: list[
 
 
 @pytest.mark.promise("D8")
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(STEADY, max_examples=300)
 @given(values)
 def test_a_value_that_came_back_is_written_the_same_way_again(value: Any) -> None:
     once = codec.encode(value)
@@ -236,7 +237,7 @@ def test_a_hostile_record_gives_a_value_or_one_kind_of_error(record: bytes) -> N
 
 
 @pytest.mark.promise("S1")
-@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(STEADY, max_examples=500)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(max_size=8),

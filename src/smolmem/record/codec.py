@@ -103,11 +103,20 @@ class Facts(TypedDict):
     text: str
 
 
+class _Verbatim(str):
+    """Text that is printed as it is, where another value stood."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str.__str__(self)
+
+
 class RecordedCall(memory.ToolCall):  # type: ignore[misc]
     """A tool call whose arguments are no plain JSON: it is shown to a model as the original was, to the letter."""
 
     __slots__ = ("shown",)
-    shown: Any
+    shown: _Verbatim
 
     def dict(self) -> dict[str, Any]:
         """The call as smolagents renders it into a prompt."""
@@ -219,7 +228,7 @@ def _tool_call(encoder: Encoder, value: memory.ToolCall) -> Json:
     made = {"$": "ToolCall"} | {name: encoder(item) for name, item in vars(value).items()}
     if isinstance(value, RecordedCall) or not _is_json(value.arguments):
         with suppress(Exception):  # smolagents itself cannot show some arguments, an enum for one
-            made["$shown"] = encoder(value.dict()["function"]["arguments"])
+            made["$shown"] = encoder(repr(value.dict()["function"]["arguments"]))
     return made
 
 
@@ -335,7 +344,7 @@ def _untool_call(decoder: Decoder, stored: dict[str, Json]) -> memory.ToolCall:
     decoder.hold(made)
     vars(made).update((name, decoder(item)) for name, item in stored.items() if not name.startswith("$"))
     if "$shown" in stored:
-        made.shown = decoder(stored["$shown"])
+        made.shown = _Verbatim(decoder(stored["$shown"]))
     return made
 
 
