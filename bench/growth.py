@@ -20,6 +20,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import types
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -39,7 +40,7 @@ from smolagents.monitoring import TokenUsage
 
 OBSERVATION = 500
 TASK = "Read every page of the book and keep what matters."
-JSON_WRITES = 20
+JSON_WRITES = 10
 """How often the JSON workaround is written: after every step it would take the whole day."""
 
 
@@ -115,24 +116,42 @@ class Meter:
 
     def __init__(self, result: Result, marks: list[int], weigh: Callable[[], int], tick: Callable[[], None]) -> None:
         self.result, self.marks, self.weigh, self.tick = result, marks, weigh, tick
-        self._cpu = self._wall = 0.0
+        self._cpu = self._wall = self._since = 0.0
+        self._active = 0
+        self._lock = threading.Lock()
 
     @contextmanager
     def timed(self, clock: Callable[[], float] = time.process_time) -> Iterator[None]:
-        """Around one recording call; `clock` is thread_time where another thread works at the same time."""
-        cpu, wall = clock(), time.perf_counter()
+        """Around one recording call; `clock` is thread_time where another thread works at the same time.
+
+        Calls that overlap, one waiting for the other's lock, count once on the wall.
+        """
+        with self._lock:
+            self._active += 1
+            if self._active == 1:
+                self._since = time.perf_counter()
+        cpu = clock()
         try:
             yield
         finally:
-            self._wall += time.perf_counter() - wall
-            self._cpu += clock() - cpu
+            spent = clock() - cpu
+            with self._lock:
+                self._active -= 1
+                self._cpu += spent
+                if not self._active:
+                    self._wall += time.perf_counter() - self._since
+
+    def restart(self) -> None:
+        """What was timed so far belongs to no step."""
+        with self._lock:
+            self._cpu = self._wall = 0.0
 
     def step_done(self, number: int) -> None:
         """All that belongs to this step is recorded."""
         self.result.steps.append(number)
         self.result.cpu.append(self._cpu * 1000)
         self.result.wall.append(self._wall * 1000)
-        self._cpu = self._wall = 0.0
+        self.restart()
         if number in self.marks:
             self.result.sizes[number] = self.weigh()
         self.tick()
@@ -144,18 +163,27 @@ def marks_of(steps: int) -> list[int]:
 
 
 def weigh_apsw(path: Path) -> int:
-    """The main file after its log was folded in. Through smolmem's own SQLite: two libraries would lose locks."""
-    with apsw.Connection(str(path)) as connection:
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    """The file with its log folded in. Through smolmem's own SQLite: a second library would drop its locks."""
+    connection = apsw.Connection(str(path))
+    connection.set_busy_timeout(5000)
+    folded = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     connection.close()
-    return path.stat().st_size
+    return whole_size(path, folded)
 
 
 def weigh_sqlite(path: Path) -> int:
-    """The main file after its log was folded in."""
-    connection = sqlite3.connect(path)
-    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    """The file with its log folded in."""
+    connection = sqlite3.connect(path, timeout=5)
+    folded = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     connection.close()
+    return whole_size(path, folded)
+
+
+def whole_size(path: Path, folded: Any) -> int:
+    """Bytes of the file; a log that could not be folded in would make it look smaller than it is."""
+    log = path.with_name(f"{path.name}-wal")
+    if folded is None or folded[0] or (log.exists() and log.stat().st_size):
+        raise RuntimeError(f"{path.name}: its write-ahead log could not be folded in: {folded}")
     return path.stat().st_size
 
 
@@ -215,7 +243,7 @@ def smolmem(folder: Path, steps: int, tick: Callable[[], None]) -> Result:
     Recorder.sync = sync  # type: ignore[method-assign]
     try:
         memory.attach(agent)
-        meter._cpu = meter._wall = 0.0
+        meter.restart()
         began = time.process_time()
         agent.run(TASK)
         result.extra["run_cpu_s"] = time.process_time() - began
@@ -238,7 +266,6 @@ def json_file(folder: Path, steps: int, tick: Callable[[], None]) -> Result:
     """The workaround: dump everything, again. Also the plain run whose memory is weighed."""
     path = folder / "steps.json"
     result = Result("JSON dump", "every step whole, the prompts inside each other")
-    result.notes.append(f"written at {JSON_WRITES} of {steps} steps: after every one it is quadratic")
     meter = Meter(result, marks_of(steps), lambda: path.stat().st_size, lambda: None)
     agent = new_agent(steps)
     every = max(steps // JSON_WRITES, 1)
@@ -252,6 +279,8 @@ def json_file(folder: Path, steps: int, tick: Callable[[], None]) -> Result:
                 meter.step_done(event.step_number)
                 spent += time.process_time() - before
             tick()
+    often = f"written at {len(result.steps)} of {steps} steps only, which are what its times are of"
+    result.notes.append(f"{often}; after every step, as one would, the whole run is cubic")
     result.extra = {"run_cpu_s": time.process_time() - began - spent, "ram": deep_size(list(agent.memory.steps))}
     return result
 
@@ -420,9 +449,12 @@ CONTESTANTS: dict[str, Callable[[Path, int, Callable[[], None]], Result]] = {
 # --- beside the run --------------------------------------------------------------------------------------------------
 
 
-def import_ms(module: str) -> float:
-    """The best of five fresh processes."""
-    code = f"import time; began = time.perf_counter(); import {module}; print(time.perf_counter() - began)"
+def import_ms() -> float:
+    """What `import smolmem` adds once smolagents is there: the best of five fresh processes.
+
+    Not the difference of two imports: smolagents' own varies by more than what is to be measured.
+    """
+    code = "import time, smolagents; began = time.perf_counter(); import smolmem; print(time.perf_counter() - began)"
     runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True) for _ in range(5)]
     return min(float(run.stdout) for run in runs) * 1000
 
@@ -622,10 +654,8 @@ def run_all(names: list[str], steps: int, folder: Path, console: Console) -> tup
             gc.collect()
         beside: dict[str, Any] = {}
         if "smolmem" in names:
-            row = bar.add_task("import, syncs", total=3)
-            before = import_ms("smolagents")
-            bar.update(row, advance=1, refresh=True)
-            beside["import_ms"] = import_ms("smolmem") - before
+            row = bar.add_task("import, syncs", total=2)
+            beside["import_ms"] = import_ms()
             bar.update(row, advance=1, refresh=True)
             beside["syncs_per_step"] = syncs_per_step(folder)
             bar.update(row, advance=1, refresh=True)

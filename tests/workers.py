@@ -56,11 +56,12 @@ def kill(path: str, count: int, seed: int) -> dict[str, int]:
         name = f"agent_{number}"
         child = fork(lambda: record(path, name, 40, lambda step: os.write(writing, f"{step}\n".encode())))
         os.close(writing)
-        time.sleep(chance.uniform(0.0, 0.12))
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
         with os.fdopen(reading) as pipe:
-            told = [int(line) for line in pipe.read().split("\n")[:-1]]
+            told = [int(pipe.readline()) for _ in range(chance.randrange(6))]
+            time.sleep(chance.uniform(0.0, 0.02))
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            told += [int(line) for line in pipe.read().split("\n")[:-1]]
         promised += len(told)
         if told:
             with Memory(path) as memory:
