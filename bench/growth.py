@@ -11,7 +11,6 @@ import asyncio
 import gc
 import json
 import logging
-import operator
 import os
 import random
 import shutil
@@ -41,7 +40,7 @@ from smolagents.monitoring import TokenUsage
 OBSERVATION = 500
 TASK = "Read every page of the book and keep what matters."
 JSON_WRITES = 10
-"""How often the JSON workaround is written: after every step it would take the whole day."""
+"""How often the JSON workaround is written, beside the marks: after every step it would take most of an hour."""
 
 
 # --- the run that everybody records ----------------------------------------------------------------------------------
@@ -103,6 +102,7 @@ class Result:
 
     name: str
     keeps: str
+    marks: list[int]
     steps: list[int] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
     wall: list[float] = field(default_factory=list)
@@ -114,8 +114,8 @@ class Result:
 class Meter:
     """Adds up what recording costs, step by step, and weighs the file at the marks."""
 
-    def __init__(self, result: Result, marks: list[int], weigh: Callable[[], int], tick: Callable[[], None]) -> None:
-        self.result, self.marks, self.weigh, self.tick = result, marks, weigh, tick
+    def __init__(self, result: Result, weigh: Callable[[], int], tick: Callable[[], None]) -> None:
+        self.result, self.weigh, self.tick = result, weigh, tick
         self._cpu = self._wall = self._since = 0.0
         self._active = 0
         self._lock = threading.Lock()
@@ -152,7 +152,7 @@ class Meter:
         self.result.cpu.append(self._cpu * 1000)
         self.result.wall.append(self._wall * 1000)
         self.restart()
-        if number in self.marks:
+        if number in self.result.marks:
             self.result.sizes[number] = self.weigh()
         self.tick()
 
@@ -221,38 +221,59 @@ def parts_of(value: Any) -> list[Any]:
 
 
 def smolmem(folder: Path, steps: int, tick: Callable[[], None]) -> Result:
-    """`Memory.attach`, timed at the one door through which every step goes."""
+    """`Memory.attach`, timed at every door through which it writes: steps, and the calls of models and tools."""
     from smolmem import Memory
+    from smolmem.record import ledger
     from smolmem.record.recorder import Recorder
 
     path = folder / "smolmem.db"
-    result = Result("smolmem", "every step whole, and every prompt as it was sent")
-    meter = Meter(result, marks_of(steps), lambda: weigh_apsw(path), tick)
-    agent = new_agent(steps)
-    original = Recorder.sync
+    result = Result("smolmem", "every step and call whole, and every prompt as it was sent", marks_of(steps))
+    meter = Meter(result, lambda: weigh_apsw(path), tick)
+    agent, alone = new_agent(steps), list[float]()
 
-    def sync(self: Recorder, **options: Any) -> None:
+    def step(original: Callable[..., None], *args: Any, **options: Any) -> None:
+        began = time.process_time()
         with meter.timed():
-            original(self, **options)
-        if agent.memory.steps and isinstance(agent.memory.steps[-1], ActionStep):
-            number = agent.memory.steps[-1].step_number
-            if number > len(result.steps):
-                meter.step_done(number)
+            original(*args, **options)
+        alone.append((time.process_time() - began) * 1000)
+        last = agent.memory.steps[-1] if agent.memory.steps else None
+        if isinstance(last, ActionStep) and last.step_number > len(result.steps):
+            meter.step_done(last.step_number)
+
+    def call(original: Callable[..., Any], *args: Any) -> Any:
+        with meter.timed():
+            return original(*args)
 
     memory = Memory(path)
-    Recorder.sync = sync  # type: ignore[method-assign]
-    try:
+    doors = [(Recorder, "sync", step), (ledger.Ledger, "_try", call), (ledger, "_question", call)]
+    with replaced(doors):
         memory.attach(agent)
         meter.restart()
         began = time.process_time()
         agent.run(TASK)
         result.extra["run_cpu_s"] = time.process_time() - began
-    finally:
-        Recorder.sync = original  # type: ignore[method-assign]
+    result.extra["cpu_ms_steps_alone"] = statistics.median(alone)
     result.extra |= ram_of(agent, memory)
     memory.close()
     result.sizes[steps] = weigh_apsw(path)
     return result
+
+
+@contextmanager
+def replaced(doors: list[tuple[Any, str, Callable[..., Any]]]) -> Iterator[None]:
+    """Puts a function around others for a while; one that is not there any more is an error, not a cost of nothing."""
+    originals = [getattr(owner, name) for owner, name, _ in doors]
+
+    def around(original: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args, **kwargs: function(original, *args, **kwargs)
+
+    for (owner, name, function), original in zip(doors, originals, strict=True):
+        setattr(owner, name, around(original, function))
+    try:
+        yield
+    finally:
+        for (owner, name, _), original in zip(doors, originals, strict=True):
+            setattr(owner, name, original)
 
 
 def ram_of(agent: CodeAgent, memory: Any) -> dict[str, float]:
@@ -265,14 +286,14 @@ def ram_of(agent: CodeAgent, memory: Any) -> dict[str, float]:
 def json_file(folder: Path, steps: int, tick: Callable[[], None]) -> Result:
     """The workaround: dump everything, again. Also the plain run whose memory is weighed."""
     path = folder / "steps.json"
-    result = Result("JSON dump", "every step whole, the prompts inside each other")
-    meter = Meter(result, marks_of(steps), lambda: path.stat().st_size, lambda: None)
+    result = Result("JSON dump", "every step whole, the prompts inside each other", marks_of(steps))
+    meter = Meter(result, lambda: path.stat().st_size, lambda: None)
     agent = new_agent(steps)
     every = max(steps // JSON_WRITES, 1)
     began, spent = time.process_time(), 0.0
     for event in agent.run(TASK, stream=True):
         if isinstance(event, ActionStep):
-            if event.step_number % every == 0 or event.step_number in meter.marks:
+            if event.step_number % every == 0 or event.step_number in result.marks:
                 before = time.process_time()
                 with meter.timed():
                     dump(agent, path)
@@ -296,7 +317,7 @@ def langgraph(folder: Path, steps: int, tick: Callable[[], None]) -> Result:
     """A graph of one node that goes round, its message list under `add_messages`: what its tutorials build."""
     from langgraph.graph.message import add_messages
 
-    result = Result("LangGraph SqliteSaver", "the message list, whole, at every step")
+    result = Result("LangGraph SqliteSaver", "the message list, whole, at every step", marks_of(steps))
     return run_graph(folder / "langgraph.db", steps, tick, result, add_messages)
 
 
@@ -304,7 +325,10 @@ def langgraph_delta(folder: Path, steps: int, tick: Callable[[], None]) -> Resul
     """The same with the beta channel that saves what was added, and the whole list now and then."""
     from langgraph.channels.delta import DeltaChannel
 
-    result = Result("LangGraph DeltaChannel", "the messages; the whole list now and then (beta)")
+    marks = [steps // 10, steps * 3 // 10, steps * 8 // 10, steps]
+    result = Result("LangGraph DeltaChannel", "the messages; the whole list now and then (beta)", marks)
+    windows = "its growth is of {}-{} and {}-{}".format(*marks)
+    result.notes.append(f"saves the whole list at every 100th step, so {windows}: with 500 steps, one such in each")
     channel = DeltaChannel(lambda state, writes: [*(state or []), *(one for write in writes for one in write)])
     return run_graph(folder / "delta.db", steps, tick, result, channel)
 
@@ -315,7 +339,7 @@ def run_graph(path: Path, steps: int, tick: Callable[[], None], result: Result, 
     from langgraph.checkpoint.sqlite import SqliteSaver
     from langgraph.graph import END, START, StateGraph
 
-    meter = Meter(result, marks_of(steps), lambda: weigh_sqlite(path), tick)
+    meter = Meter(result, lambda: weigh_sqlite(path), tick)
 
     class Timed(SqliteSaver):
         def put(self, *args: Any, **kwargs: Any) -> Any:
@@ -354,9 +378,9 @@ def openai_agents(folder: Path, steps: int, tick: Callable[[], None]) -> Result:
     from agents import SQLiteSession
 
     path = folder / "openai.db"
-    result = Result("OpenAI SQLiteSession", "the messages, nothing about steps or prompts")
+    result = Result("OpenAI SQLiteSession", "the messages, nothing about steps or prompts", marks_of(steps))
     result.notes.append(f"takes no pragma; SQLite's own default here is synchronous={default_sync(folder)} (2 is FULL)")
-    meter = Meter(result, marks_of(steps), lambda: weigh_sqlite(path), tick)
+    meter = Meter(result, lambda: weigh_sqlite(path), tick)
 
     async def record() -> None:
         session = SQLiteSession("run", path)
@@ -391,8 +415,8 @@ def pydantic_harness(folder: Path, steps: int, tick: Callable[[], None]) -> Resu
     from pydantic_ai_harness.step_persistence import SqliteStepStore
 
     path = folder / "pydantic.db"
-    result = Result("Pydantic StepPersistence", "messages once, their order at every step; events")
-    meter = Meter(result, marks_of(steps), lambda: weigh_sqlite(path), tick)
+    result = Result("Pydantic StepPersistence", "messages once, their order at every step; events", marks_of(steps))
+    meter = Meter(result, lambda: weigh_sqlite(path), tick)
     asked = 0
 
     async def answer(messages: list[Any], info: Any) -> ModelResponse:
@@ -488,8 +512,7 @@ def syncs_per_step(folder: Path) -> float | None:
 def figures(result: Result, steps: int, whole_json: int | None) -> dict[str, float | None]:
     """The numbers of one contestant, as they are printed and written."""
     early, late = near(result, 1, steps // 10), near(result, steps - steps // 10 + 1, steps)
-    first, second, third, last = (result.sizes.get(mark) for mark in marks_of(steps))
-    begin, end = growth(first, second, steps // 10), growth(third, last, steps - steps * 9 // 10)
+    begin, end, last = growth(result, 0), growth(result, 2), result.sizes.get(steps)
     return {
         "cpu_ms": statistics.median(result.cpu),
         "cpu_ms_first": early,
@@ -510,8 +533,12 @@ def near(result: Result, first: int, last: int) -> float | None:
     return statistics.median(found) if found else None
 
 
-def growth(before: int | None, after: int | None, steps: int) -> float | None:
-    return None if before is None or after is None else (after - before) / steps
+def growth(result: Result, first: int) -> float | None:
+    """Bytes per step between a mark and the next."""
+    before, after = result.marks[first : first + 2]
+    if before not in result.sizes or after not in result.sizes:
+        return None
+    return (result.sizes[after] - result.sizes[before]) / (after - before)
 
 
 def ratio(one: float | None, other: float | None) -> float | None:
@@ -590,7 +617,7 @@ class Target:
     @property
     def ok(self) -> bool | None:
         """None if it was not measured."""
-        return None if self.measured is None else operator.le(self.measured, self.limit)
+        return None if self.measured is None else self.measured <= self.limit
 
 
 def targets(numbers: dict[str, dict[str, float | None]], beside: dict[str, float | None], steps: int) -> list[Target]:
@@ -624,6 +651,8 @@ def say_notes(console: Console, results: list[Result], beside: dict[str, float |
             console.print(f"{result.name}: {note}.", highlight=False)
     ours = next((result.extra for result in results if result.name == "smolmem"), None)
     if ours is not None:
+        alone = ms(ours["cpu_ms_steps_alone"])
+        console.print(f"smolmem: {alone} of its CPU per step for the step itself, the rest for model and tool calls.")
         console.print(f"smolmem: {size(ours['ram_own'])} of RAM for what it remembers itself, beside the steps.")
     plain = next((result.extra for result in results if result.name == "JSON dump"), None)
     if ours is not None and plain is not None:

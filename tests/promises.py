@@ -10,6 +10,7 @@ PROMISES = {
     "D8": "What comes back is what went in, or a mark that says what it was.",
     "D10": "Old files open; a failed upgrade does nothing; a newer file is refused.",
     "D11": "What a model was sent can be rebuilt, message by message.",
+    "D12": "A crash at any point resumes, and every finished tool call happened exactly once.",
     "S1": "Loading a memory file runs no code.",
     "S2": "No SQL injection by value, key, sort, limit or table.",
     "S13": "A foreign database is only data: unknown triggers and views are refused.",

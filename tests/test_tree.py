@@ -15,8 +15,16 @@ SOURCE = Path(smolmem.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 ORDER = [
     *("errors", "faults", "record.wire", "record.kinds", "record.edits", "record.codec", "record.writer"),
-    *("record.steplist", "record.show", "record.values", "record.session", "record.recorder"),
-    *("store.base", "store.sqlite", "store.journal", "store.upkeep", "memory"),
+    *(
+        "record.steplist",
+        "record.show",
+        "record.values",
+        "record.session",
+        "record.variables",
+        "record.ledger",
+        "record.recorder",
+    ),
+    *("store.base", "store.sqlite", "store.journal", "store.upkeep", "run.interpreter", "run.resume", "memory"),
 ]
 """The data's way. A module may import what stands before it; `show` is fetched late by the values it draws."""
 

@@ -8,6 +8,8 @@
     │   ├── Busy           somebody else holds it for too long
     │   └── Unwritable     no space, no permission, an I/O error
     ├── NotFound           no such run or step, or a prefix that fits several
+    ├── CannotResume       the run is finished, in use, another agent's, or went another way
+    │   └── UnknownOutcome nobody knows whether a tool was called
     └── BadValue           an argument that cannot be meant
 
 A message says what happened, where, and what to do next. An error of a driver is wrapped once and kept as
@@ -47,6 +49,14 @@ class Unwritable(StoreError):
 
 class NotFound(SmolmemError):
     """No such run or step, or a prefix that fits several."""
+
+
+class CannotResume(SmolmemError):
+    """The run is finished, in use elsewhere, another agent's, or does not go the same way again."""
+
+
+class UnknownOutcome(CannotResume):
+    """A tool was being called when the process died: nobody knows whether that happened."""
 
 
 class BadValue(SmolmemError, ValueError):

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import weakref
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any, TypeVar
 
 from smolagents import MultiStepAgent
 
-from smolmem.errors import BadValue
+from smolmem.errors import BadValue, NotFound
 from smolmem.record import steplist
 from smolmem.record.recorder import Failures, Recorder
 from smolmem.record.values import STATUSES, Run, Step
+from smolmem.run.resume import Unknown, drain, resume
 from smolmem.store.base import Durability, open_store
 from smolmem.store.journal import Journal
 from smolmem.store.upkeep import Report, Stats, stats, verify
@@ -103,6 +105,39 @@ class Memory:
         """
         for recorder in list(self._recorders):
             recorder.flush()
+
+    # --- going on --------------------------------------------------------------------------------------------------
+
+    def resume(self, agent: MultiStepAgent, run: str | None = None, *, unknown: Unknown = "raise") -> Any:
+        """Goes on with a run that was cut, in this or another process, and returns its answer.
+
+        The agent is to be made as it was, with the same tools. It goes on with the same context, step numbers, budget
+        and variables. A step that was cut in the middle is finished, not repeated: the model is not asked again, and
+        calls that ended give their recorded results.
+
+        Args:
+            agent: the agent.
+            run: the run's id or the beginning of it; by default this agent's newest run that is not finished.
+            unknown: what to do about a tool call that was cut: `raise`, `rerun` it, or `skip` it. A tool with
+                `safe_to_repeat = True` is always called again.
+
+        Raises:
+            NotFound: there is nothing to go on with.
+            CannotResume: the run is finished, in use elsewhere, or another agent's.
+            UnknownOutcome: nobody knows whether a tool was called.
+        """
+        _one_of(unknown, ("raise", "rerun", "skip"))
+        recorder = self._attach(agent, self.scope)
+        chosen = self.run(run) if run is not None else self._unfinished(recorder)
+        find = partial(self._attach, scope=recorder.scope)
+        return drain(resume(recorder, self._journal, chosen, find, unknown))
+
+    def _unfinished(self, recorder: Recorder) -> Run:
+        name = recorder.agent.name or type(recorder.agent).__name__
+        for run in self.runs(scope=recorder.scope, agent=name):
+            if run.status in ("interrupted", "failed") and run.parent is None:
+                return run
+        raise NotFound(f"no unfinished run of {name!r} in {self._store.url}: memory.runs() lists what there is.")
 
     # --- looking ---------------------------------------------------------------------------------------------------
 

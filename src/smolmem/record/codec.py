@@ -166,6 +166,12 @@ def kind_of(step: Any) -> str:
     return next((word for cls, word in KINDS.items() if isinstance(step, cls)), "other")
 
 
+def is_cut(step: Any) -> bool:
+    """Whether a step was left before it was done: smolagents puts it on the list even then."""
+    unseen = isinstance(step, memory.ActionStep) and step.error is None and step.observations is None
+    return unseen and not step.is_final_answer
+
+
 def facts(step: Any) -> Facts:
     """What of a step is kept in columns, to find it by; derived from the step alone, so that it can be checked."""
     tokens, timing = getattr(step, "token_usage", None), getattr(step, "timing", None)

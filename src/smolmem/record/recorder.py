@@ -27,10 +27,10 @@ from typing import Any, Protocol
 
 from smolagents import MultiStepAgent
 from smolagents.agents import RunResult
-from smolagents.memory import FinalAnswerStep, TaskStep
+from smolagents.memory import ActionStep, FinalAnswerStep, TaskStep
 from smolagents.utils import AgentMaxStepsError
 
-from smolmem.record import codec, steplist, writer
+from smolmem.record import codec, ledger, steplist, variables, writer
 from smolmem.record.codec import Encoded
 from smolmem.record.session import Care, Session
 from smolmem.record.values import Batch, RunRow, Saved, Status
@@ -41,8 +41,8 @@ _SMOLAGENTS = version("smolagents")
 _current: ContextVar[Call | None] = ContextVar("smolmem_call", default=None)
 
 
-class Sink(Protocol):
-    """Where batches go."""
+class Sink(ledger.CallSink, Protocol):
+    """Where batches and calls go."""
 
     def save(self, batch: Batch) -> list[Saved]:
         """Saves all of a batch, or raises."""
@@ -94,10 +94,16 @@ class Recorder:
         self._settled = False  # whether nobody but the agent can have touched a step since the last comparison
         self._behind: list[tuple[Session, list[Any], Any]] = []
         self._session = self._new_session()
+        self._turns: dict[str, int] = {}
+        self.ledger = ledger.Ledger(sink, self._here, self._failures.count)
+        self.quiet = False
+        self.next_call: Call | None = None
+        self.going_on: dict[str, Callable[[], Any]] = {}
         self._own = {name: vars(agent).get(name) for name in ("run", "write_memory_to_messages")}
         steplist.listen(agent.memory, self)
         agent.run = self._wrap_run(agent.run)
         agent.write_memory_to_messages = self._wrap_render(agent.write_memory_to_messages)
+        self._unwatch = [ledger.watch_model(agent.model), ledger.watch_calls(agent, self.ledger)]
 
     def release(self) -> None:
         """Gives the agent back as it was."""
@@ -105,6 +111,8 @@ class Recorder:
         self.flush()
         self._session.close()
         steplist.unlisten(self.agent.memory)
+        for undo in self._unwatch:
+            undo()
         for name, own in self._own.items():
             if own is None:
                 delattr(self.agent, name)
@@ -117,9 +125,12 @@ class Recorder:
         @wraps(original)
         def run(*args: Any, **kwargs: Any) -> Any:
             task = str(args[0] if args else kwargs.get("task", ""))
-            call = Call(self, self._caller(), task, kwargs.get("max_steps") or self.agent.max_steps)
+            if task in self.going_on:
+                return self.going_on.pop(task)()
+            call, self.next_call = self.next_call, None
+            call = call or Call(self, self._caller(), task, kwargs.get("max_steps") or self.agent.max_steps)
             try:
-                with self._during(call):
+                with self.during(call):
                     result = original(*args, **kwargs)
             except BaseException as error:
                 self._ended(call, error=error)
@@ -136,7 +147,7 @@ class Recorder:
         answer = None
         try:
             while True:
-                with self._during(call):
+                with self.during(call):
                     try:
                         event = next(events)
                     except StopIteration:
@@ -147,7 +158,7 @@ class Recorder:
                 yield event
         except GeneratorExit as walked_away:
             try:
-                with self._during(call):
+                with self.during(call):
                     events.close()
             finally:
                 self._ended(call, error=walked_away)
@@ -158,20 +169,29 @@ class Recorder:
         self._ended(call, answer=answer)
 
     @contextmanager
-    def _during(self, call: Call) -> Iterator[None]:
+    def during(self, call: Call) -> Iterator[None]:
         """Marks this thread as working for a call, and the call as going on."""
         before, self._working.call = self._call(), call
-        token = _current.set(call)
+        token, asking = _current.set(call), ledger.current.set(self.ledger)
         if call not in self._calls:
             self._calls.append(call)
         try:
             yield
         finally:
+            ledger.current.reset(asking)
             _current.reset(token)
             self._working.call = before
 
     def _call(self) -> Call | None:
         return getattr(self._working, "call", None)
+
+    def _here(self) -> tuple[str, int] | None:
+        """The run that is being worked on, and how many steps it has; a code agent's tools ask from another thread."""
+        call = self._call() or (self._calls[-1] if self._calls else None)
+        return None if call is None or call.run is None else (call.run, self._turns.get(call.run, 0))
+
+    def _state(self, step: Any) -> Encoded | None:
+        return variables.snapshot(self.agent) if isinstance(step, ActionStep) else None
 
     def _caller(self) -> Call | None:
         """The call this one is made from. A code agent runs its tools in a thread that knows nothing of its caller."""
@@ -193,6 +213,10 @@ class Recorder:
                 self._results[call.run, "failure"] = _failure(error)
             self._settle(call.run, self._status(error))
             self._save_all("fields")
+
+    def finish(self, call: Call, answer: Any) -> None:
+        """A run that was cut after its last step has its answer."""
+        self._ended(call, answer=answer)
 
     def _settle(self, run: str, status: Status) -> None:
         self._runs[run] = {**self._runs[run], "status": status, "ended": time.time()}
@@ -218,6 +242,11 @@ class Recorder:
 
     def _run_of(self, step: Any) -> str:
         """The run a new step belongs to; a task opens one, whether `agent.run()` or a person put it on the list."""
+        run = self._run_for(step)
+        self._turns[run] = self._turns.get(run, 0) + 1
+        return run
+
+    def _run_for(self, step: Any) -> str:
         call = self._call()
         if call is not None and call.run is None and isinstance(step, TaskStep):
             self._end_by_hand()
@@ -280,15 +309,25 @@ class Recorder:
             self._session.close()
             self._session = self._new_session()
 
+    def adopt(self, session: Session, run: RunRow, turns: int) -> None:
+        """Takes over a stored session, whose steps are about to be put on the list, and a run of it."""
+        self._session.close()
+        self._session, self._last_run, self._rendered = session, run["id"], None
+        self._runs[run["id"]], self._turns[run["id"]] = run, turns
+
     # --- comparing and saving --------------------------------------------------------------------------------------
 
     def adding(self, step: Any) -> None:
         """Notes the run that a step belongs to before any other thread can see it on the list."""
+        if self.quiet:
+            return
         with self._guard(), self._lock:
             self._session.runs[id(step)] = self._run_of(step)
 
     def sync(self, *, appended: bool = False) -> None:
         """Saves whatever differs from what was saved last; on failure, counts it and leaves it for the next time."""
+        if self.quiet:
+            return
         with self._guard(), self._lock:
             self._session.in_order &= appended
             self._save_all("glance")
@@ -316,7 +355,7 @@ class Recorder:
 
     def _save(self, session: Session, steps: Sequence[Any], system: Any, care: Care) -> None:
         self._make_sure(session)
-        drafts = session.compare(steps, system, self._sink.number, self._recognise, time.time(), care)
+        drafts = session.compare(steps, system, self._sink.number, self._recognise, self._state, time.time(), care)
         if not drafts and not self._unsaved_runs:
             return
         runs = [self._runs[run] for run in self._unsaved_runs]

@@ -89,6 +89,7 @@ class Session:
         system: Any,
         stored: Callable[[Sequence[Any]], int | None],
         known: Callable[[Sequence[Any]], Sequence[int] | None],
+        state: Callable[[Any], Encoded | None],
         now: float,
         care: Care = "glance",
     ) -> list[Draft]:
@@ -99,10 +100,12 @@ class Session:
             system: the system prompt as it is now.
             stored: the number of a prompt that is stored already.
             known: the parts of a prompt that was rendered from saved steps, if it is one.
+            state: the agent's variables after a new step, if it has any.
             now: the time of these changes.
             care: how closely to look for edits of saved steps.
         """
-        self._stored, self._known, self._now, self._looked = stored, known, now, edits.latest()
+        self._stored, self._known, self._state = stored, known, state
+        self._now, self._looked = now, edits.latest()
         start, stop = (len(self.entries), 0) if self.in_order else _common(self.entries, steps)
         gone = self.entries[start : len(self.entries) - stop]
         drafts = [self._removed(entry, start + i) for i, entry in reversed(list(enumerate(gone)))]
@@ -137,7 +140,7 @@ class Session:
     def _revised(self, entry: Entry, step: Any) -> Draft | None:
         draft = self._written("revise", step, entry.run, entry=entry)
         if draft.key == entry.key and draft.change.sent == entry.sent:
-            entry.step, entry.seen = step, _look(step)
+            entry.step, entry.seen = step, look(step)
             return None
         return draft
 
@@ -162,7 +165,8 @@ class Session:
                 sent = self._shorten(prompt, len(encoded.sent))
         shown, messages = _shown(step)
         number = None if entry is None else entry.id
-        change = Change(act, run, self._now, place, number, encoded, codec.facts(step), shown, sent, last)
+        state = self._state(step) if entry is None else None
+        change = Change(act, run, self._now, place, number, encoded, codec.facts(step), shown, sent, last, state)
         return Draft(change, entry, step, encoded.key, prompt, messages)
 
     # --- prompts ---------------------------------------------------------------------------------------------------
@@ -225,7 +229,7 @@ class Session:
             self._parts.update((part.key, number) for part, number in new if isinstance(part, Encoded))
         if before is not None and change.encoded is None:
             return before
-        entry = Entry(step, ids.step, change.run, draft.key, ids.sent, ids.shown, draft.messages, _look(step))
+        entry = Entry(step, ids.step, change.run, draft.key, ids.sent, ids.shown, draft.messages, look(step))
         if not edits.notice(step):
             self._restless = True
         return entry
@@ -238,6 +242,20 @@ class Session:
         else:
             place = next(i for i, old in enumerate(self.entries) if old.id == entry.id)
             self.entries[place] = entry
+
+    def load(
+        self, entries: Sequence[Entry], system: Entry | None, events: int, parts: Callable[[int], list[int]]
+    ) -> None:
+        """Takes over what another process saved; `parts` reads what a prompt consists of."""
+        self.entries, self.system, self.events, self.in_order = list(entries), system, events, True
+        for entry in entries:
+            edits.notice(entry.step)
+        for entry in reversed(entries):
+            kind = codec.kind_of(entry.step)
+            if entry.sent is not None and kind not in self._prompts:
+                self._prompts[kind] = (entry.sent, parts(entry.sent))
+        self._moment = edits.latest()
+        self._count(0)
 
     def close(self) -> None:
         """The list is given up: its steps become what they were."""
@@ -255,7 +273,7 @@ def _common(entries: Sequence[Entry], steps: Sequence[Any]) -> tuple[int, int]:
     return start, stop
 
 
-def _look(step: Any) -> dict[str, Any]:
+def look(step: Any) -> dict[str, Any]:
     """A step's fields as they are now; lists are copied, they are what people edit in place."""
     own = getattr(step, "__dict__", {})
     return {name: list(item) if type(item) is list else item for name, item in own.items()}

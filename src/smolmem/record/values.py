@@ -33,6 +33,18 @@ class SessionRow(TypedDict):
     began: float
 
 
+class CallRow(TypedDict):
+    """A model's answer or a tool's call; `ended` is None while nobody knows whether it happened."""
+
+    run: str
+    turn: int
+    kind: Literal["model", "tool"]
+    name: str
+    began: float
+    ended: float | None
+    failed: int
+
+
 class RunRow(TypedDict):
     """One `agent.run()`. `answer` and `failure` are content ids, and the counts are filled in, once it has ended."""
 
@@ -93,6 +105,7 @@ class Change:
     shown: Encoded | None = None
     sent: Sent | int | None = None
     last: bool = True
+    state: Encoded | None = None
 
 
 @dataclass(frozen=True)
@@ -104,6 +117,31 @@ class Batch:
     runs: Sequence[RunRow] = ()
     results: Sequence[tuple[str, str, Encoded]] = ()
     changes: Sequence[Change] = ()
+
+
+@dataclass(frozen=True)
+class PastCall:
+    """A call that an earlier process wrote down."""
+
+    id: int
+    turn: int
+    kind: str
+    name: str
+    key: str
+    ended: bool
+    failed: bool
+    arguments: Callable[[], Any] = field(repr=False, compare=False)
+    outcome: Callable[[], Any] = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class PastCode:
+    """One piece of code that was run, what it printed, and the calls it made."""
+
+    code: str
+    observations: str | None
+    failed: bool
+    calls: Sequence[PastCall]
 
 
 @dataclass(frozen=True)

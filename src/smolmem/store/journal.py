@@ -9,14 +9,30 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, cast, overload
 
-from smolmem.errors import Damaged, NotFound
+from smolmem.errors import CannotResume, Damaged, NotFound
 from smolmem.record import codec, wire
 from smolmem.record.codec import Encoded
-from smolmem.record.values import Batch, Change, Failure, Run, Saved, Sent, Status, Step, when
-from smolmem.record.writer import is_dead
+from smolmem.record.session import Entry, Session, look
+from smolmem.record.values import (
+    Batch,
+    CallRow,
+    Change,
+    Failure,
+    PastCall,
+    PastCode,
+    Run,
+    RunRow,
+    Saved,
+    Sent,
+    Status,
+    Step,
+    when,
+)
+from smolmem.record.writer import is_dead, me
 from smolmem.store.base import Row, Store
 
 _UNSEALED = {"session": {"hash"}, "run": {"hash"}, "step": {"id", "place", "hash", "scope", "agent"}}
@@ -56,8 +72,40 @@ class Journal:
     def saved(self, session: str, skip: int) -> list[Saved]:
         """What became of a batch of which it is not known whether it was saved: the events after the first `skip`."""
         return [
-            Saved(row["step"], row["shown"], row["prompt"], tuple(json.loads(row["suffix"] or "[]")))
-            for row in self.store.rows("session_events", {"session": session, "skip": skip})
+            Saved(event["step"], event["shown"], event["prompt"], self._suffix(event["prompt"]))
+            for event in self.store.rows("session_events", {"session": session, "skip": skip})
+        ]
+
+    def _suffix(self, prompt: int | None) -> tuple[int, ...]:
+        return () if prompt is None else tuple(json.loads(self._prompt(prompt)["suffix"]))
+
+    def begin_call(self, call: CallRow, arguments: Encoded, outcome: Encoded | None = None) -> int:
+        """Writes down a call before it is made (or, with its outcome, a model's answer before it is acted on)."""
+        with self.store.write():
+            given = {
+                "arguments": self._content(arguments),
+                "outcome": None if outcome is None else self._content(outcome),
+            }
+            return int(self._add("call", {**call, **given}))
+
+    def end_call(self, number: int, call: CallRow, arguments: Encoded, outcome: Encoded) -> None:
+        """Writes down how a call ended."""
+        with self.store.write():
+            row = {**call, "arguments": self._content(arguments), "outcome": self._content(outcome)}
+            self.store.do("end_call", row | {"id": number, "hash": seal("call", row)})
+
+    def calls(self, run: str, turn: int) -> list[PastCall]:
+        """What a run's model answered and its tools did, from a turn on."""
+        return [
+            PastCall(
+                **{name: row[name] for name in ("id", "turn", "kind", "name")},
+                key=wire.fingerprint(self.content(row["arguments"])),
+                ended=row["ended"] is not None,
+                failed=bool(row["failed"]),
+                arguments=partial(self.value, row["arguments"]),
+                outcome=partial(self.value, row["outcome"]),
+            )
+            for row in (self._sealed("call", row) for row in self.store.rows("calls", {"run": run, "turn": turn}))
         ]
 
     def _put_run(self, run: Row) -> None:
@@ -74,9 +122,12 @@ class Journal:
         record = None if change.encoded is None else self._content(change.encoded)
         sent, suffix = self._sent(change.sent) if isinstance(change.sent, Sent) else (change.sent, ())
         shown = None if change.shown is None else self._content(change.shown)
+        state = None if change.state is None else self._content(change.state)
         step = self._place(session, change, record, sent)
         event = {"session": session, "run": change.run, "at": change.at, "act": change.act, "step": step}
-        self._add("event", event | {"place": change.place, "record": record, "shown": shown, "prompt": sent})
+        self._add(
+            "event", event | {"place": change.place, "record": record, "shown": shown, "prompt": sent, "state": state}
+        )
         return Saved(step, shown, sent, suffix)
 
     def _place(self, session: str, change: Change, record: int | None, sent: int | None) -> int:
@@ -112,6 +163,23 @@ class Journal:
         suffix = tuple(item if isinstance(item, int) else self._content(item) for item in sent.suffix)
         row = {"parent": sent.parent, "keep": sent.keep, "size": sent.size, "suffix": json.dumps(suffix)}
         return int(self._add("prompt", row)), suffix
+
+    def claim(self, run: str) -> RunRow:
+        """Makes this process the writer of a run that nobody else writes.
+
+        Raises:
+            CannotResume: it is finished, or a living process writes it.
+        """
+        with self.store.write():
+            row = self._sealed("run", self.store.rows("run_row", {"id": run})[0])
+            if row["status"] == "finished":
+                raise CannotResume(f"run {run[:8]} is finished: memory.run({run[:8]!r}).answer is its answer.")
+            if row["status"] == "running" and not is_dead(row["writer"]):
+                raise CannotResume(f"run {run[:8]} is in use by another process or thread ({row['writer']}).")
+            row |= {"status": "running", "writer": me(), "ended": None, "answer": None, "failure": None}
+            self._put_run(row)
+        del row["hash"]
+        return cast(RunRow, row)
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
@@ -284,6 +352,37 @@ class Journal:
             for row in (self._sealed("step", row) for row in rows)
         ]
 
+    def session(self, session: str, run: str) -> Loaded:
+        """A session's list as its events leave it, and what its code has done: all that a run needs to go on."""
+        fold, past, kept = Fold(), list[PastCode](), None
+        turns, done = dict[str, int](), dict[str, int]()
+        calls = lru_cache(maxsize=None)(partial(self.calls, turn=0))
+        for event in self.store.rows("session_events", {"session": session, "skip": 0}):
+            fold.apply(self._sealed("event", event))
+            if not fold.is_new_step(event):
+                continue
+            of, turn = event["run"], turns.get(event["run"], 0)
+            turns[of] = turn + 1
+            kept = event["state"] if event["state"] is not None else kept
+            step = self.value(event["record"])
+            if codec.is_cut(step):
+                continue  # what it did is finished by the step that comes in its place
+            if getattr(step, "code_action", None):
+                made = [call for call in calls(of) if done.get(of, 0) <= call.turn <= turn]
+                past.append(PastCode(step.code_action, step.observations, step.error is not None, made))
+            done[of] = turn + 1
+        row = self._sealed("session", self.store.rows("session_row", {"id": session})[0])
+        loaded = Session({"id": row["id"], "scope": row["scope"], "agent": row["agent"], "began": row["began"]})
+        system = None if fold.system is None else self._entry(fold.latest[fold.system])
+        loaded.load([self._entry(fold.latest[step]) for step in fold.listed], system, fold.count, self.prompt)
+        return Loaded(loaded, turns.get(run, 0), done.get(run, 0), past, self.value(kept))
+
+    def _entry(self, row: Row) -> Entry:
+        step = self._step({"record": row["record"], "prompt": row["prompt"]})
+        key = wire.fingerprint(self.content(row["record"]))
+        messages = 0 if row["shown"] is None else len(self._part(row["shown"]))
+        return Entry(step, row["step"], row["run"], key, row["prompt"], row["shown"], messages, look(step))
+
     def _step(self, row: Row) -> Any:
         sent = None if row["prompt"] is None else self.stored(row["prompt"], self._prompt(row["prompt"])["size"])
         return self.value(row["record"], sent)
@@ -301,6 +400,49 @@ class Journal:
     def stored(self, prompt: int, size: int) -> StoredMessages:
         """What a model was sent, left on disk until it is looked at."""
         return StoredMessages(self, prompt, size)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A session as it was left: what is saved of it, its code and variables, and how far a run of it came.
+
+    The run has had `turns` steps; calls from turn `done` on belong to a step that is not done.
+    """
+
+    session: Session
+    turns: int
+    done: int
+    past: list[PastCode]
+    kept: dict[str, Any] | None
+
+
+class Fold:
+    """Events, applied in order, give a session's list and the latest revision of each step."""
+
+    def __init__(self) -> None:
+        self.listed: list[int] = []
+        self.latest: dict[int, Row] = {}
+        self.revisions: dict[int, int] = {}
+        self.system: int | None = None
+        self.count = 0
+
+    def is_new_step(self, event: Row) -> bool:
+        """Whether an event, applied just now, put a step on the list for the first time."""
+        return event["act"] == "insert" and event["record"] is not None and event["place"] is not None
+
+    def apply(self, event: Row) -> None:
+        """Takes one more event into account."""
+        step, place = event["step"], event["place"]
+        self.count += 1
+        if event["act"] == "remove":
+            del self.listed[place : place + 1]
+        elif event["act"] == "insert" and place is not None:
+            self.listed.insert(place, step)
+        elif event["act"] == "insert":
+            self.system = step
+        if event["record"] is not None:
+            self.revisions[step] = self.revisions.get(step, -1) + 1
+            self.latest[step] = event
 
 
 class StoredMessages(Sequence[Any]):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from smolmem.errors import Damaged, StoreError
 from smolmem.record import codec
 from smolmem.store.base import Row
-from smolmem.store.journal import Journal, seal
+from smolmem.store.journal import Fold, Journal, seal
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -52,6 +52,7 @@ class Stats:
     steps: int
     events: int
     prompts: int
+    calls: int
     contents: int
     content_bytes: int
     bytes: int
@@ -112,6 +113,8 @@ def _check_seals(journal: Journal, report: Report) -> None:
     last = 0
     for row in _pages(journal, "prompts_after", report, "prompts"):
         _check_seal("prompt", row, report)
+    for row in _pages(journal, "calls_after", report, "calls"):
+        _check_seal("call", row, report)
     for row in journal.store.rows("missing_parts", {}):
         report.add(f"prompt {row['prompt']}: content {row['content']} is missing")
     for row in _pages(journal, "events_after", report, "events"):
@@ -149,20 +152,15 @@ def _check_steps(journal: Journal, report: Report) -> None:
 
 def _fold(journal: Journal) -> dict[int, tuple[int | None, int, int | None, int | None]]:
     """All events, in order, give each step its place, revision, record and prompt."""
-    lists: dict[str, list[int]] = {}
-    steps: dict[int, tuple[int, int | None, int | None]] = {}
+    folds: dict[str, Fold] = {}
     for event in _pages(journal, "events_after"):
-        here, step = lists.setdefault(event["session"], []), event["step"]
-        revision, record, prompt = steps.get(step, (-1, None, None))
-        if event["act"] == "remove":
-            del here[event["place"] : event["place"] + 1]
-        elif event["act"] == "insert" and event["place"] is not None:
-            here.insert(event["place"], step)
-        if event["record"] is not None:
-            revision, record, prompt = revision + 1, event["record"], event["prompt"]
-        steps[step] = (revision, record, prompt)
-    places = {step: place for here in lists.values() for place, step in enumerate(here)}
-    return {step: (places.get(step), *rest) for step, rest in steps.items()}
+        folds.setdefault(event["session"], Fold()).apply(event)
+    steps: dict[int, tuple[int | None, int, int | None, int | None]] = {}
+    for fold in folds.values():
+        places = {step: place for place, step in enumerate(fold.listed)}
+        for step, event in fold.latest.items():
+            steps[step] = (places.get(step), fold.revisions[step], event["record"], event["prompt"])
+    return steps
 
 
 def _pages(journal: Journal, query: str, report: Report | None = None, word: str = "") -> Iterator[dict[str, Any]]:

@@ -7,6 +7,7 @@
 --   run       one agent.run(): whose, and how it ended; its counts are filled in when it ends
 --   event     what happened to a session's list, in order; nothing here is ever changed
 --   step      where each step stands now: the journal, folded
+--   call      what a model answered and what tools did, written before and after it happened
 --
 -- `hash` covers the other columns of its row (but for `step.place`, which moves); `content.hash` covers the bytes.
 
@@ -74,6 +75,7 @@ CREATE TABLE event (
     record  INTEGER REFERENCES content (id),
     shown   INTEGER REFERENCES content (id),  -- the messages a model is shown the step as
     prompt  INTEGER REFERENCES prompt (id),
+    state   INTEGER REFERENCES content (id),  -- the agent's variables once the step was done
     hash    BLOB NOT NULL
 ) STRICT;
 
@@ -102,3 +104,19 @@ CREATE TABLE step (
 CREATE INDEX step_by_run ON step (run, id);
 CREATE INDEX step_by_place ON step (session, place);
 CREATE INDEX step_by_error ON step (error) WHERE error IS NOT NULL;
+
+CREATE TABLE call (
+    id        INTEGER PRIMARY KEY,
+    run       TEXT NOT NULL REFERENCES run (id),
+    turn      INTEGER NOT NULL,           -- how many steps the run had when the call was made
+    kind      TEXT NOT NULL CHECK (kind IN ('model', 'tool')),
+    name      TEXT NOT NULL,
+    arguments INTEGER NOT NULL REFERENCES content (id),
+    began     REAL NOT NULL,
+    ended     REAL,                       -- NULL: nobody knows whether it happened
+    failed    INTEGER NOT NULL,
+    outcome   INTEGER REFERENCES content (id),
+    hash      BLOB NOT NULL
+) STRICT;
+
+CREATE INDEX call_by_run ON call (run, turn);

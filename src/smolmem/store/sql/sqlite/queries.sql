@@ -34,13 +34,14 @@ ON CONFLICT (id) DO UPDATE SET
     output_tokens = :output_tokens, answer = :answer, failure = :failure, writer = :writer, hash = :hash;
 
 -- name: add_event
-INSERT INTO event (session, run, at, act, step, place, record, shown, prompt, hash)
-VALUES (:session, :run, :at, :act, :step, :place, :record, :shown, :prompt, :hash);
+INSERT INTO event (session, run, at, act, step, place, record, shown, prompt, state, hash)
+VALUES (:session, :run, :at, :act, :step, :place, :record, :shown, :prompt, :state, :hash);
 
 -- name: session_events
-SELECT event.step, event.shown, event.prompt, prompt.suffix
-FROM event LEFT JOIN prompt ON prompt.id = event.prompt
-WHERE event.session = :session ORDER BY event.id LIMIT -1 OFFSET :skip;
+SELECT * FROM event WHERE session = :session ORDER BY id LIMIT -1 OFFSET :skip;
+
+-- name: session_row
+SELECT * FROM session WHERE id = :id;
 
 -- name: add_step
 INSERT INTO step
@@ -117,6 +118,23 @@ WHERE step.run = :run AND (step.kind <> 'system_prompt' OR step.place IS NOT NUL
 -- name: step
 SELECT step.*, run.scope, run.agent FROM step JOIN run ON run.id = step.run WHERE step.id = :id;
 
+-- name: add_call
+INSERT INTO call (run, turn, kind, name, arguments, began, ended, failed, outcome, hash)
+VALUES (:run, :turn, :kind, :name, :arguments, :began, :ended, :failed, :outcome, :hash)
+RETURNING id;
+
+-- name: end_call
+UPDATE call SET turn = :turn, began = :began, ended = :ended, failed = :failed, outcome = :outcome, hash = :hash WHERE id = :id;
+
+-- name: calls
+SELECT * FROM call WHERE run = :run AND turn >= :turn ORDER BY id;
+
+-- name: calls_after
+SELECT * FROM call WHERE id > :id ORDER BY id LIMIT 500;
+
+-- name: run_row
+SELECT * FROM run WHERE id = :id;
+
 -- name: counts
 SELECT
     (SELECT count(*) FROM run) AS runs,
@@ -124,6 +142,7 @@ SELECT
     (SELECT count(*) FROM step) AS steps,
     (SELECT count(*) FROM event) AS events,
     (SELECT count(*) FROM prompt) AS prompts,
+    (SELECT count(*) FROM call) AS calls,
     (SELECT count(*) FROM content) AS contents,
     (SELECT coalesce(sum(length(bytes)), 0) FROM content) AS content_bytes,
     (SELECT coalesce(sum(input_tokens), 0) FROM run) AS input_tokens,

@@ -1,0 +1,1 @@
+"""4: from a stored run back to a living one."""

@@ -1,0 +1,189 @@
+"""Runs that are killed at every single moment, and resumed: `resumers.py SCENARIO FOLDER`, one JSON line.
+
+A moment is: a model call beginning or ending, a tool call beginning or ending, a transaction begun, done, committed. A
+control run tells what the model is asked and answers; a resumed run whose model is asked anything else fails.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from scripted import Scripted, answer, calls, code
+from smolagents import CodeAgent, ToolCallingAgent, tool
+from workers import fork
+
+from smolmem import Memory, faults
+from smolmem.errors import NotFound, UnknownOutcome
+
+TASK = "Work, and do not do anything twice."
+moments = [-1]
+folder = Path()
+
+
+def moment(*_: Any) -> None:
+    """The process dies here, if this is the moment it was told."""
+    if moments[0] == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    moments[0] -= 1
+
+
+@tool
+def pay(amount: int) -> str:
+    """Pays.
+
+    Args:
+        amount: how much
+    """
+    moment()
+    with open(folder / "paid", "a") as file:
+        file.write(f"{amount}\n")
+    moment()
+    if amount == 13:
+        raise ValueError("unlucky")
+    return f"paid {amount}"
+
+
+class Known(Scripted):
+    """A model that knows what the control run was asked and answered; it dies when told so."""
+
+    def __init__(self, script: list[Any], table: list[tuple[str, Any]] | None) -> None:
+        super().__init__(*script)
+        self.table = table
+
+    def generate(self, messages: list[Any], **kwargs: Any) -> Any:
+        moment()
+        if self.table is None:
+            said = super().generate(messages, **kwargs)
+        else:
+            said = next((said for asked, said in self.table if asked == str(messages)), None)
+            if said is None:
+                raise AssertionError("the model is asked something that it was not asked in the control run")
+            self.prompts.append(messages)
+        moment()
+        return said
+
+
+def scripts() -> dict[str, tuple[Callable[..., Any], list[Any], list[Any]]]:
+    steps = [
+        code("x = [1]\ny = x\ndef f(n):\n    return n + len(x)\nprint(pay(amount=1))"),
+        code("y.append(2)\nprint(f(1), pay(amount=2), pay(amount=3))"),
+        code("pay(amount=13)"),
+        code("final_answer(f(10) + len(x))"),
+    ]
+    two = [
+        calls(("pay", {"amount": 1})),
+        calls(("pay", {"amount": 2}), ("pay", {"amount": 3})),
+        calls(("pay", {"amount": 13})),
+        answer("done"),
+    ]
+    child = [code("a = pay(amount=5)\nprint(a)"), code("final_answer(a)")]
+    manage_code = [code("r = helper(task='buy')\nprint(r)"), code("print(pay(amount=6))\nfinal_answer(r)")]
+    manage_calls = [calls(("helper", {"task": "buy"})), calls(("pay", {"amount": 6})), answer("managed")]
+    return {
+        "code": (CodeAgent, steps, []),
+        "calling": (ToolCallingAgent, two, []),
+        "planning": (CodeAgent, ["plan 1", steps[0], "plan 2", steps[1], "plan 3", steps[3]], []),
+        "streaming": (CodeAgent, steps, []),
+        "max_steps": (CodeAgent, [steps[0], steps[1], "out of steps"], []),
+        "managed_code": (CodeAgent, manage_code, child),
+        "managed_calls": (ToolCallingAgent, manage_calls, child),
+    }
+
+
+def make(name: str, tables: list[Any] | None) -> Any:
+    kind, script, child_script = scripts()[name]
+    options: dict[str, Any] = {"verbosity_level": -1, "max_steps": 2 if name == "max_steps" else 9}
+    if name == "planning":
+        options["planning_interval"] = 1
+    if name == "streaming":
+        options["stream_outputs"] = True
+    if child_script:
+        model = Known(child_script, tables and tables[1])
+        options["managed_agents"] = [
+            CodeAgent(tools=[pay], model=model, name="helper", description="helps", verbosity_level=-1)
+        ]
+    return kind(tools=[pay], model=Known(script, tables and tables[0]), name="worker", description="works", **options)
+
+
+def control(name: str) -> tuple[str, list[Any], list[str]]:
+    """An uninterrupted run: its answer, what its models were asked and said, and what it paid."""
+    said: list[list[Any]] = [[], []]
+    agent = make(name, None)
+    models = [agent.model, *(helper.model for helper in agent.managed_agents.values())]
+    for model, table in zip(models, said, strict=False):
+        original = model.generate
+
+        def tell(messages: Any, original: Any = original, table: Any = table, **kwargs: Any) -> Any:
+            asked = str(messages)
+            table.append((asked, original(messages, **kwargs)))
+            return table[-1][1]
+
+        model.generate = tell
+    result = str(agent.run(TASK))
+    paid = (folder / "paid").read_text().split()
+    return result, said, paid
+
+
+def work(name: str, tables: list[Any], die_at: int) -> None:
+    moments[0] = die_at
+    faults.hook = moment
+    with Memory(folder / "agent.db", strict=True) as memory:
+        (folder / "answer").write_text(str(memory.attach(make(name, tables)).run(TASK)))
+
+
+def go_on(name: str, tables: list[Any]) -> None:
+    with Memory(folder / "agent.db", strict=True) as memory:
+        agent = make(name, tables)
+        try:
+            result = memory.resume(agent)
+        except UnknownOutcome:
+            (folder / "unknown").touch()
+            result = memory.resume(agent, unknown="rerun")
+        except NotFound:
+            done = memory.runs(agent="worker")
+            result = done[0].answer if done else memory.attach(agent).run(TASK)
+        (folder / "answer").write_text(str(result))
+        root = memory.runs(agent="worker")[0]
+        numbers = [step.number for step in root.steps if step.kind == "action"]
+        assert numbers == list(range(1, len(numbers) + 1)), numbers
+        assert root.status in ("finished", "max_steps"), root.status
+        report = memory.verify()
+        assert report, report.problems
+
+
+def main(name: str) -> dict[str, Any]:
+    expected, tables, paid = control(name)
+    outcome: Counter[str] = Counter()
+    for die_at in range(1000):
+        for file in folder.iterdir():
+            file.unlink()
+        if os.waitpid(fork(lambda: work(name, tables, die_at)), 0)[1] == 0:
+            break
+        outcome["killed"] += 1
+        if (folder / "answer").exists():
+            outcome["resumed"] += 1  # it had its answer already
+            continue
+        if os.waitpid(fork(lambda: go_on(name, tables)), 0)[1] != 0:
+            outcome[f"failed at {die_at}"] += 1
+            continue
+        again = Counter((folder / "paid").read_text().split()) - Counter(paid)
+        unknown = (folder / "unknown").exists()
+        outcome["unknown"] += unknown
+        outcome["wrong answer"] += (folder / "answer").read_text() != expected
+        if again and not (unknown and sum(again.values()) == 1):
+            outcome[f"doubled at {die_at}: {dict(again)} {unknown}"] += 1
+        outcome["lost"] += bool(Counter(paid) - Counter((folder / "paid").read_text().split()))
+        outcome["resumed"] += 1
+    return dict(outcome)
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[2])
+    print(json.dumps(main(sys.argv[1])))

@@ -1,0 +1,256 @@
+"""A run that was cut goes on, in another process, as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted import Scripted, answer, calling_agent, calls, code, code_agent
+from smolagents import ActionStep, CodeAgent, ToolCallingAgent, tool
+
+from smolmem import Memory
+from smolmem.errors import CannotResume, NotFound, UnknownOutcome
+
+HERE = Path(__file__).parent
+SCENARIOS = ["code", "calling", "planning", "streaming", "max_steps", "managed_code", "managed_calls"]
+
+
+@pytest.mark.promise("D12")
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_kill_at_every_moment_resumes_and_nothing_that_ended_happens_twice(tmp_path: Path, scenario: str) -> None:
+    done = subprocess.run(
+        [sys.executable, HERE / "resumers.py", scenario, tmp_path],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": str(HERE)},
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout[done.stdout.rindex("{") :])
+    assert told["killed"] > 40
+    assert told["unknown"] > 0
+    assert told == {
+        "killed": told["killed"],
+        "resumed": told["killed"],
+        "unknown": told["unknown"],
+        "wrong answer": 0,
+        "lost": 0,
+    }
+
+
+def fail_at(*script: Any, **options: Any) -> CodeAgent:
+    """An agent whose model fails after this script, like a server that says 429."""
+    return code_agent(*script, ConnectionError("429"), **options)
+
+
+def break_off(memory: Memory, agent: Any, task: str = "Go") -> None:
+    memory.attach(agent)
+    with pytest.raises(Exception, match="429"):
+        agent.run(task)
+    memory.detach(agent)
+
+
+def test_a_run_that_ended_with_a_model_error_goes_on_at_the_step_that_failed(memory: Memory) -> None:
+    break_off(memory, fail_at(code("x = 20"), code("x += 1\nprint(x)")))
+    agent = code_agent(code("final_answer(x * 2)"))
+    assert memory.resume(agent) == 42
+    (run,) = memory.runs()
+    assert (run.status, run.answer, run.step_count, run.failure) == ("finished", 42, 4, None)
+    assert [step.number for step in run.steps] == [None, 1, 2, 3]
+    assert [step.number for step in run.removed] == [3]
+    assert agent.monitor.get_total_token_counts().total_tokens == 45
+    assert memory.verify()
+
+
+def test_the_same_agent_goes_on_in_the_same_process(memory: Memory) -> None:
+    agent = memory.attach(code_agent(code("x = 20"), ConnectionError("429"), code("final_answer(x)")))
+    with pytest.raises(Exception, match="429"):
+        agent.run("Go")
+    assert memory.resume(agent) == 20
+
+
+def test_a_second_turn_of_a_conversation_goes_on_with_the_first_in_its_context(memory: Memory) -> None:
+    agent = memory.attach(code_agent(code("y = 5\nfinal_answer('first')"), code("print(y)"), ConnectionError("429")))
+    agent.run("One")
+    with pytest.raises(Exception, match="429"):
+        agent.run("Two", reset=False)
+    memory.detach(agent)
+    again = code_agent(code("final_answer(y + 1)"))
+    assert memory.resume(again) == 6
+    assert "One" in str(again.model.prompts[0])
+    assert [(run.title, run.status) for run in memory.runs()] == [("Two", "finished"), ("One", "finished")]
+
+
+def test_variables_functions_classes_and_aliasing_come_back(memory: Memory) -> None:
+    made = code(
+        "import math\nimport numpy as np\nimport pandas as pd\n"
+        "shared = [1]\nalias = shared\n"
+        "def make(n):\n    def inner(m):\n        return n + m\n    return inner\n"
+        "add2 = make(2)\n"
+        "class Box:\n    def __init__(self, v):\n        self.v = v\n    def double(self):\n        return self.v * 2\n"
+        "box = Box(21)\nsquare = lambda n: n * n\n"
+        "frame = pd.DataFrame({'a': [1, 2]})\narr = np.arange(3)\nprint('made')"
+    )
+    options: dict[str, Any] = {"additional_authorized_imports": ["numpy", "pandas"]}
+    break_off(memory, fail_at(made, **options))
+    check = code(
+        "alias.append(2)\n"
+        "final_answer([shared, add2(5), box.double(), square(3), math.floor(2.5), int(arr.sum()), len(frame)])"
+    )
+    assert memory.resume(code_agent(check, **options)) == [[1, 2], 7, 42, 9, 2, 3, 2]
+
+
+def test_random_values_come_from_the_snapshot(memory: Memory) -> None:
+    seen: list[str] = []
+    first = fail_at(code("import random\nr = random.random()\ndef f():\n    return r\nprint(r)"))
+    memory.attach(first)
+    with pytest.raises(Exception, match="429"):
+        first.run("Go")
+    seen.append(first.memory.steps[1].observations.split("\n")[1])
+    memory.detach(first)
+    assert str(memory.resume(code_agent(code("final_answer(f())")))) == seen[0]
+
+
+def test_what_cannot_be_brought_back_is_named_to_the_agent(memory: Memory) -> None:
+    break_off(memory, fail_at(code("import time\nstarted = time.time()\ngen = (i for i in [1, 2])\nprint(started)")))
+    agent = code_agent(code("final_answer(started > 0)"))
+    assert memory.resume(agent) is True
+    assert "these variables are gone: gen" in str(agent.model.prompts[0][-1])
+
+
+def test_code_that_reaches_outside_is_not_run_again(memory: Memory, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"additional_authorized_imports": ["pathlib"]}
+    note = tmp_path / "note"
+    break_off(
+        memory,
+        fail_at(
+            code(f"import pathlib\np = pathlib.Path({str(note)!r})\nn = p.write_text('once')\nprint(n)"), **options
+        ),
+    )
+    note.unlink()
+    assert memory.resume(code_agent(code("final_answer(n)"), **options)) == 4
+    assert not note.exists()
+
+
+def test_an_agents_state_comes_back(memory: Memory) -> None:
+    agent = memory.attach(calling_agent(calls(("weather", {"city": "where"})), ConnectionError("429")))
+    with pytest.raises(Exception, match="429"):
+        agent.run("Go", additional_args={"where": "Oslo"})
+    memory.detach(agent)
+    again = calling_agent(calls(("weather", {"city": "where"})), answer("ok"))
+    assert memory.resume(again) == "ok"
+    assert again.state == {"where": "Oslo"}
+    assert memory.runs()[0].steps[2].text.endswith("sunny in Oslo")
+
+
+class Cut(BaseException):
+    """What a killed process looks like from inside: nothing after it happens."""
+
+
+def cut_in_tool(memory: Memory, kind: Any, safe: bool) -> Any:
+    """A run whose tool never came back, and the tool as it is afterwards."""
+    happened: list[str] = []
+
+    @tool
+    def send(to: str) -> str:
+        """Sends a parcel.
+
+        Args:
+            to: where
+        """
+        happened.append(to)
+        if len(happened) == 1:
+            raise Cut
+        return f"sent to {to}"
+
+    send.safe_to_repeat = safe
+    script = [code("r = send(to='Oslo')\nprint(r)")] if kind is CodeAgent else [calls(("send", {"to": "Oslo"}))]
+    agent = memory.attach(kind(tools=[send], model=Scripted(*script), verbosity_level=-1))
+    with pytest.raises(Cut):
+        agent.run("Send it")
+    memory.detach(agent)
+    done = code("final_answer('ok')") if kind is CodeAgent else answer("ok")
+    return kind(tools=[send], model=Scripted(done), verbosity_level=-1), happened
+
+
+@pytest.mark.promise("D12")
+@pytest.mark.parametrize("kind", [CodeAgent, ToolCallingAgent])
+def test_a_call_that_was_cut_is_unknown_until_somebody_decides(memory: Memory, kind: Any) -> None:
+    agent, happened = cut_in_tool(memory, kind, safe=False)
+    with pytest.raises(UnknownOutcome, match=r"called send with .*Oslo.*unknown='rerun'.*unknown='skip'"):
+        memory.resume(agent)
+    assert happened == ["Oslo"]
+    assert memory.resume(agent, unknown="skip") == "ok"
+    assert happened == ["Oslo"]
+    assert "outcome of this call of send is unknown" in memory.runs()[0].steps[1].text
+
+
+@pytest.mark.promise("D12")
+@pytest.mark.parametrize("kind", [CodeAgent, ToolCallingAgent])
+def test_a_tool_that_is_safe_to_repeat_is_repeated(memory: Memory, kind: Any) -> None:
+    agent, happened = cut_in_tool(memory, kind, safe=True)
+    assert memory.resume(agent) == "ok"
+    assert happened == ["Oslo", "Oslo"]
+    assert "sent to Oslo" in memory.runs()[0].steps[1].text
+
+
+def test_a_finished_run_is_not_resumed(memory: Memory) -> None:
+    agent = memory.attach(code_agent(code("final_answer(1)")))
+    agent.run("Done")
+    with pytest.raises(CannotResume, match="is finished"):
+        memory.resume(agent, memory.runs()[0].id)
+    with pytest.raises(NotFound, match="no unfinished run of 'CodeAgent'"):
+        memory.resume(agent)
+
+
+def test_another_kind_of_agent_or_name_is_refused(memory: Memory) -> None:
+    break_off(memory, fail_at(code("x = 1"), name="alpha", description="d"))
+    run = memory.runs()[0].id
+    with pytest.raises(CannotResume, match="one of a CodeAgent"):
+        memory.resume(calling_agent(), run)
+    with pytest.raises(CannotResume, match="agent 'alpha', not of 'beta'"):
+        memory.resume(code_agent(name="beta", description="d"), run)
+    assert memory.resume(code_agent(code("final_answer(x)"), name="alpha", description="d")) == 1
+
+
+def test_a_run_in_use_is_refused(memory: Memory, path: Path) -> None:
+    agent = memory.attach(code_agent(*[code("x = 1")] * 3))
+    events = agent.run("In use", stream=True)
+    while not isinstance(next(events), ActionStep):
+        pass
+    with Memory(path) as other, pytest.raises(CannotResume, match="in use"):
+        other.resume(code_agent(), memory.runs()[0].id)
+    events.close()
+
+
+def test_a_step_that_goes_another_way_is_said_so_and_the_run_stays(memory: Memory) -> None:
+    def agent(stop: BaseException | None) -> CodeAgent:
+        @tool
+        def send(to: str) -> str:
+            """Sends.
+
+            Args:
+                to: where
+            """
+            if to == "stop" and stop is not None:
+                raise stop
+            return to
+
+        random = code("import random\nsend(to=str(random.random()))\nsend(to='stop')")
+        return CodeAgent(tools=[send], model=Scripted(random), verbosity_level=-1)
+
+    cut = memory.attach(agent(Cut()))
+    with pytest.raises(Cut):
+        cut.run("Fork in the road")
+    memory.detach(cut)
+    for _ in range(2):
+        with pytest.raises(CannotResume, match="does not go the same way again: it calls send"):
+            memory.resume(agent(None), unknown="rerun")
+        (run,) = memory.runs()
+        assert (run.status, [step.kind for step in run.steps]) == ("failed", ["task"])
+    assert memory.verify()
