@@ -15,16 +15,9 @@ SOURCE = Path(smolmem.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 ORDER = [
     *("errors", "faults", "record.wire", "record.kinds", "record.edits", "record.codec", "record.writer"),
-    *(
-        "record.steplist",
-        "record.show",
-        "record.values",
-        "record.session",
-        "record.variables",
-        "record.ledger",
-        "record.recorder",
-    ),
-    *("store.base", "store.sqlite", "store.journal", "store.upkeep", "run.interpreter", "run.resume", "memory"),
+    *("record.steplist", "record.show", "record.values", "record.session", "record.variables", "record.ledger"),
+    *("record.recorder", "store.base", "store.sqlite", "store.fold", "store.messages", "store.journal", "store.upkeep"),
+    *("run.stepwise", "run.interpreter", "run.resume", "run.fork", "run.replay", "memory"),
 ]
 """The data's way. A module may import what stands before it; `show` is fetched late by the values it draws."""
 
@@ -46,7 +39,7 @@ def imports(file: Path, *, top_only: bool = True) -> set[str]:
 
 
 def test_the_front_door_is_what_the_readme_speaks_of() -> None:
-    assert smolmem.__all__ == ["Memory", "Run", "SmolmemError", "Step", "__version__"]
+    assert smolmem.__all__ == ["Memory", "Run", "SmolmemError", "Step", "__version__", "stepwise"]
     assert all(hasattr(smolmem, name) for name in smolmem.__all__)
 
 

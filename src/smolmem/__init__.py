@@ -10,7 +10,8 @@ agent.run("Keep the shop healthy")      # every step is on disk before the next 
 from smolmem.errors import SmolmemError
 from smolmem.memory import Memory
 from smolmem.record.values import Run, Step
+from smolmem.run.stepwise import stepwise
 
 __version__ = "0.1.0"
 
-__all__ = ["Memory", "Run", "SmolmemError", "Step", "__version__"]
+__all__ = ["Memory", "Run", "SmolmemError", "Step", "__version__", "stepwise"]

@@ -8,13 +8,18 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import Any, TypeVar
 
+from rich.console import Console
 from smolagents import MultiStepAgent
 
 from smolmem.errors import BadValue, NotFound
 from smolmem.record import steplist
 from smolmem.record.recorder import Failures, Recorder
 from smolmem.record.values import STATUSES, Run, Step
-from smolmem.run.resume import Unknown, drain, resume
+from smolmem.run.fork import Diff, Revision, diff, edit, fork, history, restore
+from smolmem.run.interpreter import Restored
+from smolmem.run.replay import Prices, Rerun, replay, rerun
+from smolmem.run.resume import Resumed, Unknown, drain, resume
+from smolmem.run.stepwise import Stepwise, stepwise
 from smolmem.store.base import Durability, open_store
 from smolmem.store.journal import Journal
 from smolmem.store.upkeep import Report, Stats, stats, verify
@@ -126,11 +131,78 @@ class Memory:
             CannotResume: the run is finished, in use elsewhere, or another agent's.
             UnknownOutcome: nobody knows whether a tool was called.
         """
+        return drain(self._resume(agent, run, unknown))
+
+    def _resume(self, agent: MultiStepAgent, run: str | None, unknown: Unknown) -> Resumed:
         _one_of(unknown, ("raise", "rerun", "skip"))
         recorder = self._attach(agent, self.scope)
         chosen = self.run(run) if run is not None else self._unfinished(recorder)
-        find = partial(self._attach, scope=recorder.scope)
-        return drain(resume(recorder, self._journal, chosen, find, unknown))
+        return resume(recorder, self._journal, chosen, partial(self._attach, scope=recorder.scope), unknown)
+
+    def stepwise(
+        self, agent: MultiStepAgent, task: str | None = None, *, unknown: Unknown = "raise", **options: Any
+    ) -> Stepwise:
+        """Runs an agent one step at a time; without a task, goes on with its newest run that is not finished.
+
+        Yields each step once it is done. Stop whenever you like; what is done is recorded, and the rest can wait.
+        """
+        self.attach(agent)
+        if task is not None:
+            return stepwise(agent, task, **options)
+        resumed = self._resume(agent, None, unknown)
+        return Stepwise(agent, iter(resumed.events or ()), resumed.answer)
+
+    def restore(self, agent: MultiStepAgent, run: str, at: int | None = None) -> Restored:
+        """Puts a stored run's steps, state and variables into an agent, up to step `at`; tells what did not come back.
+
+        The agent may be of another kind or name; go on with `agent.run(task, reset=False)`.
+        """
+        return restore(self._attach(agent, self.scope), self._journal, self.run(run), at)
+
+    def fork(self, run: str, at: int | None = None) -> Run:
+        """A new run that shares another's past up to step `at`; `resume(agent, fork.id)` takes it from there.
+
+        Raises:
+            NotFound: there is no such run or step.
+        """
+        return fork(self._journal, self.run(run), at)
+
+    def diff(self, left: str, right: str) -> Diff:
+        """Where two runs part."""
+        return diff(self.run(left), self.run(right))
+
+    def edit(self, step: Step | int, **changes: Any) -> Step:
+        """Changes fields of a stored step; the original stays in its history.
+
+        Raises:
+            BadValue: the step has no such field.
+            CannotResume: its run is going on in a living process.
+        """
+        return edit(self._journal, self.step(step) if isinstance(step, int) else step, changes)
+
+    def history(self, step: Step | int) -> list[Revision]:
+        """Every version of a step, the oldest first."""
+        return history(self._journal, self.step(step) if isinstance(step, int) else step)
+
+    def replay(self, run: str, *, detailed: bool = False, prices: Prices | None = None, console: Any = None) -> None:
+        """Prints a whole run in the terminal; runs nothing.
+
+        Args:
+            run: its id or the beginning of it.
+            detailed: also what the model was sent for each step.
+            prices: of a million input and output tokens, to show what each step cost.
+            console: a rich console to print to.
+        """
+        replay(self.run(run), console or Console(), detailed=detailed, prices=prices)
+
+    def rerun(self, agent: MultiStepAgent, run: str) -> Rerun:
+        """Lets an agent, with another model or prompt, work on a run's task again with recorded tool results.
+
+        No tool is called. The result is true if everything went the same way, and tells the first step that did
+        not: `assert memory.rerun(agent, run)` is a test.
+        """
+        chosen = self.run(run)
+        return rerun(agent, chosen, self._journal.calls(chosen.id, 0))
 
     def _unfinished(self, recorder: Recorder) -> Run:
         name = recorder.agent.name or type(recorder.agent).__name__

@@ -33,7 +33,7 @@ from smolagents.utils import AgentMaxStepsError
 from smolmem.record import codec, ledger, steplist, variables, writer
 from smolmem.record.codec import Encoded
 from smolmem.record.session import Care, Session
-from smolmem.record.values import Batch, RunRow, Saved, Status
+from smolmem.record.values import Batch, RunRow, Saved, SessionRow, Status
 
 log = logging.getLogger("smolmem")
 
@@ -274,6 +274,7 @@ class Recorder:
             "ended": None,
             "parent": None if parent is None else parent.run,
             "parent_step": None if parent is None else parent.recorder.agent.step_number,
+            "fork_of": None,
             "model": codec.plain(str(getattr(model, "model_id", None) or type(model).__name__)),
             "smolagents": _SMOLAGENTS,
             "max_steps": None if call is None else call.max_steps,
@@ -294,7 +295,15 @@ class Recorder:
 
     def _new_session(self) -> Session:
         self._last_run = None
-        return Session({"id": secrets.token_hex(8), "scope": self.scope, "agent": self._name(), "began": time.time()})
+        began: SessionRow = {
+            "id": secrets.token_hex(8),
+            "scope": self.scope,
+            "agent": self._name(),
+            "began": time.time(),
+            "fork_of": None,
+            "fork_at": None,
+        }
+        return Session(began)
 
     def new_session(self) -> None:
         """The list is about to be emptied: what follows belongs to a new one."""

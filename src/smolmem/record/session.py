@@ -163,10 +163,10 @@ class Session:
             if sent is None:
                 prompt = self._prompt(encoded.sent)
                 sent = self._shorten(prompt, len(encoded.sent))
-        shown, messages = _shown(step)
+        rendered, messages = shown(step)
         number = None if entry is None else entry.id
         state = self._state(step) if entry is None else None
-        change = Change(act, run, self._now, place, number, encoded, codec.facts(step), shown, sent, last, state)
+        change = Change(act, run, self._now, place, number, encoded, codec.facts(step), rendered, sent, last, state)
         return Draft(change, entry, step, encoded.key, prompt, messages)
 
     # --- prompts ---------------------------------------------------------------------------------------------------
@@ -300,7 +300,7 @@ def _shared(earlier: Sequence[int | Encoded], prompt: Sequence[int | Encoded]) -
     return next((place for place, (then, now) in pairs if then != now), min(len(earlier), len(prompt)))
 
 
-def _shown(step: Any) -> tuple[Encoded | None, int]:
+def shown(step: Any) -> tuple[Encoded | None, int]:
     """A step as the messages a model is shown, and how many; none where it cannot be shown."""
     try:
         messages = step.to_messages()

@@ -88,6 +88,19 @@ def step(value: Step) -> RenderableType:
     return Panel(Group(_grid(facts), Text(), Text(inert(value.text))), title=head, title_align="left")
 
 
+def diff(common: int, left: Sequence[Step], right: Sequence[Step]) -> RenderableType:
+    """Where two runs part, side by side."""
+    if not left and not right:
+        return Text(f"the same, {common} steps", style="green")
+    table = Table(title=f"{common} steps in common, then", title_justify="left", expand=True)
+    table.add_column("left", ratio=1)
+    table.add_column("right", ratio=1)
+    for number in range(max(len(left), len(right))):
+        sides = (inert(side[number].text) if number < len(side) else "" for side in (left, right))
+        table.add_row(*(Text(text) for text in sides))
+    return table
+
+
 def report(url: str, checked: Mapping[str, int], problems: Sequence[str], count: int) -> RenderableType:
     """What `verify` found."""
     verdict = Text(f"{count:,} problems", style="bold red") if count else Text("all as it was written", style="green")

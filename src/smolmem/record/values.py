@@ -31,6 +31,8 @@ class SessionRow(TypedDict):
     scope: str
     agent: str
     began: float
+    fork_of: str | None
+    fork_at: int | None
 
 
 class CallRow(TypedDict):
@@ -59,6 +61,7 @@ class RunRow(TypedDict):
     ended: float | None
     parent: str | None
     parent_step: int | None
+    fork_of: str | None
     model: str | None
     smolagents: str
     max_steps: int | None
@@ -227,6 +230,7 @@ class Run:
     ended: datetime | None
     parent: str | None
     parent_step: int | None
+    fork_of: str | None
     model: str | None
     smolagents: str
     max_steps: int | None

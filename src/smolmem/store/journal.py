@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, cast, overload
+from typing import Any, cast
 
 from smolmem.errors import CannotResume, Damaged, NotFound
 from smolmem.record import codec, wire
@@ -28,12 +28,15 @@ from smolmem.record.values import (
     RunRow,
     Saved,
     Sent,
+    SessionRow,
     Status,
     Step,
     when,
 )
 from smolmem.record.writer import is_dead, me
 from smolmem.store.base import Row, Store
+from smolmem.store.fold import Fold
+from smolmem.store.messages import StoredMessages
 
 _UNSEALED = {"session": {"hash"}, "run": {"hash"}, "step": {"id", "place", "hash", "scope", "agent"}}
 
@@ -134,7 +137,7 @@ class Journal:
         """Keeps `step` in line with the journal: where each step stands, and its latest revision."""
         here = {"session": session, "place": change.place}
         if change.act == "remove":
-            self.store.do("place_step", {"id": change.step, "place": None})
+            self.store.do("place_step", {"id": change.step, "session": session, "place": None})
             self.store.do("shift_steps", here | {"by": -1})
         elif change.act == "insert" and not change.last:
             self.store.do("shift_steps", here | {"by": 1})
@@ -143,9 +146,11 @@ class Journal:
             return int(self._add("step", row | {"place": change.place, "record": record, "prompt": sent}))
         step = cast(int, change.step)
         if change.act == "insert":
-            self.store.do("place_step", {"id": step, "place": change.place})
+            self.store.do("place_step", {"id": step, **here})
         elif change.act == "revise":
             before = self.store.rows("step", {"id": step})[0]
+            if before["session"] != session:
+                return step  # it is shared with the run this one is a fork of, where it stays as it was
             row = before | (change.facts or {}) | {"record": record, "prompt": sent, "revision": before["revision"] + 1}
             self.store.do("revise_step", row | {"hash": seal("step", row)})
         return step
@@ -308,6 +313,7 @@ class Journal:
             "title",
             "parent",
             "parent_step",
+            "fork_of",
             "model",
             "smolagents",
             "max_steps",
@@ -321,7 +327,7 @@ class Journal:
             ended=None if row["ended"] is None else when(row["ended"]),
             step_count=row["steps"],
             error_count=row["errors"],
-            _load_steps=lambda: self._steps(self.store.rows("run_steps", {"run": row["id"]})),
+            _load_steps=lambda: self._run_steps(row),
             _load_answer=lambda: self.value(row["answer"]),
             _load_failure=lambda: None if row["failure"] is None else Failure(**self.value(row["failure"])),
         )
@@ -352,13 +358,14 @@ class Journal:
             for row in (self._sealed("step", row) for row in rows)
         ]
 
-    def session(self, session: str, run: str) -> Loaded:
+    def session(self, session: str, run: str, until: int | None = None) -> Loaded:
         """A session's list as its events leave it, and what its code has done: all that a run needs to go on."""
+        row = self._session_row(session)
         fold, past, kept = Fold(), list[PastCode](), None
         turns, done = dict[str, int](), dict[str, int]()
         calls = lru_cache(maxsize=None)(partial(self.calls, turn=0))
-        for event in self.store.rows("session_events", {"session": session, "skip": 0}):
-            fold.apply(self._sealed("event", event))
+        for event in self._events(row, until):
+            fold.apply(self._sealed("event", event), own=event["session"] == session)
             if not fold.is_new_step(event):
                 continue
             of, turn = event["run"], turns.get(event["run"], 0)
@@ -371,11 +378,73 @@ class Journal:
                 made = [call for call in calls(of) if done.get(of, 0) <= call.turn <= turn]
                 past.append(PastCode(step.code_action, step.observations, step.error is not None, made))
             done[of] = turn + 1
-        row = self._sealed("session", self.store.rows("session_row", {"id": session})[0])
-        loaded = Session({"id": row["id"], "scope": row["scope"], "agent": row["agent"], "began": row["began"]})
+        loaded = Session(row)
         system = None if fold.system is None else self._entry(fold.latest[fold.system])
         loaded.load([self._entry(fold.latest[step]) for step in fold.listed], system, fold.count, self.prompt)
         return Loaded(loaded, turns.get(run, 0), done.get(run, 0), past, self.value(kept))
+
+    def _session_row(self, session: str) -> SessionRow:
+        row = self._sealed("session", self.store.rows("session_row", {"id": session})[0])
+        return cast(SessionRow, {name: value for name, value in row.items() if name != "hash"})
+
+    def _events(self, row: SessionRow, until: int | None = None) -> Iterator[Row]:
+        """What happened to a session's list, beginning with what it has from the one it is a fork of."""
+        if row["fork_of"] is not None:
+            yield from self._events(self._session_row(row["fork_of"]), row["fork_at"])
+        for event in self.store.rows("session_events", {"session": row["id"], "skip": 0}):
+            if until is None or event["id"] <= until:
+                yield event
+
+    def event_at(self, run: Run, at: int | None) -> int | None:
+        """The last event before the step after step `at` of a run; None for the end.
+
+        Raises:
+            NotFound: the run has no such step.
+        """
+        if at is None:
+            return None
+        numbers = [step.number for step in run.steps if step.kind == "action"]
+        if at not in numbers:
+            raise NotFound(f"run {run.id[:8]} has no step {at!r}: it has {len(numbers)}.")
+        for session, of in self._lineage(run):
+            found = self.store.rows("step_inserted_after", {"session": session, "run": of, "number": at})
+            if found[0]["next"] is not None:
+                return int(found[0]["next"]) - 1
+        return None
+
+    def _lineage(self, run: Run) -> Iterator[tuple[str, str]]:
+        yield run.session, run.id
+        if run.fork_of is not None:
+            yield from self._lineage(self.run(run.fork_of))
+
+    def end_of(self, run: Run, until: int | None) -> tuple[SessionRow, RunRow, int]:
+        """What a fork is made from: a run's session and row, and the last event up to `until`."""
+        session = self._session_row(run.session)
+        row = self._sealed("run", self.store.rows("run_row", {"id": run.id})[0])
+        del row["hash"]
+        return session, cast(RunRow, row), max((event["id"] for event in self._events(session, until)), default=0)
+
+    def step_events(self, step: int) -> list[Row]:
+        """Everything that happened to a step."""
+        return [self._sealed("event", event) for event in self.store.rows("step_events", {"step": step})]
+
+    def step_of(self, event: Row) -> Any:
+        """The step that an event wrote."""
+        return self._step(event)
+
+    def session_row(self, step: int) -> SessionRow:
+        """The session a step belongs to."""
+        return self._session_row(self.store.rows("step_session", {"step": step})[0]["id"])
+
+    def _run_steps(self, row: Row) -> list[Step]:
+        own = self._steps(self.store.rows("run_steps", {"run": row["id"]}))
+        if row["fork_of"] is None:
+            return own
+        fold = Fold()
+        for event in self._events(self._session_row(row["session"])):
+            fold.apply(event)
+        inherited = [step for step in fold.listed if step not in {each.id for each in own}]
+        return [self.step(step) for step in inherited] + own
 
     def _entry(self, row: Row) -> Entry:
         step = self._step({"record": row["record"], "prompt": row["prompt"]})
@@ -395,7 +464,7 @@ class Journal:
 
     def number(self, messages: Sequence[Any]) -> int | None:
         """The number of a prompt that is stored here, if this is one."""
-        return messages._number if isinstance(messages, StoredMessages) and messages._journal is self else None
+        return messages.number if isinstance(messages, StoredMessages) and messages.of is self else None
 
     def stored(self, prompt: int, size: int) -> StoredMessages:
         """What a model was sent, left on disk until it is looked at."""
@@ -414,83 +483,3 @@ class Loaded:
     done: int
     past: list[PastCode]
     kept: dict[str, Any] | None
-
-
-class Fold:
-    """Events, applied in order, give a session's list and the latest revision of each step."""
-
-    def __init__(self) -> None:
-        self.listed: list[int] = []
-        self.latest: dict[int, Row] = {}
-        self.revisions: dict[int, int] = {}
-        self.system: int | None = None
-        self.count = 0
-
-    def is_new_step(self, event: Row) -> bool:
-        """Whether an event, applied just now, put a step on the list for the first time."""
-        return event["act"] == "insert" and event["record"] is not None and event["place"] is not None
-
-    def apply(self, event: Row) -> None:
-        """Takes one more event into account."""
-        step, place = event["step"], event["place"]
-        self.count += 1
-        if event["act"] == "remove":
-            del self.listed[place : place + 1]
-        elif event["act"] == "insert" and place is not None:
-            self.listed.insert(place, step)
-        elif event["act"] == "insert":
-            self.system = step
-        if event["record"] is not None:
-            self.revisions[step] = self.revisions.get(step, -1) + 1
-            self.latest[step] = event
-
-
-class StoredMessages(Sequence[Any]):
-    """The messages a model was sent, read from the store whenever they are looked at.
-
-    Stands in for the list on a recorded step, so that a long run holds its conversation in RAM once, not once per
-    step. Equal to the list it replaces; copies and pickles become that list.
-    """
-
-    __slots__ = ("_journal", "_number", "_size")
-
-    def __init__(self, journal: Journal, number: int, size: int) -> None:
-        self._journal = journal
-        self._number = number
-        self._size = size
-
-    def __len__(self) -> int:
-        return self._size
-
-    @overload
-    def __getitem__(self, index: int) -> Any: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Any]: ...
-    def __getitem__(self, index: int | slice) -> Any:
-        return self.copy()[index]
-
-    def __iter__(self) -> Any:
-        return iter(self.copy())
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, StoredMessages) and (self._journal, self._number) == (other._journal, other._number):
-            return True
-        return isinstance(other, (list, StoredMessages)) and len(other) == len(self) and self.copy() == list(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __add__(self, other: list[Any]) -> list[Any]:
-        return self.copy() + list(other)
-
-    def __radd__(self, other: list[Any]) -> list[Any]:
-        return list(other) + self.copy()
-
-    def __reduce__(self) -> tuple[type[list[Any]], tuple[list[Any]]]:
-        return list, (self.copy(),)
-
-    def __repr__(self) -> str:
-        return repr(self.copy())
-
-    def copy(self) -> list[Any]:
-        """The messages as an ordinary list."""
-        return self._journal.messages(self._number)

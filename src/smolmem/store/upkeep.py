@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from smolmem.errors import Damaged, StoreError
 from smolmem.record import codec
 from smolmem.store.base import Row
-from smolmem.store.journal import Fold, Journal, seal
+from smolmem.store.fold import Fold
+from smolmem.store.journal import Journal, seal
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -153,13 +154,20 @@ def _check_steps(journal: Journal, report: Report) -> None:
 def _fold(journal: Journal) -> dict[int, tuple[int | None, int, int | None, int | None]]:
     """All events, in order, give each step its place, revision, record and prompt."""
     folds: dict[str, Fold] = {}
+    forks: dict[int, list[Row]] = {}
+    for session in journal.store.rows("sessions", {}):
+        if session["fork_of"] is not None:
+            forks.setdefault(session["fork_at"], []).append(session)
     for event in _pages(journal, "events_after"):
         folds.setdefault(event["session"], Fold()).apply(event)
+        for fork in sorted(forks.get(event["id"], ()), key=lambda fork: fork["began"]):
+            folds.setdefault(fork["id"], Fold()).listed = list(folds.setdefault(fork["fork_of"], Fold()).listed)
     steps: dict[int, tuple[int | None, int, int | None, int | None]] = {}
     for fold in folds.values():
         places = {step: place for place, step in enumerate(fold.listed)}
-        for step, event in fold.latest.items():
-            steps[step] = (places.get(step), fold.revisions[step], event["record"], event["prompt"])
+        for step in fold.inserted:
+            latest = fold.latest[step]
+            steps[step] = (places.get(step), fold.revisions[step], latest["record"], latest["prompt"])
     return steps
 
 

@@ -31,6 +31,8 @@ CREATE TABLE session (
     scope TEXT NOT NULL,
     agent TEXT NOT NULL,
     began REAL NOT NULL,
+    fork_of TEXT REFERENCES session (id), -- it begins as this session was,
+    fork_at INTEGER,                      -- after this event
     hash  BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;
 
@@ -46,6 +48,7 @@ CREATE TABLE run (
     ended         REAL,
     parent        TEXT REFERENCES run (id),
     parent_step   INTEGER,
+    fork_of       TEXT REFERENCES run (id),
     model         TEXT,
     smolagents    TEXT NOT NULL,
     max_steps     INTEGER,

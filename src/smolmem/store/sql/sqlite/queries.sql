@@ -19,15 +19,16 @@ INSERT INTO prompt (parent, keep, size, suffix, hash) VALUES (:parent, :keep, :s
 SELECT * FROM prompt WHERE id = :id;
 
 -- name: add_session
-INSERT INTO session (id, scope, agent, began, hash) VALUES (:id, :scope, :agent, :began, :hash)
+INSERT INTO session (id, scope, agent, began, fork_of, fork_at, hash)
+VALUES (:id, :scope, :agent, :began, :fork_of, :fork_at, :hash)
 ON CONFLICT (id) DO NOTHING;
 
 -- name: put_run
 INSERT INTO run
-    (id, session, scope, agent, agent_type, title, status, began, ended, parent, parent_step, model, smolagents,
+    (id, session, scope, agent, agent_type, title, status, began, ended, parent, parent_step, fork_of, model, smolagents,
      max_steps, steps, errors, input_tokens, output_tokens, answer, failure, writer, hash)
 VALUES
-    (:id, :session, :scope, :agent, :agent_type, :title, :status, :began, :ended, :parent, :parent_step, :model,
+    (:id, :session, :scope, :agent, :agent_type, :title, :status, :began, :ended, :parent, :parent_step, :fork_of, :model,
      :smolagents, :max_steps, :steps, :errors, :input_tokens, :output_tokens, :answer, :failure, :writer, :hash)
 ON CONFLICT (id) DO UPDATE SET
     status = :status, ended = :ended, steps = :steps, errors = :errors, input_tokens = :input_tokens,
@@ -42,6 +43,20 @@ SELECT * FROM event WHERE session = :session ORDER BY id LIMIT -1 OFFSET :skip;
 
 -- name: session_row
 SELECT * FROM session WHERE id = :id;
+
+-- name: step_session
+SELECT session.* FROM session JOIN step ON step.session = session.id WHERE step.id = :step;
+
+-- name: step_events
+SELECT event.* FROM event JOIN step ON step.session = event.session
+WHERE step.id = :step AND event.step = :step ORDER BY event.id;
+
+-- name: step_inserted_after
+SELECT min(event.id) AS next FROM event
+WHERE event.session = :session AND event.act = 'insert' AND event.place IS NOT NULL AND event.id >
+    (SELECT max(inserted.id) FROM event AS inserted JOIN step ON step.id = inserted.step
+     WHERE inserted.session = :session AND inserted.act = 'insert' AND inserted.run = :run
+       AND step.kind = 'action' AND step.number = :number);
 
 -- name: add_step
 INSERT INTO step
@@ -62,7 +77,7 @@ WHERE id = :id;
 UPDATE step SET place = place + :by WHERE session = :session AND place >= :place;
 
 -- name: place_step
-UPDATE step SET place = :place WHERE id = :id;
+UPDATE step SET place = :place WHERE id = :id AND session = :session;
 
 -- name: find_runs
 SELECT * FROM run

@@ -1,0 +1,202 @@
+"""Stored runs come back to life: stepwise, restored, forked, edited, replayed, rerun."""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import Any
+
+import pytest
+from rich.console import Console
+from scripted import answer, calling_agent, calls, code, code_agent
+from smolagents import ActionStep
+from smolagents.memory import PlanningStep
+
+from smolmem import Memory, stepwise
+from smolmem.errors import BadValue, CannotResume, NotFound
+
+
+def done(memory: Memory, *script: Any, **options: Any) -> Any:
+    agent = memory.attach(code_agent(*script, **options))
+    agent.run("Work")
+    memory.detach(agent)
+    return memory.runs()[0]
+
+
+COUNT = [code("n = 1\nprint(n)"), code("n += 1\nprint(n)"), code("n += 1\nprint(n)"), code("final_answer(n)")]
+
+
+def test_stepwise_needs_no_store_and_gives_every_step_once() -> None:
+    agent = code_agent("plan", code("x = 1"), code("1 / 0"), code("final_answer(x)"), planning_interval=9)
+    going = stepwise(agent, "Go")
+    steps = list(going)
+    assert [type(step).__name__ for step in steps] == ["PlanningStep", "ActionStep", "ActionStep", "ActionStep"]
+    assert steps == agent.memory.steps[1:]
+    assert steps[2].error is not None
+    assert going.answer == 1
+
+
+def test_stepwise_shows_the_last_words_of_a_run_that_has_used_up_its_steps() -> None:
+    going = stepwise(code_agent(code("x = 1"), "that is all", max_steps=1), "Go")
+    steps = list(going)
+    assert [step.step_number for step in steps] == [1, 2]
+    assert steps[1].action_output == going.answer == "that is all"
+
+
+def test_stepwise_lets_the_caller_change_the_memory_between_steps(memory: Memory) -> None:
+    agent = code_agent(code("print('secret')"), code("final_answer(1)"))
+    for step in memory.stepwise(agent, "Go"):
+        if step.step_number == 1:
+            step.observations = "[redacted]"
+    assert "secret" not in str(agent.model.prompts[1][-1])
+    assert memory.runs()[0].steps[1].text.endswith("[redacted]")
+
+
+def test_stepwise_stops_and_goes_on_with_another_agent_object(memory: Memory) -> None:
+    going = memory.stepwise(code_agent(*COUNT), "Count")
+    assert next(going).step_number == 1
+    assert next(going).step_number == 2
+    going.close()
+    assert memory.runs()[0].status == "interrupted"
+    later = memory.stepwise(code_agent(*COUNT[2:]))
+    assert [step.step_number for step in later] == [3, 4]
+    assert later.answer == 3
+    assert memory.runs()[0].answer == 3
+
+
+def test_restore_brings_steps_and_variables_into_another_agent(memory: Memory) -> None:
+    run = done(memory, *COUNT)
+    agent = code_agent(code("final_answer(n * 100)"), name="other", description="d")
+    assert "running the recorded code again" in str(memory.restore(agent, run.id, at=2))
+    assert [step.step_number for step in agent.memory.steps[1:]] == [1, 2]
+    assert agent.run("Go on", reset=False) == 200
+    assert "print(n)" in str(agent.model.prompts[0])
+
+
+def test_restore_into_another_kind_of_agent_says_what_it_lacks(memory: Memory) -> None:
+    run = done(memory, *COUNT)
+    agent = calling_agent(answer("ok"))
+    restored = memory.restore(agent, run.id)
+    assert (restored.missing, "no interpreter" in restored.by) == (["n"], True)
+    assert agent.run("Go on", reset=False) == "ok"
+    assert "print(n)" in str(agent.model.prompts[0])
+
+
+def test_a_fork_shares_the_past_and_goes_its_own_way(memory: Memory) -> None:
+    run = done(memory, *COUNT)
+    before = memory.stats()
+    fork = memory.fork(run.id, at=2)
+    after = memory.stats()
+    assert (after.contents, after.steps, after.events) == (before.contents, before.steps, before.events)
+    assert (fork.fork_of, fork.status, fork.title) == (run.id, "interrupted", "Work")
+    assert [step.number for step in fork.steps] == [None, 1, 2]
+    agent = code_agent(code("n = n * 50\nprint(n)"), code("final_answer(n)"))
+    assert memory.resume(agent, fork.id) == 100
+    fork = memory.run(fork.id)
+    assert [step.number for step in fork.steps] == [None, 1, 2, 3, 4]
+    assert [step.number for step in memory.run(run.id).steps] == [None, 1, 2, 3, 4]
+    assert memory.run(run.id).answer == 3
+    parted = memory.diff(run.id, fork.id)
+    assert (parted.common, len(parted.left), len(parted.right)) == (3, 2, 2)
+    again = memory.fork(fork.id, at=3)
+    assert memory.resume(code_agent(code("final_answer(n + 1)")), again.id) == 101
+    assert memory.verify()
+
+
+def test_a_fork_of_a_step_that_does_not_exist_is_refused(memory: Memory) -> None:
+    run = done(memory, *COUNT)
+    with pytest.raises(NotFound, match="has no step 9: it has 4"):
+        memory.fork(run.id, at=9)
+
+
+def test_two_runs_of_the_same_doing_do_not_differ(memory: Memory) -> None:
+    first, second = done(memory, *COUNT), done(memory, *COUNT)
+    assert not memory.diff(first.id, second.id)
+
+
+def test_an_edit_is_a_revision_and_the_original_stays(memory: Memory) -> None:
+    run = done(memory, *COUNT)
+    step = run.steps[1]
+    sent = step.to_smolagents().model_input_messages
+    edited = memory.edit(step, observations="Execution logs:\n1 (checked)\nLast output from code snippet:\nNone")
+    assert edited.revision == 1
+    assert edited.to_smolagents().model_input_messages == sent
+    memory.edit(step.id, error=None)
+    versions = [revision.to_smolagents().observations for revision in memory.history(step)]
+    assert ["checked" in version for version in versions] == [False, True]
+    assert "checked" in memory.run(run.id).steps[1].text
+    with pytest.raises(BadValue, match="has no colour; it has step_number"):
+        memory.edit(step, colour="red")
+    assert memory.verify()
+
+
+def test_a_living_run_is_not_edited_behind_its_back(memory: Memory) -> None:
+    going = memory.stepwise(code_agent(*COUNT), "Count")
+    next(going)
+    with pytest.raises(CannotResume, match="is going on"):
+        memory.edit(memory.runs()[0].steps[1], observations="no")
+    going.close()
+
+
+@pytest.mark.promise("D11")
+def test_replay_prints_the_whole_story_and_runs_nothing(memory: Memory) -> None:
+    agent = memory.attach(
+        code_agent(
+            "the plan", code("print('\\x1b[31mred')"), code("1 / 0"), code("final_answer('end')"), planning_interval=9
+        )
+    )
+    agent.run("Tell a story")
+    memory.replay(memory.runs()[0].id, console=Console(file=io.StringIO()))  # loads what printing needs
+    out = io.StringIO()
+    heard: list[str] = []
+    listening = True
+    sys.addaudithook(lambda event, _: heard.append(event) if listening else None)
+    memory.replay(memory.runs()[0].id[:8], detailed=True, prices=(1.0, 2.0), console=Console(file=out, width=100))
+    listening = False
+    story = out.getvalue()
+    for told in (
+        "Tell a story",
+        "the plan",
+        "1 / 0",
+        "ZeroDivisionError",
+        "final_answer",
+        "answer: end",
+        "Sent to the model",
+        "10 tokens in",
+    ):
+        assert told in story
+    assert "\x1b[31m" not in story
+    assert not [event for event in heard if event in ("exec", "os.system", "subprocess.Popen", "socket.connect")]
+
+
+def test_rerun_with_the_same_answers_goes_the_same_way_and_calls_no_tool(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = [calls(("weather", {"city": "Oslo"})), calls(("weather", {"city": "nowhere"})), answer("mild")]
+    memory.attach(calling_agent(*script)).run("Weather?")
+    run = memory.runs()[0]
+    agent = calling_agent(*script)
+    monkeypatch.setattr(agent.tools["weather"], "forward", lambda city: pytest.fail("the tool was called"))
+    again = memory.rerun(agent, run.id)
+    assert again
+    assert again.answer == "mild"
+
+
+def test_rerun_names_the_first_step_that_goes_another_way(memory: Memory) -> None:
+    memory.attach(calling_agent(calls(("weather", {"city": "Oslo"})), answer("mild"))).run("Weather?")
+    run = memory.runs()[0]
+    other = memory.rerun(
+        calling_agent(calls(("weather", {"city": "Oslo"})), calls(("weather", {"city": "Rome"}))), run.id
+    )
+    assert (bool(other), other.diverged) == (False, 2)
+    assert "Rome" in other.reason
+    changed = memory.rerun(calling_agent(calls(("weather", {"city": "Oslo"})), answer("cold")), run.id)
+    assert (changed.diverged, "tool calls" in changed.reason) == (2, True)
+    code_run = done(memory, *COUNT)
+    same = memory.rerun(code_agent(*COUNT), code_run.id)
+    assert (bool(same), same.answer) == (True, 3)
+
+
+def test_every_step_class_is_handed_over_as_itself(memory: Memory) -> None:
+    agent = code_agent("plan", code("final_answer(1)"), planning_interval=1)
+    assert [isinstance(step, (ActionStep, PlanningStep)) for step in memory.stepwise(agent, "Go")] == [True, True]
