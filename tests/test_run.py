@@ -130,6 +130,17 @@ def test_an_edit_is_a_revision_and_the_original_stays(memory: Memory) -> None:
     assert memory.verify()
 
 
+def test_a_run_can_be_seen_as_of_any_event(memory: Memory) -> None:
+    run = done(memory, *COUNT)
+    memory.edit(run.steps[1], observations="edited")
+    events = memory.events(run.id)
+    assert [event.act for event in events] == ["insert"] * 6 + ["revise"]
+    lengths = [len(memory.as_of(run.id, event.id)) for event in events]
+    assert lengths == [0, 1, 2, 3, 4, 5, 5]
+    assert memory.as_of(run.id, events[-1].id)[1].observations == "edited"
+    assert memory.as_of(run.id, events[-2].id)[1].observations != "edited"
+
+
 def test_a_living_run_is_not_edited_behind_its_back(memory: Memory) -> None:
     going = memory.stepwise(code_agent(*COUNT), "Count")
     next(going)

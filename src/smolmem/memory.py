@@ -14,7 +14,7 @@ from smolagents import MultiStepAgent
 from smolmem.errors import BadValue, NotFound
 from smolmem.record import steplist
 from smolmem.record.recorder import Failures, Recorder
-from smolmem.record.values import STATUSES, Run, Step
+from smolmem.record.values import STATUSES, Event, Run, Step
 from smolmem.run.fork import Diff, Revision, diff, edit, fork, history, restore
 from smolmem.run.interpreter import Restored
 from smolmem.run.replay import Prices, Rerun, replay, rerun
@@ -258,6 +258,17 @@ class Memory:
             NotFound: no run's id begins so, or several do.
         """
         return self._journal.run(id)
+
+    def events(self, run: str) -> list[Event]:
+        """What happened to the agent's list while a run went on, in order."""
+        return self._journal.events(self.run(run))
+
+    def as_of(self, run: str, event: int) -> list[Any]:
+        """The agent's list as it was after an event, as live smolagents steps."""
+        chosen = self.run(run)
+        loaded = self._journal.session(chosen.session, chosen.id, until=event).session
+        loaded.close()
+        return [entry.step for entry in loaded.entries]
 
     def steps(
         self,

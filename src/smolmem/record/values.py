@@ -173,6 +173,17 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class Event:
+    """Something that happened to a list of steps: one was inserted, removed or revised."""
+
+    id: int
+    at: datetime
+    act: Act
+    step: int
+    place: int | None
+
+
+@dataclass(frozen=True)
 class Step:
     """One recorded step, as it stands now."""
 

@@ -21,6 +21,7 @@ from smolmem.record.values import (
     Batch,
     CallRow,
     Change,
+    Event,
     Failure,
     PastCall,
     PastCode,
@@ -49,6 +50,10 @@ def seal(table: str, row: Mapping[str, Any]) -> bytes:
     except (TypeError, ValueError):  # bytes or NaN where we write neither: a damaged row, which fits no hash
         return b""
     return hashlib.blake2b(text, digest_size=16).digest()
+
+
+def _count(value: Any) -> int | None:
+    return value if type(value) is int and abs(value) < 1 << 62 else None
 
 
 class Journal:
@@ -403,14 +408,12 @@ class Journal:
         """
         if at is None:
             return None
-        numbers = [step.number for step in run.steps if step.kind == "action"]
-        if at not in numbers:
-            raise NotFound(f"run {run.id[:8]} has no step {at!r}: it has {len(numbers)}.")
         for session, of in self._lineage(run):
-            found = self.store.rows("step_inserted_after", {"session": session, "run": of, "number": at})
-            if found[0]["next"] is not None:
-                return int(found[0]["next"]) - 1
-        return None
+            step = self.store.rows("numbered_step", {"run": of, "number": _count(at)})[0]["step"]
+            if step is not None:
+                found = self.store.rows("inserted_after", {"session": session, "step": step})[0]["next"]
+                return None if found is None else int(found) - 1
+        raise NotFound(f"run {run.id[:8]} has no step {at!r}: it has {run.step_count}.")
 
     def _lineage(self, run: Run) -> Iterator[tuple[str, str]]:
         yield run.session, run.id
@@ -422,7 +425,14 @@ class Journal:
         session = self._session_row(run.session)
         row = self._sealed("run", self.store.rows("run_row", {"id": run.id})[0])
         del row["hash"]
-        return session, cast(RunRow, row), max((event["id"] for event in self._events(session, until)), default=0)
+        last = self.store.rows("last_event", {"session": run.session, "until": until})[0]["last"]
+        return session, cast(RunRow, row), last if last is not None else min(session["fork_at"] or 0, until or 1 << 62)
+
+    def events(self, run: Run) -> list[Event]:
+        """What happened to the list while a run went on, in order."""
+        rows = self.store.rows("session_events", {"session": run.session, "skip": 0})
+        mine = [self._sealed("event", row) for row in rows if row["run"] == run.id]
+        return [Event(row["id"], when(row["at"]), row["act"], row["step"], row["place"]) for row in mine]
 
     def step_events(self, step: int) -> list[Row]:
         """Everything that happened to a step."""

@@ -51,12 +51,16 @@ SELECT session.* FROM session JOIN step ON step.session = session.id WHERE step.
 SELECT event.* FROM event JOIN step ON step.session = event.session
 WHERE step.id = :step AND event.step = :step ORDER BY event.id;
 
--- name: step_inserted_after
-SELECT min(event.id) AS next FROM event
-WHERE event.session = :session AND event.act = 'insert' AND event.place IS NOT NULL AND event.id >
-    (SELECT max(inserted.id) FROM event AS inserted JOIN step ON step.id = inserted.step
-     WHERE inserted.session = :session AND inserted.act = 'insert' AND inserted.run = :run
-       AND step.kind = 'action' AND step.number = :number);
+-- name: numbered_step
+SELECT max(id) AS step FROM step WHERE run = :run AND kind = 'action' AND number = :number AND place IS NOT NULL;
+
+-- name: last_event
+SELECT max(id) AS last FROM event WHERE session = :session AND (:until IS NULL OR id <= :until);
+
+-- name: inserted_after
+SELECT min(id) AS next FROM event
+WHERE session = :session AND act = 'insert' AND place IS NOT NULL
+  AND id > (SELECT min(id) FROM event WHERE session = :session AND step = :step);
 
 -- name: add_step
 INSERT INTO step
