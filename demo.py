@@ -1,4 +1,4 @@
-"""The main job, in a terminal: an agent works, its process is killed, and nothing that it did is lost.
+"""The main job, in a terminal: an agent works, is killed in the middle of a tool call, and goes on where it was.
 
 Without a model server a scripted model plays the agent's part, so that the demo runs anywhere. With
 `--llm-url http://localhost:11434/v1 --model llama3.2` (Ollama, or anything that speaks OpenAI's protocol) a real one
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from smolagents.models import ChatMessage, MessageRole
 from smolagents.monitoring import TokenUsage
 
 from smolmem import Memory
+from smolmem.errors import UnknownOutcome
 from smolmem.record.show import inert
 
 TASK = "Go through the shop's log, find out what breaks the checkout, and say how to mend it."
@@ -38,6 +40,10 @@ LOG = [
 console = Console()
 
 
+calls = Path("calls")
+"""Where the tool notes each call, outside of all memory: the proof of how often it really happened."""
+
+
 @tool
 def read_log(line: int) -> str:
     """Reads one line of the shop's log, and takes its time.
@@ -45,8 +51,16 @@ def read_log(line: int) -> str:
     Args:
         line: the number of the line, from 0.
     """
-    time.sleep(0.3)
+    note(f"begin {line}")
+    time.sleep(0.4)
+    note(f"end {line}")
     return LOG[line] if 0 <= line < len(LOG) else "(end of the log)"
+
+
+def note(text: str) -> None:
+    """Adds a line to the file of calls."""
+    with calls.open("a", encoding="utf-8") as file:
+        file.write(f"{text}\n")
 
 
 class ScriptedModel(Model):
@@ -68,15 +82,14 @@ class ScriptedModel(Model):
         return ChatMessage(MessageRole.ASSISTANT, said, token_usage=TokenUsage(len(str(messages)) // 4, len(said) // 4))
 
 
-def make_agent(options: argparse.Namespace) -> CodeAgent:
+def make_agent(options: argparse.Namespace, *, quiet: bool = False) -> CodeAgent:
     """The agent of this story."""
     if options.llm_url:
         model: Model = OpenAIServerModel(options.model, api_base=options.llm_url, api_key=options.api_key)
     else:
         model = ScriptedModel()
-    return CodeAgent(
-        tools=[read_log], model=model, name="shop_doctor", description="finds out what is wrong", max_steps=12
-    )
+    about = {"name": "shop_doctor", "description": "finds out what is wrong"}
+    return CodeAgent(tools=[read_log], model=model, max_steps=12, verbosity_level=0 if quiet else 1, **about)
 
 
 def work(options: argparse.Namespace) -> None:
@@ -87,50 +100,82 @@ def work(options: argparse.Namespace) -> None:
 
 
 def tell(options: argparse.Namespace) -> None:
-    """The story: start the worker, kill it in the middle, look at what is left."""
-    console.print(Rule("1  An agent works on a task", style="cyan"))
+    """The story."""
+    chapter("1  An agent works on a task", "cyan")
     who = f"{options.model} at {options.llm_url}" if options.llm_url else "a scripted model; no LLM is needed"
     console.print(f"[dim]Model: {who}. Memory: {options.db}[/]\n")
     worker = subprocess.Popen([sys.executable, __file__, "--work", *sys.argv[1:], "--db", str(options.db)])
-    seen = wait_for_steps(options.db, worker, wanted=3)
+    wait_for_call(worker, wanted=4)
     worker.send_signal(signal.SIGKILL)
     worker.wait()
-    console.print()
-    console.print(Rule(f"2  kill -9, after {seen} steps", style="red"))
-    console.print(f"The process [bold]{worker.pid}[/] is gone. It had no chance to save anything.\n")
-    console.print(Rule("3  Another process opens the file", style="green"))
-    look(options.db)
-
-
-def wait_for_steps(db: Path, worker: subprocess.Popen[bytes], wanted: int) -> int:
-    """Watches the other process's run from here until it has taken so many steps."""
-    with Memory(db) as memory:
-        while True:
-            runs = memory.runs(limit=1)
-            if runs and runs[0].step_count >= wanted:
-                return runs[0].step_count
-            if worker.poll() is not None:
-                raise SystemExit("The agent ended before it could be killed; its output above says why.")
-            time.sleep(0.02)
-
-
-def look(db: Path) -> None:
-    """What a second process finds."""
-    with Memory(db) as memory:
-        (run,) = memory.runs(limit=1)
+    chapter("2  kill -9, in the middle of a tool call", "red")
+    console.print(f"The process [bold]{worker.pid}[/] is gone. It had no chance to save anything.")
+    with Memory(options.db) as memory:
+        chapter("3  Another process opens the file", "green")
+        (run,) = memory.runs()
         console.print(run)
-        last = run.steps[-1].to_smolagents()
-        saw = inert((last.observations or str(last.error)).removeprefix("Execution logs:\n").split("\n")[0])
-        console.print(Text("The last step, as a live smolagents object:", style="dim"))
-        console.print(Text(f"  {type(last).__name__} {last.step_number}: {saw}"))
-        console.print(Text(f"  the model had been sent {len(last.model_input_messages)} messages for it\n"))
+        go_on(memory, options)
+        branch(memory, options, run.id)
+        chapter("6  The whole story, from the record; nothing is run", "cyan")
+        memory.replay(run.id, console=console)
         console.print(memory.verify())
-        look = f"from smolmem import Memory; print(Memory('{db}').runs())"
-        console.print(Text.assemble("\nLook for yourself: ", (f'.venv/bin/python -c "{look}"', "bold")), soft_wrap=True)
+    look = f"from smolmem import Memory; print(Memory('{options.db}').runs())"
+    console.print(Text.assemble("\nLook for yourself: ", (f'.venv/bin/python -c "{look}"', "bold")), soft_wrap=True)
+
+
+def go_on(memory: Memory, options: argparse.Namespace) -> None:
+    """The run is resumed."""
+    chapter("4  The run goes on where it was cut", "green")
+    agent = make_agent(options)
+    try:
+        answer = memory.resume(agent)
+    except UnknownOutcome as unknown:
+        console.print(Text(f"UnknownOutcome: {unknown}\n", style="yellow"))
+        console.print("Reading a log twice does no harm, so: [bold]memory.resume(agent, unknown='rerun')[/]\n")
+        answer = memory.resume(agent, unknown="rerun")
+    console.print(Text(f"\nAnswer: {inert(str(answer))}", style="bold green"))
+    began, ended = (Counter(line.split()[1] for line in noted(word)) for word in ("begin", "end"))
+    told = ", ".join(f"line {line}: {times}×" for line, times in sorted(began.items()))
+    console.print(f"What the tool itself counted: {told}.")
+    console.print(f"Calls that had ended were not made again: {max(ended.values()) == 1}.")
+
+
+def branch(memory: Memory, options: argparse.Namespace, run: str) -> None:
+    """The run is forked."""
+    chapter("5  A second way, from step 2 on; the past is shared, not copied", "magenta")
+    fork = memory.fork(run, at=2)
+    console.print(f"[bold]{fork}[/]")
+    answer = memory.resume(make_agent(options, quiet=True), fork.id)
+    console.print(Text(f"Its answer: {inert(str(answer))}"))
+    parted = memory.diff(run, fork.id)
+    where = f"they part after {parted.common} steps" if parted else f"it went the same way, {parted.common} steps"
+    console.print(f"Compared with the first run, {where}.")
+
+
+def chapter(title: str, colour: str) -> None:
+    """A headline."""
+    console.print()
+    console.print(Rule(title, style=colour))
+
+
+def noted(word: str) -> list[str]:
+    """The calls that the tool has noted."""
+    lines = calls.read_text(encoding="utf-8").splitlines() if calls.exists() else []
+    return [line for line in lines if line.startswith(word)]
+
+
+def wait_for_call(worker: subprocess.Popen[bytes], wanted: int) -> None:
+    """Watches the tool's notes until the other process is inside its n-th call."""
+    while len(noted("begin")) < wanted:
+        if worker.poll() is not None:
+            raise SystemExit("The agent ended before it could be killed; its output above says why.")
+        time.sleep(0.02)
+    time.sleep(0.1)
 
 
 def main() -> None:
     """Reads the command line."""
+    global calls
     reader = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     reader.add_argument("--llm-url", help="an OpenAI-compatible server, for instance http://localhost:11434/v1")
     reader.add_argument("--model", default="llama3.2", help="the model's name there (default: %(default)s)")
@@ -138,10 +183,11 @@ def main() -> None:
     reader.add_argument("--db", type=Path, help="where to keep the memory (default: a new temporary file)")
     reader.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     options = reader.parse_args()
+    options.db = options.db or Path(tempfile.mkdtemp(prefix="smolmem-")) / "agent.db"
+    calls = options.db.with_suffix(".calls")
     if options.work:
         work(options)
         return
-    options.db = options.db or Path(tempfile.mkdtemp(prefix="smolmem-")) / "agent.db"
     tell(options)
 
 

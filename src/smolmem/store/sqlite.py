@@ -5,7 +5,7 @@ corrupts a file that several programs write, and that is exactly what an agent, 
 
 What must stay true:
 - A file that is not ours, or newer than us, stays byte for byte as it was: its header is read before SQLite opens it.
-- WAL with `synchronous=FULL`: a step whose write returned survives `kill -9` and a power cut, at one sync each.
+- WAL with `synchronous=FULL`: a step whose write returned survives `kill -9` and a power cut; one write is one sync.
 - `BEGIN IMMEDIATE` only. A transaction that starts by reading and then writes fails under load, whatever the timeout.
 - A file is data: no trigger, no view, no schema that our own scripts do not make.
 """
