@@ -144,7 +144,9 @@ def go_on(name: str, tables: list[Any]) -> None:
         try:
             result = memory.resume(agent)
         except UnknownOutcome:
-            (folder / "unknown").touch()
+            runs = memory.runs()
+            cut = [call for run in runs for call in memory._journal.calls(run.id, 0) if not call.ended]
+            (folder / "unknown").write_text(str(sum(call.name == "pay" for call in cut)))
             result = memory.resume(agent, unknown="rerun")
         except NotFound:
             done = memory.runs(agent="worker")
@@ -174,11 +176,10 @@ def main(name: str) -> dict[str, Any]:
             outcome[f"failed at {die_at}"] += 1
             continue
         again = Counter((folder / "paid").read_text().split()) - Counter(paid)
-        unknown = (folder / "unknown").exists()
-        outcome["unknown"] += unknown
+        unknown = int((folder / "unknown").read_text()) if (folder / "unknown").exists() else 0
+        outcome["unknown"] += bool(unknown)
         outcome["wrong answer"] += (folder / "answer").read_text() != expected
-        if again and not (unknown and sum(again.values()) == 1):
-            outcome[f"doubled at {die_at}: {dict(again)} {unknown}"] += 1
+        outcome["doubled"] += sum(again.values()) > unknown
         outcome["lost"] += bool(Counter(paid) - Counter((folder / "paid").read_text().split()))
         outcome["resumed"] += 1
     return dict(outcome)

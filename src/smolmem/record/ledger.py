@@ -18,11 +18,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from smolmem.record import codec
 from smolmem.record.codec import Encoded
 from smolmem.record.values import CallRow, PastCall
+
+T = TypeVar("T")
 
 
 class CallSink(Protocol):
@@ -76,8 +78,8 @@ class Ledger:
 
     def generate(self, original: Callable[..., Any], messages: Sequence[Any], args: Any, kwargs: Any) -> Any:
         """The model's answer: the recorded one, or a new one that is written down before it is used."""
-        asked = _question(messages)
-        past = self._take("model", "", asked.key)
+        asked = self._encoded(_question(messages))
+        past = self._take("model", "", asked)
         if past is not None:
             return past.outcome()
         began = time.time()
@@ -88,8 +90,8 @@ class Ledger:
 
     def stream(self, original: Callable[..., Any], messages: Sequence[Any], args: Any, kwargs: Any) -> Iterator[Any]:
         """The same for an answer that comes in pieces."""
-        asked = _question(messages)
-        past = self._take("model", "", asked.key)
+        asked = self._encoded(_question(messages))
+        past = self._take("model", "", asked)
         if past is not None:
             yield from past.outcome()
             return
@@ -104,20 +106,19 @@ class Ledger:
             yield piece
         self._answered(asked, began, pieces)
 
-    def _answered(self, asked: Encoded, began: float, answer: Any) -> None:
-        row = self._row("model", "", began)
-        if row is not None:
-            self._try(lambda: self._sink.begin_call({**row, "ended": time.time()}, asked, codec.encode(answer)))
+    def _answered(self, asked: Encoded | None, began: float, answer: Any) -> None:
+        row, said = self._row("model", "", began), self._encoded(answer)
+        if row is not None and asked is not None and said is not None:
+            self._try(lambda: self._sink.begin_call({**row, "ended": time.time()}, asked, said))
 
     # --- tools -----------------------------------------------------------------------------------------------------
 
     def tool(self, name: str, arguments: Any, act: Callable[[], Any]) -> Any:
         """A tool's result: the recorded one, or that of `act`, written down before and after."""
-        row = self._row("tool", name, time.time())
-        if row is None:
+        row, given = self._row("tool", name, time.time()), self._encoded(arguments)
+        if row is None or given is None:
             return act()
-        given = codec.encode(arguments)
-        past = self._take("tool", name, given.key)
+        past = self._take("tool", name, given)
         if past is not None and past.ended:
             return _again(past)
         if past is not None and self._skip:
@@ -132,8 +133,9 @@ class Ledger:
         return result
 
     def _end(self, number: int | None, row: CallRow, given: Encoded, outcome: Any) -> None:
-        if number is not None:
-            self._try(lambda: self._sink.end_call(number, {**row, "ended": time.time()}, given, codec.encode(outcome)))
+        came = self._encoded(outcome)
+        if number is not None and came is not None:
+            self._try(lambda: self._sink.end_call(number, {**row, "ended": time.time()}, given, came))
 
     # --- the past --------------------------------------------------------------------------------------------------
 
@@ -152,33 +154,36 @@ class Ledger:
             "failed": 0,
         }
 
-    def _take(self, kind: str, name: str, key: str) -> PastCall | None:
+    def _take(self, kind: str, name: str, asked: Encoded | None) -> PastCall | None:
         """The next recorded call of this kind, once; what was recorded for other turns is past use."""
-        if not self._past:
+        if not self._past or asked is None:
             return None
         here = self._here()
         with self._lock:
             self._past = [past for past in self._past if here is not None and past.turn >= here[1]]
             now = [past for past in self._past if here is not None and past.turn == here[1] and past.kind == kind]
             for past in now:
-                if (past.name, past.key) == (codec.plain(name), key):
+                if (past.name, past.key) == (codec.plain(name), asked.key):
                     self._past.remove(past)
                     return past
             if now and kind == "tool" and self._sequential:
                 raise Diverged(f"it calls {name} now, and called {now[0].name} before")
         return None
 
-    def _try(self, write: Callable[[], int | None]) -> int | None:
+    def _try(self, write: Callable[[], T]) -> T | None:
         try:
             return write()
         except Exception as error:
             self._failed(error)
             return None
 
+    def _encoded(self, value: Any) -> Encoded | None:
+        return self._try(lambda: codec.encode(value))
 
-def _question(messages: Sequence[Any]) -> Encoded:
+
+def _question(messages: Sequence[Any]) -> Any:
     """What is enough to know a prompt again: how long it was and how it ended."""
-    return codec.encode([len(messages), messages[-1] if messages else None])
+    return [len(messages), messages[-1] if messages else None]
 
 
 def _again(past: PastCall) -> Any:
