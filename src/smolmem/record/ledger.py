@@ -12,6 +12,7 @@ pass through the same doors.
 
 from __future__ import annotations
 
+import inspect
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -210,7 +211,7 @@ def watch_model(model: Any) -> Callable[[], None]:
     if _users[id(model)] == 1:
         for name, pass_through in (("generate", Ledger.generate), ("generate_stream", Ledger.stream)):
             if hasattr(model, name):
-                model.__dict__[name] = _watched(getattr(model, name), pass_through)
+                model.__dict__[name] = _Watched(getattr(model, name), pass_through)
 
     def undo() -> None:
         _users[id(model)] -= 1
@@ -222,17 +223,33 @@ def watch_model(model: Any) -> Callable[[], None]:
     return undo
 
 
-def _watched(original: Callable[..., Any], pass_through: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(original)
-    def ask(messages: Any, *args: Any, **kwargs: Any) -> Any:
-        ledger = current.get()
-        return (
-            original(messages, *args, **kwargs)
-            if ledger is None
-            else pass_through(ledger, original, messages, args, kwargs)
-        )
+class _Watched:
+    """A method of a model that passes through a ledger, and in all else is the method itself."""
 
-    return ask
+    __slots__ = ("_original", "_pass_through")
+
+    def __init__(self, original: Callable[..., Any], pass_through: Callable[..., Any]) -> None:
+        object.__setattr__(self, "_original", original)
+        object.__setattr__(self, "_pass_through", pass_through)
+
+    def __call__(self, messages: Any, *args: Any, **kwargs: Any) -> Any:
+        ledger = current.get()
+        if ledger is None:
+            return self._original(messages, *args, **kwargs)
+        return self._pass_through(ledger, self._original, messages, args, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._original, name, value)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self._original)
+
+    def __repr__(self) -> str:
+        return repr(self._original)
 
 
 @contextmanager
