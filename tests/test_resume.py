@@ -249,3 +249,112 @@ def test_a_step_that_goes_another_way_is_said_so_and_the_run_stays(memory: Memor
         (run,) = memory.runs()
         assert (run.status, [step.kind for step in run.steps]) == ("failed", ["task"])
     assert memory.verify()
+
+
+def test_arguments_of_a_run_that_died_before_its_first_step_come_back(memory: Memory) -> None:
+    agent = memory.attach(code_agent(ConnectionError("429")))
+    with pytest.raises(Exception, match="429"):
+        agent.run("Add", False, True, None, {"numbers": [1, 2, 3]}, 7)
+    memory.detach(agent)
+    assert memory.runs()[0].max_steps == 7
+    assert memory.resume(code_agent(code("final_answer(sum(numbers))"))) == 6
+
+
+def test_a_skipped_call_is_not_asked_about_again(memory: Memory) -> None:
+    agent, _ = cut_in_tool(memory, CodeAgent, safe=False)
+    agent.model.script = iter([ConnectionError("429"), code("final_answer('ok')")])
+    with pytest.raises(Exception, match="429"):
+        memory.resume(agent, unknown="skip")
+    assert memory.resume(agent) == "ok"
+
+
+def test_what_no_file_can_hold_is_named_not_faked(memory: Memory) -> None:
+    import threading
+
+    @tool
+    def lock() -> object:
+        """Gives a lock."""
+        return threading.Lock()
+
+    def agent(*script: Any) -> CodeAgent:
+        return CodeAgent(tools=[lock], model=Scripted(*script), verbosity_level=-1)
+
+    break_off(memory, agent(code("held = lock()\nn = 1"), ConnectionError("429")))
+    again = agent(code("final_answer(n)"))
+    assert memory.resume(again) == 1
+    assert "these variables are gone: held" in str(again.model.prompts[0][-1])
+
+
+def test_variables_of_an_earlier_run_of_the_same_agent_come_back(memory: Memory) -> None:
+    agent = memory.attach(code_agent(code("x = 40\nfinal_answer(1)"), code("y = 2"), ConnectionError("429")))
+    agent.run("One")
+    with pytest.raises(Exception, match="429"):
+        agent.run("Two")
+    memory.detach(agent)
+    assert memory.resume(code_agent(code("final_answer(x + y)"))) == 42
+
+
+def helped(main: list[Any], helper: list[Any], tools: list[Any]) -> CodeAgent:
+    child = CodeAgent(tools=tools, model=Scripted(*helper), name="helper", description="d", verbosity_level=-1)
+    return CodeAgent(tools=tools, model=Scripted(*main), managed_agents=[child], verbosity_level=-1)
+
+
+@pytest.mark.promise("D12")
+def test_a_managed_agent_that_is_cut_twice_does_nothing_twice(memory: Memory) -> None:
+    done: list[str] = []
+
+    @tool
+    def note(text: str) -> str:
+        """Notes.
+
+        Args:
+            text: what
+        """
+        done.append(text)
+        return text
+
+    delegate = code("r = helper('go')\nfinal_answer(r)")
+    break_off(memory, helped([code("a = 1"), ConnectionError("429")], [], [note]))
+    agent = helped([delegate], [code("note('one')"), Cut()], [note])
+    with pytest.raises(Cut):
+        memory.resume(agent)
+    memory.detach(agent)
+    again = helped([], [code("final_answer('second')")], [note])
+    assert "second" in memory.resume(again)
+    assert done == ["one"]
+    assert {run.status for run in memory.runs()} == {"finished"}
+
+
+@pytest.mark.promise("D12")
+def test_the_same_task_given_twice_in_one_step_is_two_runs_after_a_cut_too(memory: Memory) -> None:
+    twice = code("p = helper('go')\nq = helper('go')\nprint(p, q)")
+    first = memory.attach(helped([twice], [code("final_answer('first')"), code("x = 1"), Cut()], []))
+    with pytest.raises(Cut):
+        first.run("Twice")
+    memory.detach(first)
+    again = helped(
+        [code("final_answer(helper('go'))")], [code("final_answer('second')"), code("final_answer('third')")], []
+    )
+    assert "third" in memory.resume(again)
+    text = memory.runs(agent="CodeAgent")[0].steps[1].text
+    assert "first" in text
+    assert "second" in text
+    assert len(memory.runs(agent="helper")) == 3
+
+
+def test_models_are_watched_however_many_agents_come_and_go(memory: Memory) -> None:
+    import gc
+
+    for _ in range(20):
+        memory.attach(code_agent(code("final_answer(1)"))).run("Go")
+        gc.collect()
+    answers = [call for run in memory.runs() for call in memory._journal.calls(run.id, 0) if call.kind == "model"]
+    assert len(answers) == 20
+
+
+def test_a_model_method_of_ones_own_is_given_back(memory: Memory) -> None:
+    agent = code_agent()
+    agent.model.generate = own = lambda messages, **_: Scripted(code("final_answer(5)")).generate(messages)
+    assert memory.attach(agent).run("Go") == 5
+    memory.detach(agent)
+    assert agent.model.generate is own

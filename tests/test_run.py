@@ -211,3 +211,51 @@ def test_rerun_names_the_first_step_that_goes_another_way(memory: Memory) -> Non
 def test_every_step_class_is_handed_over_as_itself(memory: Memory) -> None:
     agent = code_agent("plan", code("final_answer(1)"), planning_interval=1)
     assert [isinstance(step, (ActionStep, PlanningStep)) for step in memory.stepwise(agent, "Go")] == [True, True]
+
+
+def test_a_fork_of_a_fork_may_go_back_before_the_first(memory: Memory) -> None:
+    run = done(memory, *COUNT)
+    fork = memory.fork(run.id, at=3)
+    assert [step.number for step in memory.fork(fork.id, at=1).steps] == [None, 1]
+    memory.resume(code_agent(code("final_answer(n)")), fork.id)
+    assert [step.number for step in memory.fork(fork.id, at=3).steps] == [None, 1, 2, 3]
+    agent = code_agent(code("final_answer(n)"))
+    memory.restore(agent, fork.id, at=1)
+    assert agent.run("Go on", reset=False) == 1
+
+
+def test_a_run_that_was_cut_inside_a_step_is_not_forked_at_its_end(memory: Memory) -> None:
+    agent = calling_agent(calls(("weather", {"city": "Oslo"}), ("weather", {"city": "Rome"})))
+    going = memory.stepwise(agent, "Go")
+    agent.step_callbacks.register(ActionStep, lambda step: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        next(going)
+    with pytest.raises(CannotResume, match="was cut inside a step that had called tools"):
+        memory.fork(memory.runs()[0].id)
+
+
+def test_rerun_refuses_an_attached_agent_and_knows_the_arguments_of_the_run(memory: Memory) -> None:
+    agent = memory.attach(code_agent(code("final_answer(sum(numbers))")))
+    assert agent.run("Add", additional_args={"numbers": [1, 2]}) == 3
+    run = memory.runs()[0].id
+    with pytest.raises(BadValue, match="not attached"):
+        memory.rerun(agent, run)
+    again = memory.rerun(code_agent(code("final_answer(sum(numbers))")), run)
+    assert (bool(again), again.answer) == (True, 3)
+
+
+def test_a_stream_that_nobody_begins_can_still_be_resumed(memory: Memory) -> None:
+    memory.stepwise(code_agent(*COUNT), "Count").close()
+    assert memory.runs()[0].status == "interrupted"
+    memory.stepwise(code_agent(*COUNT)).close()
+    assert memory.resume(code_agent(*COUNT)) == 3
+
+
+def test_a_detached_agent_needs_the_file_no_more(memory: Memory) -> None:
+    agent = memory.attach(code_agent(*COUNT, code("final_answer(0)")))
+    agent.run("Count")
+    sent = list(agent.model.prompts)
+    memory.close()
+    assert [step.model_input_messages for step in agent.memory.steps[1:]] == sent
+    assert len(agent.memory.get_full_steps()) == 5
+    assert agent.run("More", reset=False, return_full_result=True).output == 0

@@ -164,6 +164,7 @@ class Memory:
 
         Raises:
             NotFound: there is no such run or step.
+            CannotResume: the run was cut inside a step, and no step to fork from is given.
         """
         return fork(self._journal, self.run(run), at)
 
@@ -201,7 +202,13 @@ class Memory:
         No tool is called. The result is true if everything went the same way, and tells the first step that did
         not: `assert memory.rerun(agent, run)` is a test.
         """
+        if self._recorder(agent) is not None:
+            raise BadValue("rerun() takes an agent that is not attached: make a new one, or detach it first.")
         chosen = self.run(run)
+        task = next(step for step in chosen.steps if step.kind == "task")
+        began = self._journal.step_events(task.id)[0]["id"]
+        loaded = self._journal.session(chosen.session, chosen.id, until=began)
+        agent.state.update((loaded.kept or {}).get("state", {}))
         return rerun(agent, chosen, self._journal.calls(chosen.id, 0))
 
     def _unfinished(self, recorder: Recorder) -> Run:

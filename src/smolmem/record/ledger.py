@@ -168,7 +168,7 @@ class Ledger:
                     self._past.remove(past)
                     return past
             if now and kind == "tool" and self._sequential:
-                raise Diverged(f"it calls {name} now, and called {now[0].name} before")
+                raise Diverged(f"it calls {name} now, and called {now[0].name} with {now[0].arguments()!r} before")
         return None
 
     def _try(self, write: Callable[[], T]) -> T | None:
@@ -200,25 +200,27 @@ current: ContextVar[Ledger | None] = ContextVar("smolmem_ledger", default=None)
 """The ledger of the agent that this thread works for: one model may serve many agents."""
 
 
-_users: dict[int, int] = {}  # how many agents ask each watched model, by its id
-
-
 def watch_model(model: Any) -> Callable[[], None]:
     """Makes a model's answers pass through the ledger of whoever asks; returns what undoes it."""
     if not hasattr(model, "__dict__"):
         return lambda: None
-    _users[id(model)] = _users.get(id(model), 0) + 1
-    if _users[id(model)] == 1:
+    own = vars(model)
+    watch = own.setdefault("_smolmem", {"users": 0, "own": {}})
+    watch["users"] += 1
+    if watch["users"] == 1:
         for name, pass_through in (("generate", Ledger.generate), ("generate_stream", Ledger.stream)):
             if hasattr(model, name):
-                model.__dict__[name] = _Watched(getattr(model, name), pass_through)
+                watch["own"][name] = own.get(name)
+                own[name] = _Watched(getattr(model, name), pass_through)
 
     def undo() -> None:
-        _users[id(model)] -= 1
-        if not _users[id(model)]:
-            del _users[id(model)]
-            for name in ("generate", "generate_stream"):
-                model.__dict__.pop(name, None)
+        watch["users"] -= 1
+        if not watch["users"]:
+            own.pop("_smolmem", None)
+            for name, before in watch["own"].items():
+                own.pop(name, None)
+                if before is not None:
+                    own[name] = before
 
     return undo
 

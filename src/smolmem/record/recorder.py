@@ -11,6 +11,7 @@ What must stay true: recording never changes what the agent does. Every way in g
 
 from __future__ import annotations
 
+import inspect
 import logging
 import secrets
 import threading
@@ -70,6 +71,8 @@ class Call:
     task: str
     max_steps: int | None
     run: str | None = None
+    number: int | None = None
+    """The number of the step it is in, where the agent itself does not know it yet."""
 
 
 class Recorder:
@@ -98,7 +101,7 @@ class Recorder:
         self.ledger = ledger.Ledger(sink, self._here, self._failures.count)
         self.quiet = False
         self.next_call: Call | None = None
-        self.going_on: dict[str, Callable[[], Any]] = {}
+        self.going_on: dict[str, list[Callable[[], Any]]] = {}
         self._own = {name: vars(agent).get(name) for name in ("run", "write_memory_to_messages")}
         steplist.listen(agent.memory, self)
         agent.run = self._wrap_run(agent.run)
@@ -109,7 +112,7 @@ class Recorder:
         """Gives the agent back as it was."""
         self._end_by_hand()
         self.flush()
-        self._session.close()
+        self._session.close(fill=True)
         steplist.unlisten(self.agent.memory)
         for undo in self._unwatch:
             undo()
@@ -122,13 +125,16 @@ class Recorder:
     # --- run boundaries --------------------------------------------------------------------------------------------
 
     def _wrap_run(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        takes = inspect.signature(original)
+
         @wraps(original)
         def run(*args: Any, **kwargs: Any) -> Any:
-            task = str(args[0] if args else kwargs.get("task", ""))
-            if task in self.going_on:
-                return self.going_on.pop(task)()
+            given = takes.bind_partial(*args, **kwargs).arguments
+            task = str(given.get("task", ""))
+            if self.going_on.get(task):
+                return self.going_on[task].pop(0)()
             call, self.next_call = self.next_call, None
-            call = call or Call(self, self._caller(), task, kwargs.get("max_steps") or self.agent.max_steps)
+            call = call or Call(self, self._caller(), task, given.get("max_steps") or self.agent.max_steps)
             try:
                 with self.during(call):
                     result = original(*args, **kwargs)
@@ -136,7 +142,9 @@ class Recorder:
                 self._ended(call, error=error)
                 raise
             if isinstance(result, Generator):
-                return self._follow(call, result)
+                following = self._follow(call, result)
+                next(following)  # begun, so that closing it is noticed even if nobody asks for an event
+                return following
             self._ended(call, answer=result.output if isinstance(result, RunResult) else result)
             return result
 
@@ -146,6 +154,7 @@ class Recorder:
         """A streamed run, event by event; ends as the original ends, also when its consumer walks away."""
         answer = None
         try:
+            yield None
             while True:
                 with self.during(call):
                     try:
@@ -191,7 +200,7 @@ class Recorder:
         return None if call is None or call.run is None else (call.run, self._turns.get(call.run, 0))
 
     def _state(self, step: Any) -> Encoded | None:
-        return variables.snapshot(self.agent) if isinstance(step, ActionStep) else None
+        return variables.snapshot(self.agent) if isinstance(step, (TaskStep, ActionStep)) else None
 
     def _caller(self) -> Call | None:
         """The call this one is made from. A code agent runs its tools in a thread that knows nothing of its caller."""
@@ -213,6 +222,16 @@ class Recorder:
                 self._results[call.run, "failure"] = _failure(error)
             self._settle(call.run, self._status(error))
             self._save_all("fields")
+
+    def helpers(self) -> list[Recorder]:
+        """The recorders of the agents that this one manages."""
+        found = (steplist.listener_of(helper.memory) for helper in self.agent.managed_agents.values())
+        return [listener for listener in found if isinstance(listener, Recorder)]
+
+    def abandon(self, run: str) -> None:
+        """A run that was to go on is left as it was."""
+        self._settle(run, "interrupted")
+        self.sync()
 
     def finish(self, call: Call, answer: Any) -> None:
         """A run that was cut after its last step has its answer."""
@@ -273,7 +292,7 @@ class Recorder:
             "began": time.time(),
             "ended": None,
             "parent": None if parent is None else parent.run,
-            "parent_step": None if parent is None else parent.recorder.agent.step_number,
+            "parent_step": None if parent is None else parent.number or parent.recorder.agent.step_number,
             "fork_of": None,
             "model": codec.plain(str(getattr(model, "model_id", None) or type(model).__name__)),
             "smolagents": _SMOLAGENTS,

@@ -257,10 +257,12 @@ class Session:
         self._moment = edits.latest()
         self._count(0)
 
-    def close(self) -> None:
-        """The list is given up: its steps become what they were."""
+    def close(self, *, fill: bool = False) -> None:
+        """The list is given up: its steps become what they were; `fill`: with their model input in RAM again."""
         for entry in self.entries if self.system is None else [self.system, *self.entries]:
             edits.let_go(entry.step)
+            if fill and entry.sent is not None and SENT in vars(entry.step):
+                vars(entry.step)[SENT] = list(vars(entry.step)[SENT])
 
 
 def _common(entries: Sequence[Entry], steps: Sequence[Any]) -> tuple[int, int]:

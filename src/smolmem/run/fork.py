@@ -75,6 +75,8 @@ def restore(recorder: Recorder, journal: Journal, run: Run, at: int | None) -> R
 
 def fork(journal: Journal, run: Run, at: int | None) -> Run:
     """A new run that shares another's past up to a step: two rows, no copies."""
+    if at is None:
+        _refuse_cut(journal, run)
     origin, row, newest = journal.end_of(run, journal.event_at(run, at))
     now = time.time()
     session: SessionRow = {
@@ -100,6 +102,15 @@ def fork(journal: Journal, run: Run, at: int | None) -> Run:
     }
     journal.save(Batch(session, new_session=True, runs=[forked]))
     return journal.run(forked["id"])
+
+
+def _refuse_cut(journal: Journal, run: Run) -> None:
+    loaded = journal.session(run.session, run.id)
+    loaded.session.close()
+    if any(call.kind == "tool" for call in journal.calls(run.id, loaded.done)):
+        raise CannotResume(
+            f"run {run.id[:8]} was cut inside a step that had called tools: resume it, or fork it at a step (at=…)."
+        )
 
 
 def edit(journal: Journal, step: Step, changes: dict[str, Any]) -> Step:

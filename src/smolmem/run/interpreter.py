@@ -70,8 +70,12 @@ def restore(agent: Any, past: Sequence[PastCode], kept: dict[str, Any] | None) -
     except _Differs as why:
         restored = _from_snapshot(agent, executor, past, values, str(why))
     executor.static_tools = tools
-    wanted = [*values.get("variables", {}), *values.get("large", [])]
-    restored.missing = sorted(name for name in wanted if name not in executor.state)
+    wanted = values.get("variables", {})
+    left = {name: value for name, value in _sound(wanted).items() if name not in executor.state}
+    executor.send_variables(left)  # of a run before this one, or of code that is no longer there
+    for name in [name for name, value in executor.state.items() if isinstance(value, Marked)]:
+        del executor.state[name]
+    restored.missing = sorted(name for name in [*wanted, *values.get("large", [])] if name not in executor.state)
     return restored
 
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 from smolagents import ActionStep, CodeAgent
@@ -24,9 +26,9 @@ from smolmem.errors import CannotResume, UnknownOutcome
 from smolmem.record import codec
 from smolmem.record.ledger import Diverged
 from smolmem.record.recorder import Call, Recorder
-from smolmem.record.values import PastCall, PastCode, Run, RunRow
+from smolmem.record.values import PastCall, Run, RunRow
 from smolmem.run import interpreter
-from smolmem.store.journal import Journal
+from smolmem.store.journal import Journal, Loaded
 
 log = logging.getLogger("smolmem")
 
@@ -71,10 +73,12 @@ def resume(
     if done is not None:
         return Resumed(None, _finish(recorder, row, done))
     _drop_failed(agent)
-    _expect_children(agent, journal, run, find, unknown)
     begun = [replace(call, turn=loaded.turns) for call in calls if call.turn >= loaded.done]
+    _expect_children(agent, journal, run, begun, find, unknown)
     recorder.ledger.expect(begun, sequential=isinstance(agent, CodeAgent), skip=unknown == "skip")
-    return Resumed(_go_on(recorder, row, loaded.past, loaded.kept))
+    events = _go_on(recorder, row, loaded, answered=any(call.kind == "model" for call in begun))
+    next(events)  # begun, so that closing it is noticed even if nobody asks for an event
+    return Resumed(events)
 
 
 def _check_agent(agent: Any, run: Run) -> None:
@@ -92,7 +96,9 @@ def _refuse_unknown(agent: Any, journal: Journal, run: Run) -> None:
     for child in journal.find_runs(**_NO_FILTER, parent=run.id):
         if child.agent in agent.managed_agents and child.status != "finished":
             _refuse_unknown(agent.managed_agents[child.agent], journal, child)
-    for call in journal.calls(run.id, 0):
+    loaded = journal.session(run.session, run.id)
+    loaded.session.close()
+    for call in journal.calls(run.id, loaded.done):
         tool = agent.tools.get(call.name)
         if call.ended or call.name in agent.managed_agents or getattr(tool, "safe_to_repeat", False):
             continue
@@ -141,19 +147,25 @@ def _drop_failed(agent: Any) -> None:
         agent.memory.steps.pop()
 
 
-def _expect_children(agent: Any, journal: Journal, run: Run, find: Callable[[Any], Recorder], unknown: Unknown) -> None:
+def _expect_children(
+    agent: Any, journal: Journal, run: Run, begun: list[PastCall], find: Callable[[Any], Recorder], unknown: Unknown
+) -> None:
     """Managed agents that were cut go on, when the step that called them does so again."""
-    for child in journal.find_runs(**_NO_FILTER, parent=run.id):
+    number, ended = _next_number(agent.memory.steps), Counter(call.name for call in begun if call.ended)
+    for child in reversed(journal.find_runs(**_NO_FILTER, parent=run.id)):
         helper = agent.managed_agents.get(child.agent)
-        if helper is None or child.parent_step != _next_number(agent.memory.steps):
+        if helper is None or child.parent_step != number:
+            continue
+        if ended[child.agent]:  # the ledger has the result of this one
+            ended[child.agent] -= 1
             continue
         recorder = find(helper)
-        if child.status == "finished":
-            recorder.going_on[child.task] = lambda child=child: child.answer  # type: ignore[misc]
-        else:
-            recorder.going_on[child.task] = lambda child=child, recorder=recorder: drain(  # type: ignore[misc]
-                resume(recorder, journal, child, find, unknown)
-            )
+        go_on = partial(_child, recorder, journal, child, find, unknown)
+        recorder.going_on.setdefault(child.task, []).append(go_on)
+
+
+def _child(recorder: Recorder, journal: Journal, child: Run, find: Callable[[Any], Recorder], unknown: Unknown) -> Any:
+    return child.answer if child.status == "finished" else drain(resume(recorder, journal, child, find, unknown))
 
 
 _NO_FILTER = dict.fromkeys(("scope", "below", "agent", "status", "since", "until", "text", "session")) | {"limit": 1000}
@@ -179,24 +191,29 @@ def _next_number(steps: list[Any]) -> int:
     return number
 
 
-def _go_on(recorder: Recorder, row: RunRow, past: list[PastCode], kept: dict[str, Any] | None) -> Iterator[Any]:
+def _go_on(recorder: Recorder, row: RunRow, loaded: Loaded, *, answered: bool) -> Iterator[Any]:
     agent = recorder.agent
     task = next(step for step in reversed(agent.memory.steps) if isinstance(step, TaskStep))
     number, most = _next_number(agent.memory.steps), row["max_steps"] or agent.max_steps
+    try:
+        yield None
+    except GeneratorExit:
+        recorder.abandon(row["id"])
+        raise
     if number > most:
         yield from _last_words(recorder, row, task.task, number)
         return
-    with _pretending(agent, number):
-        recorder.next_call = Call(recorder, None, task.task, most, row["id"])
+    call = recorder.next_call = Call(recorder, None, task.task, most, row["id"], number)
+    with _pretending(recorder, number, call):
         recorder.quiet = True
         try:
             events = agent.run(task.task, stream=True, reset=False, images=task.task_images, max_steps=most)
             agent.memory.steps.pop()
         finally:
             recorder.quiet = False
-        restored = interpreter.restore(agent, past, kept)
+        restored = interpreter.restore(agent, loaded.past, loaded.kept)
         log.info("run %s goes on at step %d; %s", row["id"][:8], number, restored)
-        if restored.missing:
+        if restored.missing and not answered:  # an answer that was given is used as it is
             _tell(agent, restored.missing)
         try:
             yield from events
@@ -231,8 +248,9 @@ def _tell(agent: Any, missing: list[str]) -> None:
 
 
 @contextmanager
-def _pretending(agent: Any, number: int) -> Iterator[None]:
+def _pretending(recorder: Recorder, number: int, call: Call) -> Iterator[None]:
     """It begins to count at 1: until its first step is done, it is led to believe what makes the rest right."""
+    agent = recorder.agent
     interval, budget = agent.planning_interval, agent.max_steps
     planned = isinstance(agent.memory.steps[-1], PlanningStep)
     due = interval is not None and (number == 1 or (number - 1) % interval == 0) and not planned
@@ -243,6 +261,9 @@ def _pretending(agent: Any, number: int) -> Iterator[None]:
     def correct(step: Any, agent: Any) -> None:
         if first and first.pop():
             step.step_number = agent.step_number = number
+            call.number = None
+            for helper in recorder.helpers():
+                helper.going_on.clear()
             agent.planning_interval, agent.max_steps = interval, budget
 
     callbacks = agent.step_callbacks._callbacks.setdefault(ActionStep, [])

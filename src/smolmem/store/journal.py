@@ -62,6 +62,7 @@ class Journal:
     def __init__(self, store: Store) -> None:
         self.store = store
         self._part = lru_cache(maxsize=2048)(self._read_part)
+        self._latest_prompt: tuple[int, list[int]] = (0, [])
 
     # --- writing ---------------------------------------------------------------------------------------------------
 
@@ -243,18 +244,22 @@ class Journal:
     def prompt(self, number: int) -> list[int]:
         """The content ids of a prompt's parts, in order."""
         parts: list[list[int]] = []
-        keep: int | None = None
-        at: int | None = number
+        keep, at = None, number
+        known, before = self._latest_prompt
         while at is not None and keep != 0:
+            if at == known:
+                parts.append(before if keep is None else before[:keep])
+                break
             row = self._prompt(at)
             if row["parent"] is not None and row["parent"] >= at:
                 raise self._damaged(f"prompt {at} comes before what it begins with")
             suffix = json.loads(row["suffix"])
-            taken = suffix if keep is None else suffix[: max(0, keep - row["keep"])]
-            parts.append(taken)
+            parts.append(suffix if keep is None else suffix[: max(0, keep - row["keep"])])
             keep = row["keep"] if keep is None else min(keep, row["keep"])
             at = row["parent"]
-        return [item for part in reversed(parts) for item in part]
+        whole = [item for part in reversed(parts) for item in part]
+        self._latest_prompt = (number, whole)
+        return whole
 
     def messages(self, number: int) -> list[Any]:
         """What a model was sent, as smolagents messages."""
@@ -358,7 +363,7 @@ class Journal:
                 **{name: row[name] for name in same},
                 at=when(row["at"]),
                 tools=tuple(json.loads(row["tools"])),
-                _load=partial(self._step, row),
+                _load=partial(self.step_of, row),
             )
             for row in (self._sealed("step", row) for row in rows)
         ]
@@ -395,7 +400,8 @@ class Journal:
     def _events(self, row: SessionRow, until: int | None = None) -> Iterator[Row]:
         """What happened to a session's list, beginning with what it has from the one it is a fork of."""
         if row["fork_of"] is not None:
-            yield from self._events(self._session_row(row["fork_of"]), row["fork_at"])
+            shared = row["fork_at"] if until is None else min(row["fork_at"] or 0, until)
+            yield from self._events(self._session_row(row["fork_of"]), shared)
         for event in self.store.rows("session_events", {"session": row["id"], "skip": 0}):
             if until is None or event["id"] <= until:
                 yield event
@@ -408,11 +414,13 @@ class Journal:
         """
         if at is None:
             return None
+        end: int | None = None  # of what the run has from each session of its lineage
         for session, of in self._lineage(run):
             step = self.store.rows("numbered_step", {"run": of, "number": _count(at)})[0]["step"]
             if step is not None:
                 found = self.store.rows("inserted_after", {"session": session, "step": step})[0]["next"]
-                return None if found is None else int(found) - 1
+                return end if found is None else min(int(found) - 1, end or int(found))
+            end = self._session_row(session)["fork_at"]
         raise NotFound(f"run {run.id[:8]} has no step {at!r}: it has {run.step_count}.")
 
     def _lineage(self, run: Run) -> Iterator[tuple[str, str]]:
@@ -438,10 +446,6 @@ class Journal:
         """Everything that happened to a step."""
         return [self._sealed("event", event) for event in self.store.rows("step_events", {"step": step})]
 
-    def step_of(self, event: Row) -> Any:
-        """The step that an event wrote."""
-        return self._step(event)
-
     def session_row(self, step: int) -> SessionRow:
         """The session a step belongs to."""
         return self._session_row(self.store.rows("step_session", {"step": step})[0]["id"])
@@ -457,12 +461,13 @@ class Journal:
         return [self.step(step) for step in inherited] + own
 
     def _entry(self, row: Row) -> Entry:
-        step = self._step({"record": row["record"], "prompt": row["prompt"]})
+        step = self.step_of({"record": row["record"], "prompt": row["prompt"]})
         key = wire.fingerprint(self.content(row["record"]))
         messages = 0 if row["shown"] is None else len(self._part(row["shown"]))
         return Entry(step, row["step"], row["run"], key, row["prompt"], row["shown"], messages, look(step))
 
-    def _step(self, row: Row) -> Any:
+    def step_of(self, row: Row) -> Any:
+        """The smolagents step that a row, of `step` or `event`, holds the record of."""
         sent = None if row["prompt"] is None else self.stored(row["prompt"], self._prompt(row["prompt"])["size"])
         return self.value(row["record"], sent)
 
