@@ -141,6 +141,21 @@ def test_a_run_can_be_seen_as_of_any_event(memory: Memory) -> None:
     assert memory.as_of(run.id, events[-2].id)[1].observations != "edited"
 
 
+def test_an_edit_of_a_forks_past_is_the_forks_alone(memory: Memory) -> None:
+    run = done(memory, *COUNT)
+    fork = memory.fork(run.id, at=2)
+    edited = memory.edit(fork.steps[1], observations="a better past")
+    assert "a better past" in edited.text
+    assert "a better past" in memory.run(fork.id).steps[1].text
+    assert "a better past" not in memory.run(run.id).steps[1].text
+    assert len(memory.history(memory.run(fork.id).steps[1])) == 2
+    assert len(memory.history(memory.run(run.id).steps[1])) == 1
+    agent = code_agent(code("final_answer('ok')"))
+    assert memory.resume(agent, fork.id) == "ok"
+    assert "a better past" in str(agent.model.prompts[0])
+    assert memory.verify()
+
+
 def test_a_living_run_is_not_edited_behind_its_back(memory: Memory) -> None:
     going = memory.stepwise(code_agent(*COUNT), "Count")
     next(going)

@@ -16,7 +16,16 @@ FILES = sorted(SOURCE.rglob("*.py"))
 ORDER = [
     *("errors", "faults", "record.wire", "record.kinds", "record.edits", "record.codec", "record.writer"),
     *("record.steplist", "record.show", "record.values", "record.session", "record.variables", "record.ledger"),
-    *("record.recorder", "store.base", "store.sqlite", "store.fold", "store.messages", "store.journal", "store.upkeep"),
+    *(
+        "record.recorder",
+        "store.base",
+        "store.sqlite",
+        "store.fold",
+        "store.messages",
+        "store.records",
+        "store.journal",
+        "store.upkeep",
+    ),
     *("run.stepwise", "run.interpreter", "run.resume", "run.fork", "run.replay", "memory"),
 ]
 """The data's way. A module may import what stands before it; `show` is fetched late by the values it draws."""

@@ -206,7 +206,7 @@ class Memory:
             raise BadValue("rerun() takes an agent that is not attached: make a new one, or detach it first.")
         chosen = self.run(run)
         task = next(step for step in chosen.steps if step.kind == "task")
-        began = self._journal.step_events(task.id)[0]["id"]
+        began = self._journal.step_events(task)[0]["id"]
         loaded = self._journal.session(chosen.session, chosen.id, until=began)
         agent.state.update((loaded.kept or {}).get("state", {}))
         return rerun(agent, chosen, self._journal.calls(chosen.id, 0))

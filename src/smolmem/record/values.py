@@ -189,6 +189,7 @@ class Step:
 
     id: int
     run: str
+    session: str
     scope: str
     agent: str
     kind: str

@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -133,17 +133,18 @@ def edit(journal: Journal, step: Step, changes: dict[str, Any]) -> Step:
         return step
     sent = None if encoded.sent is None else journal.number(encoded.sent)
     rendered, _ = shown(live)
-    session = journal.session_row(step.id)
+    session = journal.session_row(step.session)
     change = Change("revise", step.run, time.time(), None, step.id, encoded, codec.facts(live), rendered, sent)
     journal.save(Batch(session, new_session=False, changes=[change]))
-    return journal.step(step.id)
+    facts: dict[str, Any] = {name: value for name, value in codec.facts(live).items() if name != "tools"}
+    return replace(step, **facts, revision=step.revision + 1, _load=lambda: live)
 
 
 def history(journal: Journal, step: Step) -> list[Revision]:
     """Every version of a step, the oldest first."""
     return [
         Revision(when(event["at"]), event["id"], lambda event=event: journal.step_of(event))  # type: ignore[misc]
-        for event in journal.step_events(step.id)
+        for event in journal.step_events(step)
         if event["record"] is not None
     ]
 

@@ -1,19 +1,14 @@
-"""What the tables mean: batches in, runs and steps out. Written once, above every backend.
-
-Content is known by its hash and stored once. Every other row carries a `seal`, a hash of its columns, so that
-`verify` can prove that what is read is what was written.
-"""
+"""What the tables mean: batches in, runs and steps out. Written once, above every backend."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, cast
 
-from smolmem.errors import CannotResume, Damaged, NotFound
+from smolmem.errors import CannotResume, NotFound
 from smolmem.record import codec, wire
 from smolmem.record.codec import Encoded
 from smolmem.record.session import Entry, Session, look
@@ -35,34 +30,17 @@ from smolmem.record.values import (
     when,
 )
 from smolmem.record.writer import is_dead, me
-from smolmem.store.base import Row, Store
+from smolmem.store.base import Row
 from smolmem.store.fold import Fold
-from smolmem.store.messages import StoredMessages
-
-_UNSEALED = {"session": {"hash"}, "run": {"hash"}, "step": {"id", "place", "hash", "scope", "agent"}}
-
-
-def seal(table: str, row: Mapping[str, Any]) -> bytes:
-    """The hash of a row's columns and their names; of ids that the database gives, nothing."""
-    left_out = _UNSEALED.get(table, {"id", "hash"})
-    try:
-        text = wire.dumps([table, *sorted((name, value) for name, value in row.items() if name not in left_out)])
-    except (TypeError, ValueError):  # bytes or NaN where we write neither: a damaged row, which fits no hash
-        return b""
-    return hashlib.blake2b(text, digest_size=16).digest()
+from smolmem.store.records import Records, seal
 
 
 def _count(value: Any) -> int | None:
     return value if type(value) is int and abs(value) < 1 << 62 else None
 
 
-class Journal:
+class Journal(Records):
     """The record of every run, in a store."""
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self._part = lru_cache(maxsize=2048)(self._read_part)
-        self._latest_prompt: tuple[int, list[int]] = (0, [])
 
     # --- writing ---------------------------------------------------------------------------------------------------
 
@@ -86,7 +64,7 @@ class Journal:
         ]
 
     def _suffix(self, prompt: int | None) -> tuple[int, ...]:
-        return () if prompt is None else tuple(json.loads(self._prompt(prompt)["suffix"]))
+        return () if prompt is None else tuple(json.loads(self.prompt_row(prompt)["suffix"]))
 
     def begin_call(self, call: CallRow, arguments: Encoded, outcome: Encoded | None = None) -> int:
         """Writes down a call before it is made (or, with its outcome, a model's answer before it is acted on)."""
@@ -114,7 +92,7 @@ class Journal:
                 arguments=partial(self.value, row["arguments"]),
                 outcome=partial(self.value, row["outcome"]),
             )
-            for row in (self._sealed("call", row) for row in self.store.rows("calls", {"run": run, "turn": turn}))
+            for row in (self.sealed("call", row) for row in self.store.rows("calls", {"run": run, "turn": turn}))
         ]
 
     def _put_run(self, run: Row) -> None:
@@ -182,7 +160,7 @@ class Journal:
             CannotResume: it is finished, or a living process writes it.
         """
         with self.store.write():
-            row = self._sealed("run", self.store.rows("run_row", {"id": run})[0])
+            row = self.sealed("run", self.store.rows("run_row", {"id": run})[0])
             if row["status"] == "finished":
                 raise CannotResume(f"run {run[:8]} is finished: memory.run({run[:8]!r}).answer is its answer.")
             if row["status"] == "running" and not is_dead(row["writer"]):
@@ -193,77 +171,6 @@ class Journal:
         return cast(RunRow, row)
 
     # --- reading ---------------------------------------------------------------------------------------------------
-
-    def content(self, number: int) -> bytes:
-        """The bytes of a content.
-
-        Raises:
-            Damaged: they are missing, or not what was written.
-        """
-        return self.checked(self.store.rows("content", {"id": number}), f"content {number}")
-
-    def blob(self, key: str) -> bytes:
-        """The bytes known by a hash, for the codec."""
-        try:
-            found = self.store.rows("content_by_hash", {"hash": bytes.fromhex(key)})
-        except (ValueError, TypeError) as error:
-            raise wire.Undecodable(f"{key!r} is not a hash") from error
-        return self.checked(found, f"content {key[:12]}")
-
-    def checked(self, found: list[Row], what: str) -> bytes:
-        """The bytes of a content row, if they are what was written."""
-        if not found:
-            raise self._damaged(f"{what} is missing")
-        packed, key = found[0]["bytes"], found[0]["hash"]
-        try:
-            data = wire.unpack(packed) if isinstance(packed, bytes) else b""
-        except wire.Undecodable as error:
-            raise self._damaged(f"{what} {error}") from error
-        if not isinstance(key, bytes) or wire.fingerprint(data) != key.hex():
-            raise self._damaged(f"{what} is not what was written")
-        return data
-
-    def _damaged(self, what: str) -> Damaged:
-        return Damaged(f"{self.store.url}: {what}. `verify()` lists all that is damaged; restore it from a backup.")
-
-    def value(self, number: int | None, sent: Any = None) -> Any:
-        """The value behind a content id; None for none."""
-        if number is None:
-            return None
-        try:
-            return codec.decode(self.content(number), self.blob, sent)
-        except wire.Undecodable as error:
-            raise Damaged(
-                f"{self.store.url}: content {number}: {error}. `verify()` lists all that is damaged."
-            ) from error
-
-    def _read_part(self, number: int) -> list[Any]:
-        part = self.value(number)
-        return part if isinstance(part, list) else [part]
-
-    def prompt(self, number: int) -> list[int]:
-        """The content ids of a prompt's parts, in order."""
-        parts: list[list[int]] = []
-        keep, at = None, number
-        known, before = self._latest_prompt
-        while at is not None and keep != 0:
-            if at == known:
-                parts.append(before if keep is None else before[:keep])
-                break
-            row = self._prompt(at)
-            if row["parent"] is not None and row["parent"] >= at:
-                raise self._damaged(f"prompt {at} comes before what it begins with")
-            suffix = json.loads(row["suffix"])
-            parts.append(suffix if keep is None else suffix[: max(0, keep - row["keep"])])
-            keep = row["keep"] if keep is None else min(keep, row["keep"])
-            at = row["parent"]
-        whole = [item for part in reversed(parts) for item in part]
-        self._latest_prompt = (number, whole)
-        return whole
-
-    def messages(self, number: int) -> list[Any]:
-        """What a model was sent, as smolagents messages."""
-        return [message for part in self.prompt(number) for message in self._part(part)]
 
     def find_runs(self, **wanted: Any) -> list[Run]:
         """Runs, newest first; every filter is a parameter of `find_runs` in queries.sql."""
@@ -304,13 +211,8 @@ class Journal:
         writers = (row["writer"] for row in self.store.rows("open_writers", {}))
         return json.dumps([writer for writer in writers if is_dead(writer)])
 
-    def _sealed(self, table: str, row: Row) -> Row:
-        if row["hash"] != seal(table, row):
-            raise self._damaged(f"{table} {row['id']} is not what was written")
-        return row
-
     def _run(self, row: Row) -> Run:
-        self._sealed("run", row)
+        self.sealed("run", row)
         status: Status = "interrupted" if row["status"] == "running" and is_dead(row["writer"]) else row["status"]
         if row["status"] == "running":
             row = row | self._counts(row["id"])
@@ -346,6 +248,7 @@ class Journal:
         same = (
             "id",
             "run",
+            "session",
             "scope",
             "agent",
             "kind",
@@ -365,17 +268,17 @@ class Journal:
                 tools=tuple(json.loads(row["tools"])),
                 _load=partial(self.step_of, row),
             )
-            for row in (self._sealed("step", row) for row in rows)
+            for row in (self.sealed("step", row) for row in rows)
         ]
 
     def session(self, session: str, run: str, until: int | None = None) -> Loaded:
         """A session's list as its events leave it, and what its code has done: all that a run needs to go on."""
-        row = self._session_row(session)
+        row = self.session_row(session)
         fold, past, kept = Fold(), list[PastCode](), None
         turns, done = dict[str, int](), dict[str, int]()
         calls = lru_cache(maxsize=None)(partial(self.calls, turn=0))
         for event in self._events(row, until):
-            fold.apply(self._sealed("event", event), own=event["session"] == session)
+            fold.apply(self.sealed("event", event), own=event["session"] == session)
             if not fold.is_new_step(event):
                 continue
             of, turn = event["run"], turns.get(event["run"], 0)
@@ -393,15 +296,16 @@ class Journal:
         loaded.load([self._entry(fold.latest[step]) for step in fold.listed], system, fold.count, self.prompt)
         return Loaded(loaded, turns.get(run, 0), done.get(run, 0), past, self.value(kept))
 
-    def _session_row(self, session: str) -> SessionRow:
-        row = self._sealed("session", self.store.rows("session_row", {"id": session})[0])
+    def session_row(self, session: str) -> SessionRow:
+        """What is stored of a session itself."""
+        row = self.sealed("session", self.store.rows("session_row", {"id": session})[0])
         return cast(SessionRow, {name: value for name, value in row.items() if name != "hash"})
 
     def _events(self, row: SessionRow, until: int | None = None) -> Iterator[Row]:
         """What happened to a session's list, beginning with what it has from the one it is a fork of."""
         if row["fork_of"] is not None:
             shared = row["fork_at"] if until is None else min(row["fork_at"] or 0, until)
-            yield from self._events(self._session_row(row["fork_of"]), shared)
+            yield from self._events(self.session_row(row["fork_of"]), shared)
         for event in self.store.rows("session_events", {"session": row["id"], "skip": 0}):
             if until is None or event["id"] <= until:
                 yield event
@@ -420,7 +324,7 @@ class Journal:
             if step is not None:
                 found = self.store.rows("inserted_after", {"session": session, "step": step})[0]["next"]
                 return end if found is None else min(int(found) - 1, end or int(found))
-            end = self._session_row(session)["fork_at"]
+            end = self.session_row(session)["fork_at"]
         raise NotFound(f"run {run.id[:8]} has no step {at!r}: it has {run.step_count}.")
 
     def _lineage(self, run: Run) -> Iterator[tuple[str, str]]:
@@ -430,8 +334,8 @@ class Journal:
 
     def end_of(self, run: Run, until: int | None) -> tuple[SessionRow, RunRow, int]:
         """What a fork is made from: a run's session and row, and the last event up to `until`."""
-        session = self._session_row(run.session)
-        row = self._sealed("run", self.store.rows("run_row", {"id": run.id})[0])
+        session = self.session_row(run.session)
+        row = self.sealed("run", self.store.rows("run_row", {"id": run.id})[0])
         del row["hash"]
         last = self.store.rows("last_event", {"session": run.session, "until": until})[0]["last"]
         return session, cast(RunRow, row), last if last is not None else min(session["fork_at"] or 0, until or 1 << 62)
@@ -439,51 +343,44 @@ class Journal:
     def events(self, run: Run) -> list[Event]:
         """What happened to the list while a run went on, in order."""
         rows = self.store.rows("session_events", {"session": run.session, "skip": 0})
-        mine = [self._sealed("event", row) for row in rows if row["run"] == run.id]
+        mine = [self.sealed("event", row) for row in rows if row["run"] == run.id]
         return [Event(row["id"], when(row["at"]), row["act"], row["step"], row["place"]) for row in mine]
 
-    def step_events(self, step: int) -> list[Row]:
-        """Everything that happened to a step."""
-        return [self._sealed("event", event) for event in self.store.rows("step_events", {"step": step})]
-
-    def session_row(self, step: int) -> SessionRow:
-        """The session a step belongs to."""
-        return self._session_row(self.store.rows("step_session", {"step": step})[0]["id"])
+    def step_events(self, step: Step) -> list[Row]:
+        """Everything that happened to a step, as its session knows it."""
+        events = self._events(self.session_row(step.session))
+        return [self.sealed("event", event) for event in events if event["step"] == step.id]
 
     def _run_steps(self, row: Row) -> list[Step]:
         own = self._steps(self.store.rows("run_steps", {"run": row["id"]}))
         if row["fork_of"] is None:
             return own
         fold = Fold()
-        for event in self._events(self._session_row(row["session"])):
+        for event in self._events(self.session_row(row["session"])):
             fold.apply(event)
-        inherited = [step for step in fold.listed if step not in {each.id for each in own}]
-        return [self.step(step) for step in inherited] + own
+        mine = {step.id for step in own}
+        return (
+            self._steps(self._inherited(fold, step, row["session"]) for step in fold.listed if step not in mine) + own
+        )
+
+    def _inherited(self, fold: Fold, step: int, session: str) -> Row:
+        """A step that a fork has from another run, as it is in the fork."""
+        row, latest = self.sealed("step", self.store.rows("step", {"id": step})[0]), fold.latest[step]
+        if latest["record"] != row["record"]:
+            row |= codec.facts(self.value(latest["record"]))
+        row |= {
+            "session": session,
+            "record": latest["record"],
+            "prompt": latest["prompt"],
+            "revision": fold.revisions[step],
+        }
+        return row | {"hash": seal("step", row)}
 
     def _entry(self, row: Row) -> Entry:
         step = self.step_of({"record": row["record"], "prompt": row["prompt"]})
         key = wire.fingerprint(self.content(row["record"]))
-        messages = 0 if row["shown"] is None else len(self._part(row["shown"]))
+        messages = 0 if row["shown"] is None else len(self.part(row["shown"]))
         return Entry(step, row["step"], row["run"], key, row["prompt"], row["shown"], messages, look(step))
-
-    def step_of(self, row: Row) -> Any:
-        """The smolagents step that a row, of `step` or `event`, holds the record of."""
-        sent = None if row["prompt"] is None else self.stored(row["prompt"], self._prompt(row["prompt"])["size"])
-        return self.value(row["record"], sent)
-
-    def _prompt(self, number: int) -> Row:
-        found = self.store.rows("prompt", {"id": number})
-        if not found:
-            raise self._damaged(f"prompt {number} is missing")
-        return self._sealed("prompt", found[0])
-
-    def number(self, messages: Sequence[Any]) -> int | None:
-        """The number of a prompt that is stored here, if this is one."""
-        return messages.number if isinstance(messages, StoredMessages) and messages.of is self else None
-
-    def stored(self, prompt: int, size: int) -> StoredMessages:
-        """What a model was sent, left on disk until it is looked at."""
-        return StoredMessages(self, prompt, size)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from smolmem.errors import Damaged, StoreError
 from smolmem.record import codec
 from smolmem.store.base import Row
 from smolmem.store.fold import Fold
-from smolmem.store.journal import Journal, seal
+from smolmem.store.journal import Journal
+from smolmem.store.records import seal
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -44,13 +44,6 @@ SELECT * FROM event WHERE session = :session ORDER BY id LIMIT -1 OFFSET :skip;
 -- name: session_row
 SELECT * FROM session WHERE id = :id;
 
--- name: step_session
-SELECT session.* FROM session JOIN step ON step.session = session.id WHERE step.id = :step;
-
--- name: step_events
-SELECT event.* FROM event JOIN step ON step.session = event.session
-WHERE step.id = :step AND event.step = :step ORDER BY event.id;
-
 -- name: numbered_step
 SELECT max(id) AS step FROM step WHERE run = :run AND kind = 'action' AND number = :number AND place IS NOT NULL;
 
