@@ -46,20 +46,6 @@ def run(value: Run) -> RenderableType:
     return Panel(Group(grid, steps(value.steps)), title=head, title_align="left")
 
 
-def runs(values: Iterable[Run]) -> RenderableType:
-    """Runs, a line each."""
-    table = Table(box=None, pad_edge=False)
-    for name in ("run", "status", "agent", "task"):
-        table.add_column(name, overflow="ellipsis", no_wrap=True)
-    for name in ("steps", "tokens"):
-        table.add_column(name, justify="right")
-    for value in values:
-        status = Text(value.status, style=STYLES[value.status])
-        tokens = f"{value.input_tokens + value.output_tokens:,}"
-        table.add_row(value.id[:8], status, inert(value.agent), inert(value.title), str(value.step_count), tokens)
-    return table
-
-
 def steps(values: Iterable[Step]) -> RenderableType:
     """Steps, a line each."""
     table = Table(box=None, pad_edge=False, expand=True)

@@ -15,10 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from smolagents.local_python_executor import BASE_BUILTIN_MODULES, LocalPythonExecutor
+from smolagents.local_python_executor import BASE_BUILTIN_MODULES, BASE_PYTHON_TOOLS, LocalPythonExecutor
 
 from smolmem.record.values import PastCall, PastCode
-from smolmem.record.variables import visible
 from smolmem.record.wire import Marked
 
 PATIENCE = 20.0
@@ -142,8 +141,6 @@ def _cassette(tools: dict[str, Any], calls: Sequence[PastCall]) -> dict[str, Any
 
         return play
 
-    from smolagents.local_python_executor import BASE_PYTHON_TOOLS
-
     return {name: tool if name in BASE_PYTHON_TOOLS else played(name) for name, tool in tools.items()}
 
 
@@ -170,9 +167,3 @@ def _definitions(code: str) -> str:
 
 def _sound(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if not isinstance(value, Marked)}
-
-
-def names(agent: Any) -> list[str]:
-    """The variables an agent's code has now."""
-    state = getattr(getattr(agent, "python_executor", None), "state", None)
-    return sorted(visible(state)) if isinstance(state, dict) else []
