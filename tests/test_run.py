@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from typing import Any
 
+import PIL.Image
 import pytest
 from rich.console import Console
 from scripted import answer, calling_agent, calls, code, code_agent
@@ -193,6 +195,16 @@ def test_replay_prints_the_whole_story_and_runs_nothing(memory: Memory) -> None:
         assert told in story
     assert "\x1b[31m" not in story
     assert not [event for event in heard if event in ("exec", "os.system", "subprocess.Popen", "socket.connect")]
+
+
+def test_replay_shows_pictures_in_the_terminal(memory: Memory) -> None:
+    agent = memory.attach(code_agent(code("final_answer(1)")))
+    agent.run("Look", images=[PIL.Image.new("RGBA", (40, 20), (255, 0, 0, 255))])
+    out = io.StringIO()
+    console = Console(file=out, width=100, force_terminal=True, color_system="truecolor")
+    memory.replay(memory.runs()[0].id, console=console)
+    assert "▀" * 2 in re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())
+    assert "38;2;255;0;0" in out.getvalue()
 
 
 def test_rerun_with_the_same_answers_goes_the_same_way_and_calls_no_tool(

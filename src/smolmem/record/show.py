@@ -6,8 +6,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import PIL.Image
+from rich.color import Color
 from rich.console import Group, RenderableType
 from rich.panel import Panel
+from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
@@ -85,6 +88,24 @@ def diff(common: int, left: Sequence[Step], right: Sequence[Step]) -> Renderable
         sides = (inert(side[number].text) if number < len(side) else "" for side in (left, right))
         table.add_row(*(Text(text) for text in sides))
     return table
+
+
+def picture(image: PIL.Image.Image, columns: int = 48) -> RenderableType:
+    """An image in half blocks, two pixels a character: every terminal with colours can show that."""
+    width = max(1, min(columns, image.width))
+    height = max(2, round(width * image.height / max(1, image.width)) // 2 * 2)
+    small = image.convert("RGB").resize((width, min(height, 2 * columns)))
+    lines = Text()
+    for row in range(0, small.height - 1, 2):
+        for column in range(width):
+            lines.append("▀", Style(color=_colour(small, column, row), bgcolor=_colour(small, column, row + 1)))
+        lines.append("\n")
+    return lines
+
+
+def _colour(image: PIL.Image.Image, column: int, row: int) -> Color:
+    red, green, blue = image.crop((column, row, column + 1, row + 1)).tobytes()
+    return Color.from_rgb(red, green, blue)
 
 
 def report(url: str, checked: Mapping[str, int], problems: Sequence[str], count: int) -> RenderableType:

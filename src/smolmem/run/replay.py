@@ -19,7 +19,7 @@ from smolagents import ActionStep, MultiStepAgent
 from smolagents.memory import PlanningStep, TaskStep
 
 from smolmem.record import codec, ledger
-from smolmem.record.show import STYLES, inert
+from smolmem.record.show import STYLES, inert, picture
 from smolmem.record.values import PastCall, Run
 from smolmem.run.stepwise import stepwise
 
@@ -86,7 +86,8 @@ def _action(step: ActionStep) -> Iterator[RenderableType]:
     if step.observations:
         yield Panel(Text(inert(step.observations)), border_style="green")
     for image in step.observations_images or []:
-        yield Text(f"[image, {image.mode}, {image.width} × {image.height}]", style="magenta")
+        yield picture(image)
+        yield Text(f"image, {image.mode}, {image.width} × {image.height}", style="dim")
     if step.error is not None:
         yield Panel(Text(inert(str(step.error))), title=type(step.error).__name__, border_style="red")
 

@@ -212,7 +212,13 @@ def _go_on(recorder: Recorder, row: RunRow, loaded: Loaded, *, answered: bool) -
         finally:
             recorder.quiet = False
         restored = interpreter.restore(agent, loaded.past, loaded.kept)
-        log.info("run %s goes on at step %d; %s", row["id"][:8], number, restored)
+        log.log(
+            logging.WARNING if restored.missing else logging.INFO,
+            "run %s goes on at step %d; %s",
+            row["id"][:8],
+            number,
+            restored,
+        )
         if restored.missing and not answered:  # an answer that was given is used as it is
             _tell(agent, restored.missing)
         try:

@@ -27,8 +27,11 @@ class Store(Protocol):
         """What a user would open it by."""
         ...
 
-    def write(self) -> AbstractContextManager[None]:
-        """The only way into a transaction: all of it is on disk when the block ends, or none."""
+    def write(self, *, sync: bool = True) -> AbstractContextManager[None]:
+        """The only way into a transaction: all of it is on disk when the block ends, or none.
+
+        Without `sync` it survives a killed process at once, and a power cut from the next synced write on.
+        """
         ...
 
     def do(self, name: str, values: Mapping[str, Any]) -> Any:

@@ -67,8 +67,11 @@ class Journal(Records):
         return () if prompt is None else tuple(json.loads(self.prompt_row(prompt)["suffix"]))
 
     def begin_call(self, call: CallRow, arguments: Encoded, outcome: Encoded | None = None) -> int:
-        """Writes down a call before it is made (or, with its outcome, a model's answer before it is acted on)."""
-        with self.store.write():
+        """Writes down a call before it is made (or, with its outcome, a model's answer before it is acted on).
+
+        An answer need not be synced: should a power cut take it, nothing that was synced was done with it yet.
+        """
+        with self.store.write(sync=outcome is None):
             given = {
                 "arguments": self._content(arguments),
                 "outcome": None if outcome is None else self._content(outcome),
@@ -76,8 +79,8 @@ class Journal(Records):
             return int(self._add("call", {**call, **given}))
 
     def end_call(self, number: int, call: CallRow, arguments: Encoded, outcome: Encoded) -> None:
-        """Writes down how a call ended."""
-        with self.store.write():
+        """Writes down how a call ended; should a power cut take that, the call is unknown, not forgotten."""
+        with self.store.write(sync=False):
             row = {**call, "arguments": self._content(arguments), "outcome": self._content(outcome)}
             self.store.do("end_call", row | {"id": number, "hash": seal("call", row)})
 

@@ -32,6 +32,7 @@ APPLICATION_ID = 0x736D656D  # "smem", in the file's header
 PATIENCE = 30.0
 """Seconds to wait for another writer; one second while writes keep failing, so that an agent is not held up."""
 
+_SYNC = {True: "PRAGMA synchronous = FULL", False: "PRAGMA synchronous = NORMAL"}
 _MAGIC = b"SQLite format 3\0"
 _inherited: list[apsw.Connection] = []  # a fork must neither use nor close its parent's connections
 
@@ -48,6 +49,7 @@ class SqliteStore:
         self._statements = statements("sqlite")
         self._lock = threading.RLock()
         self._patience = PATIENCE
+        self._syncs = True
         self._connection: apsw.Connection | None = None
         self._pid = os.getpid()
         self._open()
@@ -58,11 +60,12 @@ class SqliteStore:
         return str(self.path)
 
     @contextmanager
-    def write(self) -> Iterator[None]:
+    def write(self, *, sync: bool = True) -> Iterator[None]:
         """One transaction; see `Store.write`."""
         with self._lock:
             try:
                 with self._wrapped("written"):
+                    self._set_sync(sync and self.durability == "full")
                     self._live().execute("BEGIN IMMEDIATE")
                     faults.point("write.begun")
                     yield
@@ -204,7 +207,8 @@ class SqliteStore:
         else:
             self._claim(connection)
         _set_wal(connection)
-        connection.pragma("synchronous", {"full": "FULL", "normal": "NORMAL"}[self.durability])
+        self._syncs = self.durability == "full"
+        connection.execute(_SYNC[self._syncs])
         if version < latest:
             _migrate(connection, latest)
             self._refuse_changed(connection, latest)
@@ -235,6 +239,11 @@ class SqliteStore:
             _inherited.append(self._connection)
             self._open()
         return self._connection
+
+    def _set_sync(self, sync: bool) -> None:
+        if sync != self._syncs:
+            self._live().execute(_SYNC[sync])
+            self._syncs = sync
 
     def _roll_back(self) -> None:
         connection = self._connection
