@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from scripted import Scripted, answer, calling_agent, calls, code, code_agent
 from smolagents import ActionStep, CodeAgent, ToolCallingAgent, tool
+from smolagents.local_python_executor import LocalPythonExecutor, PythonExecutor
 
 from smolmem import Memory
 from smolmem.errors import CannotResume, NotFound, UnknownOutcome
@@ -358,3 +359,32 @@ def test_a_model_method_of_ones_own_is_given_back(memory: Memory) -> None:
     assert memory.attach(agent).run("Go") == 5
     memory.detach(agent)
     assert agent.model.generate is own
+
+
+def test_an_agent_that_lacks_a_tool_of_the_run_is_refused(memory: Memory) -> None:
+    break_off(memory, calling_agent(calls(("weather", {"city": "Oslo"})), ConnectionError("429")))
+    with pytest.raises(CannotResume, match="has called weather, which this agent does not have"):
+        memory.resume(calling_agent(answer("ok"), tools=[]))
+    assert memory.resume(calling_agent(answer("ok"))) == "ok"
+
+
+def test_an_interpreter_elsewhere_is_named_and_the_run_goes_on(
+    memory: Memory, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Elsewhere(PythonExecutor):
+        def __init__(self) -> None:
+            self.here = LocalPythonExecutor([])
+
+        def send_tools(self, tools: Any) -> None:
+            self.here.send_tools(tools)
+
+        def send_variables(self, variables: Any) -> None:
+            self.here.send_variables(variables)
+
+        def __call__(self, code: str) -> Any:
+            return self.here(code)
+
+    break_off(memory, fail_at(code("x = 1\nprint(x)"), executor=Elsewhere()))
+    caplog.set_level("INFO", "smolmem")
+    assert memory.resume(code_agent(code("final_answer(2)"), executor=Elsewhere())) == 2
+    assert "Elsewhere keeps them in another process" in caplog.text

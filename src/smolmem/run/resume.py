@@ -63,6 +63,7 @@ def resume(
     _check_agent(agent, run)
     loaded = journal.session(run.session, run.id)
     calls = journal.calls(run.id, 0)
+    _check_tools(agent, run, calls)
     if unknown == "raise":
         _refuse_unknown(agent, journal, run)
     row = journal.claim(run.id)
@@ -89,6 +90,15 @@ def _check_agent(agent: Any, run: Run) -> None:
         )
     if run.agent != name:
         raise CannotResume(f"run {run.id[:8]} is one of the agent {run.agent!r}, not of {name!r}.")
+
+
+def _check_tools(agent: Any, run: Run, calls: list[PastCall]) -> None:
+    lacking = sorted({call.name for call in calls if call.kind == "tool"} - {*agent.tools, *agent.managed_agents})
+    if lacking:
+        raise CannotResume(
+            f"run {run.id[:8]} has called {', '.join(lacking)}, which this agent does not have: give it the same "
+            "tools, or restore() the run and go on with a new task."
+        )
 
 
 def _refuse_unknown(agent: Any, journal: Journal, run: Run) -> None:
