@@ -196,8 +196,8 @@ def judge(path: Path, bad: bytes, right: list[Any]) -> str:
             return "found"
         if read != right:
             assert not report, "changed content that verify does not find"
-            missing = len(read) < len(right) or any(len(a) < len(b) for a, b in zip(read, right, strict=False))
-            assert missing, "wrong content was read without an error"
+            known = [item for run in right for item in run]
+            assert all(item in known for run in read for item in run), "wrong content was read without an error"
         return "harmless" if report else "found"
 
 
