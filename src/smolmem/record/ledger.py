@@ -121,7 +121,7 @@ class Ledger:
             return act()
         past = self._take("tool", name, given)
         if past is not None and past.ended:
-            return _again(past)
+            return past.again()
         if past is not None and self._skip:
             return f"(The outcome of this call of {name} is unknown: the process was stopped during it.)"
         number = past.id if past is not None else self._try(lambda: self._sink.begin_call(row, given))
@@ -185,13 +185,6 @@ class Ledger:
 def _question(messages: Sequence[Any]) -> Any:
     """What is enough to know a prompt again: how long it was and how it ended."""
     return [len(messages), messages[-1] if messages else None]
-
-
-def _again(past: PastCall) -> Any:
-    outcome = past.outcome()
-    if past.failed and isinstance(outcome, BaseException):
-        raise outcome
-    return outcome
 
 
 # --- the doors -----------------------------------------------------------------------------------------------------

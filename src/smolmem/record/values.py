@@ -136,6 +136,13 @@ class PastCall:
     arguments: Callable[[], Any] = field(repr=False, compare=False)
     outcome: Callable[[], Any] = field(repr=False, compare=False)
 
+    def again(self) -> Any:
+        """Ends as the call ended: returns what it returned, or raises what it raised."""
+        outcome = self.outcome()
+        if self.failed and isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
 
 @dataclass(frozen=True)
 class PastCode:

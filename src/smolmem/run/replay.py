@@ -120,10 +120,7 @@ class _Cassette:
         for call in self._left:
             if (call.name, call.key) == (name, key):
                 self._left.remove(call)
-                outcome = call.outcome()
-                if call.failed and isinstance(outcome, BaseException):
-                    raise outcome
-                return outcome
+                return call.again()
         if name == "final_answer":
             return act()
         raise _Unrecorded(f"it calls {name} with {arguments!r}")
