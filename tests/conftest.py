@@ -7,6 +7,8 @@ import pytest
 
 from smolmem import Memory, faults
 
+pytest.register_assert_rewrite("conformance", "recalling")
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:

@@ -13,5 +13,9 @@ PROMISES = {
     "D12": "A crash at any point resumes, and every finished tool call happened exactly once.",
     "S1": "Loading a memory file runs no code.",
     "S2": "No SQL injection by value, key, sort, limit or table.",
+    "S3": "Any search text is safe and quick.",
+    "S8": "Recalled text enters as data from a known source, and goes when its source goes.",
+    "S9": "A recalled memory does not reproduce.",
+    "S10": "Scopes do not leak.",
     "S13": "A foreign database is only data: unknown triggers and views are refused.",
 }

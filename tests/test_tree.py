@@ -16,17 +16,32 @@ FILES = sorted(SOURCE.rglob("*.py"))
 ORDER = [
     *("errors", "faults", "record.wire", "record.kinds", "record.edits", "record.codec", "record.writer"),
     *("record.steplist", "record.show", "record.values", "record.session", "record.variables", "record.ledger"),
+    *("record.mind",),
     *(
         "record.recorder",
         "store.base",
         "store.sqlite",
+        "store.window",
         "store.fold",
         "store.messages",
         "store.records",
+        "store.reminders",
+        "store.units",
         "store.journal",
         "store.upkeep",
     ),
-    *("run.stepwise", "run.interpreter", "run.resume", "run.fork", "run.replay", "memory"),
+    *("recall.text", "recall.values", "recall.question", "recall.models", "recall.embed", "recall.index"),
+    *(
+        "recall.search",
+        "recall.meaning",
+        "recall.context",
+        "recall.notes",
+        "recall.distill",
+        "recall.reader",
+        "recall.recall",
+        "recall.agent",
+    ),
+    *("run.stepwise", "run.interpreter", "run.resume", "run.fork", "run.replay", "arguments", "looking", "memory"),
 ]
 """The data's way. A module may import what stands before it; `show` is fetched late by the values it draws."""
 
@@ -48,7 +63,16 @@ def imports(file: Path, *, top_only: bool = True) -> set[str]:
 
 
 def test_the_front_door_is_what_the_readme_speaks_of() -> None:
-    assert smolmem.__all__ == ["Memory", "Run", "SmolmemError", "Step", "__version__", "stepwise"]
+    assert smolmem.__all__ == [
+        "Memory",
+        "Note",
+        "Recollection",
+        "Run",
+        "SmolmemError",
+        "Step",
+        "__version__",
+        "stepwise",
+    ]
     assert all(hasattr(smolmem, name) for name in smolmem.__all__)
 
 

@@ -100,7 +100,7 @@ def upgrade(path: str) -> dict[str, int]:
         child = fork(lambda: _die_at(path, stop))
         died += os.waitpid(child, 0)[1] != 0
         state = sqlite._schema(apsw.Connection(path)) if os.path.exists(path) and os.path.getsize(path) else frozenset()
-        assert state in (frozenset(), sqlite._expected_schema(1)), "half a schema"
+        assert state in (frozenset(), sqlite._expected_schema(2)), "half a schema"
         if child and died <= stop:
             break
     with Memory(path) as memory:

@@ -9,9 +9,10 @@ agent.run("Keep the shop healthy")      # every step is on disk before the next 
 
 from smolmem.errors import SmolmemError
 from smolmem.memory import Memory
+from smolmem.recall.values import Note, Recollection
 from smolmem.record.values import Run, Step
 from smolmem.run.stepwise import stepwise
 
 __version__ = "0.1.0"
 
-__all__ = ["Memory", "Run", "SmolmemError", "Step", "__version__", "stepwise"]
+__all__ = ["Memory", "Note", "Recollection", "Run", "SmolmemError", "Step", "__version__", "stepwise"]

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import os
 import weakref
-from datetime import datetime, timezone
+from collections.abc import Collection, Iterable
+from datetime import timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from rich.console import Console
 from smolagents import MultiStepAgent
 
+from smolmem.arguments import Time, count_of, end_of, one_of, scope_of, text_of, time_of
 from smolmem.errors import BadValue, NotFound
+from smolmem.looking import Looking
+from smolmem.recall.agent import Access
+from smolmem.recall.context import TOKENS, block
+from smolmem.recall.distill import distill
+from smolmem.recall.notes import Target
+from smolmem.recall.recall import Given, Recall, names
+from smolmem.recall.search import Wanted
+from smolmem.recall.values import Note, Recollection, Trust
 from smolmem.record import steplist
 from smolmem.record.recorder import Failures, Recorder
-from smolmem.record.values import STATUSES, Event, Run, Step
+from smolmem.record.values import Origin, Run, Step
 from smolmem.run.fork import Diff, Revision, diff, edit, fork, history, restore
 from smolmem.run.interpreter import Restored
 from smolmem.run.replay import Prices, Rerun, replay, rerun
@@ -25,10 +35,9 @@ from smolmem.store.journal import Journal
 from smolmem.store.upkeep import Report, Stats, stats, verify
 
 Agent = TypeVar("Agent", bound=MultiStepAgent)
-Time = datetime | float | str
 
 
-class Memory:
+class Memory(Looking):
     """Everything your agents did, in one file.
 
     Usable from many threads and processes at once, and as a context manager.
@@ -38,6 +47,9 @@ class Memory:
         scope: whose memory this is, a path such as `acme/alice`; nothing is read across scopes unless asked for.
         durability: `full` survives a power cut; `normal` only a killed process, and is quicker on slow disks.
         strict: raise when a step cannot be written, instead of going on and trying again.
+        embedder: what recall by meaning uses: `local`, a small model that is fetched if it is not here; a
+            `smolmem.recall.embed.Server` such as Ollama; a function from texts to vectors; `off` for words alone. By
+            default the local model if it is here, and words alone if not.
 
     Raises:
         StoreError: the file cannot be used; the message says why and what to do.
@@ -50,27 +62,43 @@ class Memory:
         scope: str = "default",
         durability: Durability = "full",
         strict: bool = False,
+        embedder: Given = None,
     ) -> None:
         if durability not in ("full", "normal"):
             raise BadValue(f"durability is 'full' or 'normal', not {durability!r}.")
-        self.scope = _checked_scope(scope)
+        self.scope = scope_of(scope)
         self.strict = strict
         self._store = open_store(url, durability)
         self._journal = Journal(self._store)
+        self._recall = Recall(self._journal, embedder)
         self._failures = Failures()
         self._recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
+        self._access: weakref.WeakKeyDictionary[Recorder, Access] = weakref.WeakKeyDictionary()
 
     # --- recording -------------------------------------------------------------------------------------------------
 
-    def attach(self, agent: Agent, *, scope: str | None = None) -> Agent:
+    def attach(self, agent: Agent, *, scope: str | None = None, recall: int = 0, tools: bool = False) -> Agent:
         """Makes an agent's memory durable, and that of the agents it manages; returns the agent.
 
         From now on every step is on disk before the next one begins. What the agent has done before is recorded too.
 
+        Args:
+            agent: the agent.
+            scope: another scope than this memory's.
+            recall: at each task, remind the agent of so many relevant memories, as one quoted message.
+            tools: give the agent the tools `recall_memory`, `remember` and `forget`, and a code agent also `memory`
+                in its code.
+
         Raises:
             BadValue: the agent is attached to another `Memory`.
         """
-        self._attach(agent, self.scope if scope is None else _checked_scope(scope))
+        recorder = self._attach(agent, self.scope if scope is None else scope_of(scope))
+        if recorder not in self._access:
+            self._access[recorder] = Access(recorder, self._recall, self._journal, diff)
+        if recall or tools:
+            self._access[recorder].remind(count_of(recall))
+        if tools:
+            self._access[recorder].give_tools()
         return agent
 
     def _attach(self, agent: MultiStepAgent, scope: str) -> Recorder:
@@ -79,6 +107,7 @@ class Memory:
         recorder = self._recorder(agent)
         if recorder is None:
             recorder = Recorder(agent, self._journal, scope, strict=self.strict, failures=self._failures)
+            recorder.after_run = self._recall.read
             self._recorders.add(recorder)
         for managed in agent.managed_agents.values():
             if isinstance(managed, MultiStepAgent):
@@ -95,12 +124,18 @@ class Memory:
         """Gives an agent, and those it manages, back as they were; what is recorded stays."""
         recorder = self._recorder(agent)
         if recorder is not None:
-            recorder.release()
-            self._recorders.discard(recorder)
+            self._release(recorder)
             for managed in agent.managed_agents.values():
                 if isinstance(managed, MultiStepAgent):
                     self.detach(managed)
         return agent
+
+    def _release(self, recorder: Recorder) -> None:
+        access = self._access.pop(recorder, None)
+        if access is not None:
+            access.release()
+        recorder.release()
+        self._recorders.discard(recorder)
 
     def flush(self) -> None:
         """Writes everything that is not written yet, edits deep inside a step included.
@@ -134,7 +169,7 @@ class Memory:
         return drain(self._resume(agent, run, unknown))
 
     def _resume(self, agent: MultiStepAgent, run: str | None, unknown: Unknown) -> Resumed:
-        _one_of(unknown, ("raise", "rerun", "skip"))
+        one_of(unknown, ("raise", "rerun", "skip"))
         recorder = self._attach(agent, self.scope)
         chosen = self.run(run) if run is not None else self._unfinished(recorder)
         return resume(recorder, self._journal, chosen, partial(self._attach, scope=recorder.scope), unknown)
@@ -181,9 +216,15 @@ class Memory:
         """
         return edit(self._journal, self.step(step) if isinstance(step, int) else step, changes)
 
-    def history(self, step: Step | int) -> list[Revision]:
-        """Every version of a step, the oldest first."""
-        return history(self._journal, self.step(step) if isinstance(step, int) else step)
+    @overload
+    def history(self, of: Step | int) -> list[Revision]: ...
+    @overload
+    def history(self, of: Note | str) -> list[Note]: ...
+    def history(self, of: Step | int | Note | str) -> list[Revision] | list[Note]:
+        """Every version of a step, or of a note, the oldest first."""
+        if isinstance(of, (Note, str)):
+            return self._recall.notes.history(of if isinstance(of, Note) else self.note(of))
+        return history(self._journal, self.step(of) if isinstance(of, int) else of)
 
     def replay(self, run: str, *, detailed: bool = False, prices: Prices | None = None, console: Any = None) -> None:
         """Prints a whole run in the terminal; runs nothing.
@@ -218,126 +259,158 @@ class Memory:
                 return run
         raise NotFound(f"no unfinished run of {name!r} in {self._store.url}: memory.runs() lists what there is.")
 
-    # --- looking ---------------------------------------------------------------------------------------------------
+    # --- recall ----------------------------------------------------------------------------------------------------
 
-    def runs(
+    def recall(
         self,
+        question: str,
+        limit: int = 5,
         *,
         scope: str | None = None,
-        agent: str | None = None,
-        status: str | None = None,
+        agents: Collection[str] | str | None = None,
+        runs: Collection[str] | str | None = None,
+        kinds: Collection[str] | str | None = None,
         since: Time | None = None,
         until: Time | None = None,
-        text: str | None = None,
-        parent: str | None = None,
-        session: str | None = None,
-        limit: int = 100,
-    ) -> list[Run]:
-        """Recorded runs, the newest first.
+        min_trust: Trust = "low",
+        rerank: bool = False,
+    ) -> list[Recollection]:
+        """What answers a question, from everything that was done and noted, the best first.
 
         Args:
-            scope: another scope than this memory's; `acme/*` for all below `acme`, `*` for all.
-            agent: the agent's name, or its class if it has none.
-            status: `running`, `finished`, `failed`, `interrupted` (also: killed) or `max_steps`.
-            since: only runs that began at this time or later: a datetime, a timestamp, or ISO text.
-            until: only runs that began before.
-            text: only runs whose task begins with a text that holds this.
-            parent: only runs of managed agents that this run called.
-            session: only runs that shared this context.
+            question: any text; a time it speaks of ("yesterday", "in March", "before the restart") counts.
             limit: how many at most.
+            scope: as for `runs`.
+            agents: only what these agents did.
+            runs: only what was done in these runs (their ids or the beginnings of them).
+            kinds: only these: `task`, `plan`, `thought`, `code`, `call`, `observation`, `error`, `answer`, or kinds
+                of notes.
+            since: only from this time on.
+            until: only before.
+            min_trust: `low`, `medium` (nothing from the web) or `high` (only what users said).
+            rerank: let a second model read the best thirty again: better, and half a second slower.
+
+        Raises:
+            BadValue: the question is empty.
         """
-        return self._journal.find_runs(
+        given = names(runs, "runs")
+        wanted = Wanted(
             **self._scoped(scope),
-            agent=_text(agent, "agent"),
-            status=_one_of(status, STATUSES),
-            since=_time(since),
-            until=_time(until),
-            text=_text(text, "text"),
-            parent=None if parent is None else self.run(parent).id,
-            session=_text(session, "session"),
-            limit=_limit(limit),
+            agents=names(agents, "agents"),
+            runs=None if given is None else tuple(self.run(run).id for run in given),
+            kinds=names(kinds, "kinds"),
+            since=time_of(since),
+            until=time_of(until),
+            min_trust=min_trust,
+        )
+        return self._recall.find(question, count_of(limit), wanted, rerank=rerank)
+
+    def context(self, question: str, tokens: int = TOKENS, *, limit: int = 10, scope: str | None = None) -> str:
+        """What answers a question as a block for a prompt: quoted, with origins, of about `tokens` tokens at most."""
+        return block(self.recall(question, limit, scope=scope), count_of(tokens))[0]
+
+    def remember(
+        self,
+        text: str,
+        *,
+        kind: str = "note",
+        tags: Iterable[str] = (),
+        expires: Time | timedelta | None = None,
+        supersedes: Note | str | None = None,
+        sources: Iterable[Step | Note | int | str] = (),
+        scope: str | None = None,
+        origin: Origin = "user",
+    ) -> Note:
+        """Writes down something to be recalled.
+
+        Args:
+            text: what to remember.
+            kind: a word such as `fact`, `lesson`, `procedure`.
+            tags: words to find it by in `notes`.
+            expires: when it is no longer true: a time, or a timedelta from now.
+            supersedes: a note that it takes the place of; that one stays in the record and is not recalled any more.
+            sources: steps and notes it was made from; when one is superseded or forgotten, this note is stale.
+            scope: another scope than this memory's.
+            origin: who says so: `user`, `model`, `tool`, `web`, `import` or `agent`.
+        """
+        return self._recall.notes.add(
+            text,
+            scope=self.scope if scope is None else scope_of(scope),
+            kind=kind,
+            tags=tags,
+            origin=origin,
+            expires=end_of(expires),
+            supersedes=supersedes.id if isinstance(supersedes, Note) else supersedes,
+            sources=[self._source(source) for source in sources],
         )
 
-    def run(self, id: str) -> Run:
-        """One run, by its id or the beginning of it.
+    def _source(self, source: Step | Note | int | str) -> int | str:
+        if isinstance(source, (Step, Note)):
+            return source.id
+        return self.step(source).id if isinstance(source, int) else self.note(source).id
+
+    def forget(self, what: Note | Step | Run | int | str, *, influenced: bool = False) -> list[str]:
+        """Leaves something out of recall, with the notes that came of it; the record keeps it. Tells what that was.
+
+        Args:
+            what: a note, a step, a run, or the id of one.
+            influenced: also everything that was said in runs that were reminded of it, and what came of that: the way
+                to be rid of a poisoned source.
 
         Raises:
-            NotFound: no run's id begins so, or several do.
+            NotFound: there is no such thing.
         """
-        return self._journal.run(id)
+        gone = self._recall.notes.forget(self._target(what), influenced=influenced)
+        return [f"{kind} {target}" for kind, target in gone]
 
-    def events(self, run: str) -> list[Event]:
-        """What happened to the agent's list while a run went on, in order."""
-        return self._journal.events(self.run(run))
+    def _target(self, what: Note | Step | Run | int | str) -> Target:
+        if isinstance(what, Note):
+            return "note", what.id
+        if isinstance(what, (Step, int)):
+            return "step", str(self.step(what).id if isinstance(what, int) else what.id)
+        if isinstance(what, Run):
+            return "run", what.id
+        notes = self._recall.notes.begin_with(what)
+        return ("note", self.note(what).id) if notes else ("run", self.run(what).id)
 
-    def as_of(self, run: str, event: int) -> list[Any]:
-        """The agent's list as it was after an event, as live smolagents steps."""
+    def distill(self, run: str, model: Any) -> list[Note]:
+        """Lets a model note what a run teaches: facts, lessons, procedures, each with the steps it comes from.
+
+        The record stays as it is; a note can be forgotten like any other.
+
+        Raises:
+            BadValue: the model does not answer.
+        """
         chosen = self.run(run)
-        loaded = self._journal.session(chosen.session, chosen.id, until=event).session
-        loaded.close()
-        return [entry.step for entry in loaded.entries]
+        return distill(self._recall.notes, chosen, model, self._journal.reminders.told(chosen.id))
 
-    def steps(
+    def notes(
         self,
         *,
         scope: str | None = None,
-        run: str | None = None,
-        agent: str | None = None,
-        status: str | None = None,
         kind: str | None = None,
-        tool: str | None = None,
-        error: bool | str | None = None,
-        since: Time | None = None,
-        until: Time | None = None,
-        text: str | None = None,
+        tag: str | None = None,
+        run: str | None = None,
+        past: bool = False,
         limit: int = 100,
-    ) -> list[Step]:
-        """Recorded steps, the newest first; steps that were taken off an agent's list are here too.
-
-        Args:
-            scope: as for `runs`; where a run is named, its own scope by default.
-            run: only steps of this run (its id or the beginning of it).
-            agent: only steps of the agent of this name.
-            status: only steps of runs with this status.
-            kind: `task`, `action`, `planning`, `system_prompt` or `other`.
-            tool: only steps that call this tool.
-            error: True for steps that went wrong, False for those that did not, or the name of an error's class.
-            since: only steps from this time on.
-            until: only steps before.
-            text: only steps whose text holds this, in any case.
-            limit: how many at most.
-        """
-        found = None if run is None else self.run(run)
-        return self._journal.find_steps(
-            **self._scoped(found.scope if found is not None and scope is None else scope),
-            run=None if found is None else found.id,
-            agent=_text(agent, "agent"),
-            status=_one_of(status, STATUSES),
-            kind=_text(kind, "kind"),
-            tool=_text(tool, "tool"),
-            failed=int(error) if isinstance(error, bool) else None,
-            error=_text(error, "error") if not isinstance(error, bool) else None,
-            since=_time(since),
-            until=_time(until),
-            text=_text(text, "text"),
-            limit=_limit(limit),
+    ) -> list[Note]:
+        """What is remembered on purpose, the newest first; with `past` also what no longer is."""
+        return self._recall.notes.find(
+            **self._scoped(scope),
+            kind=text_of(kind, "kind"),
+            tag=text_of(tag, "tag"),
+            run=None if run is None else self.run(run).id,
+            past=past,
+            limit=count_of(limit),
         )
 
-    def step(self, id: int) -> Step:
-        """One step, by its id.
+    def note(self, id: str) -> Note:
+        """One note, by its id or the beginning of it.
 
         Raises:
-            NotFound: there is none.
+            NotFound: no note's id begins so, or several do.
         """
-        return self._journal.step(id)
-
-    def _scoped(self, scope: str | None) -> dict[str, str | None]:
-        wanted = self.scope if scope is None else scope
-        if wanted == "*":
-            return {"scope": None, "below": None}
-        if isinstance(wanted, str) and wanted.endswith("/*"):
-            return {"scope": _checked_scope(wanted[:-2]), "below": wanted[:-1]}
-        return {"scope": _checked_scope(wanted), "below": None}
+        return self._recall.notes.get(id)
 
     # --- upkeep ----------------------------------------------------------------------------------------------------
 
@@ -357,8 +430,7 @@ class Memory:
         """
         try:
             for recorder in list(self._recorders):
-                recorder.release()
-                self._recorders.discard(recorder)
+                self._release(recorder)
         finally:
             self._store.close()
 
@@ -370,43 +442,3 @@ class Memory:
 
     def __repr__(self) -> str:
         return f"Memory({self._store.url!r}, scope={self.scope!r})"
-
-
-def _checked_scope(scope: Any) -> str:
-    if not isinstance(scope, str) or not scope or scope != scope.strip("/ ") or "*" in scope or not scope.isprintable():
-        raise BadValue(f"a scope is a path such as 'acme/alice', not {scope!r}.")
-    return scope
-
-
-def _text(value: Any, name: str) -> str | None:
-    if value is None or isinstance(value, str):
-        from smolmem.record.codec import plain
-
-        return None if value is None else plain(value)
-    raise BadValue(f"{name} is a text, not {value!r}.")
-
-
-def _one_of(value: str | None, words: tuple[str, ...]) -> str | None:
-    if value is not None and value not in words:
-        raise BadValue(f"{value!r} is not one of {', '.join(words)}.")
-    return value
-
-
-def _limit(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 63:
-        raise BadValue(f"limit is a count, not {value!r}.")
-    return value
-
-
-def _time(value: Any) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
-    try:
-        moment = datetime.fromisoformat(value.replace("Z", "+00:00")) if isinstance(value, str) else value
-        return (moment if moment.tzinfo else moment.astimezone()).astimezone(timezone.utc).timestamp()
-    except (AttributeError, TypeError, ValueError, OverflowError, OSError) as error:
-        raise BadValue(
-            f"{value!r} is not a time: give a datetime, a timestamp, or text such as '2025-03-31T12:00'."
-        ) from error

@@ -33,6 +33,7 @@ from smolagents.utils import AgentMaxStepsError
 
 from smolmem.record import codec, ledger, steplist, variables, writer
 from smolmem.record.codec import Encoded
+from smolmem.record.mind import Mind, ReminderSink
 from smolmem.record.session import Care, Session
 from smolmem.record.values import Batch, RunRow, Saved, SessionRow, Status
 
@@ -51,6 +52,11 @@ class Sink(ledger.CallSink, Protocol):
 
     def saved(self, session: str, skip: int) -> list[Saved]:
         """What is saved of a session after its first `skip` events."""
+        ...
+
+    @property
+    def reminders(self) -> ReminderSink:
+        """What agents were reminded of."""
         ...
 
     def number(self, messages: Sequence[Any]) -> int | None:
@@ -98,7 +104,9 @@ class Recorder:
         self._behind: list[tuple[Session, list[Any], Any]] = []
         self._session = self._new_session()
         self._turns: dict[str, int] = {}
-        self.ledger = ledger.Ledger(sink, self._here, self._failures.count)
+        self.ledger = ledger.Ledger(sink, self.here, self._failures.count)
+        self.mind = Mind(sink.reminders)
+        self.after_run: Callable[[], None] = lambda: None
         self.quiet = False
         self.next_call: Call | None = None
         self.going_on: dict[str, list[Callable[[], Any]]] = {}
@@ -194,10 +202,20 @@ class Recorder:
     def _call(self) -> Call | None:
         return getattr(self._working, "call", None)
 
-    def _here(self) -> tuple[str, int] | None:
+    def here(self) -> tuple[str, int] | None:
         """The run that is being worked on, and how many steps it has; a code agent's tools ask from another thread."""
         call = self._call() or (self._calls[-1] if self._calls else None)
         return None if call is None or call.run is None else (call.run, self._turns.get(call.run, 0))
+
+    @property
+    def session_id(self) -> str:
+        """The list that is being recorded."""
+        return self._session.row["id"]
+
+    def _fresh(self) -> str | None:
+        """The run that is being worked on, if it has only its task yet."""
+        run, turns = self.here() or (None, 0)
+        return run if turns == 1 else None
 
     def _state(self, step: Any) -> Encoded | None:
         return variables.snapshot(self.agent) if isinstance(step, (TaskStep, ActionStep)) else None
@@ -222,6 +240,7 @@ class Recorder:
                 self._results[call.run, "failure"] = _failure(error)
             self._settle(call.run, self._status(error))
             self._save_all("fields")
+            self.after_run()
 
     def helpers(self) -> list[Recorder]:
         """The recorders of the agents that this one manages."""
@@ -417,6 +436,7 @@ class Recorder:
             messages = original(*args, **kwargs)
             with self._guard():
                 parts = self._session.parts(len(messages)) if stock and not args and not kwargs else None
+                messages, parts = self.mind.put(messages, parts, self._session.entries, self._fresh())
                 self._rendered = None if parts is None else (list(messages), parts)
             return messages
 

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from smolmem.recall.values import Note, Recollection
     from smolmem.record.values import Run, Step
 
 STYLES = {
@@ -130,3 +131,25 @@ def _grid(facts: Mapping[str, str]) -> Table:
         if fact:
             grid.add_row(Text(name, style="dim"), Text(fact))
     return grid
+
+
+def note(value: Note) -> RenderableType:
+    """A note."""
+    style = "green" if value.status == "current" else "yellow"
+    head = Text.assemble((value.id[:8], "bold"), "  ", (value.status, style), "  ", inert(value.kind))
+    about = {
+        "tags": inert(", ".join(value.tags)),
+        "from": value.origin,
+        "at": f"{value.at.astimezone():%Y-%m-%d %H:%M:%S}",
+        "expires": "" if value.expires is None else f"{value.expires.astimezone():%Y-%m-%d %H:%M:%S}",
+        "stale": "yes: what it was made from is no longer current" if value.stale else "",
+    }
+    return Panel(Group(Text(inert(value.text)), _grid(about)), title=head, title_align="left")
+
+
+def recollection(value: Recollection) -> RenderableType:
+    """What was recalled, and why."""
+    why = "  ".join(f"{name} {share:.2f}" for name, share in value.parts.items())
+    copies = f"  ×{value.copies}" if value.copies > 1 else ""
+    head = Text.assemble((f"{value.score:.2f}", "bold"), "  ", inert(value.source), copies)
+    return Panel(Group(Text(inert(value.text)), Text(why, style="dim")), title=head, title_align="left")

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 Act = Literal["insert", "remove", "revise"]
+Origin = Literal["user", "model", "tool", "web", "import", "agent"]
+ORIGINS: tuple[Origin, ...] = ("user", "model", "tool", "web", "import", "agent")
+"""Who said it: fixed when it is written, and inherited by what is made from it."""
 Status = Literal["running", "finished", "failed", "interrupted", "max_steps"]
 STATUSES: tuple[Status, ...] = ("running", "finished", "failed", "interrupted", "max_steps")
 
@@ -88,6 +91,16 @@ class Sent:
     keep: int
     suffix: Sequence[int | Encoded]
     size: int
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a step that can be found by itself: what it is, who said it, and through which tool."""
+
+    role: str
+    origin: Origin
+    text: str
+    tool: str | None = None
 
 
 @dataclass(frozen=True)

@@ -138,7 +138,12 @@ def _cassette(tools: dict[str, Any], calls: Sequence[PastCall]) -> dict[str, Any
 
         return play
 
-    return {name: tool if name in BASE_PYTHON_TOOLS else played(name) for name, tool in tools.items()}
+    def taped(name: str, tool: Any) -> Any:
+        if name in BASE_PYTHON_TOOLS:
+            return tool
+        return tool.on_tape(played) if hasattr(tool, "on_tape") else played(name)
+
+    return {name: taped(name, tool) for name, tool in tools.items()}
 
 
 def _imports(code: str) -> set[str]:

@@ -93,7 +93,9 @@ def _check_agent(agent: Any, run: Run) -> None:
 
 
 def _check_tools(agent: Any, run: Run, calls: list[PastCall]) -> None:
-    lacking = sorted({call.name for call in calls if call.kind == "tool"} - {*agent.tools, *agent.managed_agents})
+    in_code = getattr(getattr(agent, "python_executor", None), "additional_functions", {})
+    known = {*agent.tools, *agent.managed_agents, *in_code}
+    lacking = sorted({call.name for call in calls if call.kind == "tool" and call.name.partition(".")[0] not in known})
     if lacking:
         raise CannotResume(
             f"run {run.id[:8]} has called {', '.join(lacking)}, which this agent does not have: give it the same "

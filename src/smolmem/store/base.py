@@ -38,8 +38,24 @@ class Store(Protocol):
         """Runs a statement; returns the first column of its first row, if it gives one."""
         ...
 
-    def rows(self, name: str, values: Mapping[str, Any]) -> list[Row]:
-        """All rows of a query, each a dict."""
+    def rows(self, name: str, values: Mapping[str, Any], seconds: float | None = None) -> list[Row]:
+        """All rows of a query, each a dict.
+
+        Raises:
+            TimeoutError: it took longer than `seconds`, and was stopped.
+        """
+        ...
+
+    def columns(self, name: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        """All rows of a query, column by column; for rows by the hundred thousand."""
+        ...
+
+    def select(self, scope: str, statement: str) -> list[Row]:
+        """The rows of somebody's own SELECT over the views of one scope; limited in rows and time.
+
+        Raises:
+            BadValue: it is not a SELECT over those.
+        """
         ...
 
     def check(self) -> list[str]:
@@ -87,6 +103,12 @@ def migrations(backend: str) -> list[str]:
     """The numbered schema scripts of a backend, in order; the n-th brings a store to version n."""
     files = sorted(file.name for file in _sql(backend).iterdir() if re.match(r"\d{4}_", file.name))
     return [_sql(backend).joinpath(name).read_text(encoding="utf-8") for name in files]
+
+
+def views(backend: str) -> str:
+    """The script that makes the views that readers' own SELECTs can see."""
+    text: str = _sql(backend).joinpath("views.sql").read_text(encoding="utf-8")
+    return text
 
 
 def _sql(backend: str) -> Any:

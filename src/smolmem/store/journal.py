@@ -30,9 +30,10 @@ from smolmem.record.values import (
     when,
 )
 from smolmem.record.writer import is_dead, me
-from smolmem.store.base import Row
+from smolmem.store.base import Row, Store
 from smolmem.store.fold import Fold
 from smolmem.store.records import Records, seal
+from smolmem.store.reminders import Reminders
 
 
 def _count(value: Any) -> int | None:
@@ -42,6 +43,10 @@ def _count(value: Any) -> int | None:
 class Journal(Records):
     """The record of every run, in a store."""
 
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.reminders = Reminders(self)
+
     # --- writing ---------------------------------------------------------------------------------------------------
 
     def save(self, batch: Batch) -> list[Saved]:
@@ -50,7 +55,7 @@ class Journal(Records):
             if batch.new_session:
                 self._add("session", batch.session)
             saved = [self._change(batch.session["id"], change) for change in batch.changes]
-            results = {(run, column): self._content(encoded) for run, column, encoded in batch.results}
+            results = {(run, column): self.keep(encoded) for run, column, encoded in batch.results}
             for run in batch.runs:
                 given = {column: number for (of, column), number in results.items() if of == run["id"]}
                 self._put_run({**run, **given})
@@ -73,15 +78,15 @@ class Journal(Records):
         """
         with self.store.write(sync=outcome is None):
             given = {
-                "arguments": self._content(arguments),
-                "outcome": None if outcome is None else self._content(outcome),
+                "arguments": self.keep(arguments),
+                "outcome": None if outcome is None else self.keep(outcome),
             }
             return int(self._add("call", {**call, **given}))
 
     def end_call(self, number: int, call: CallRow, arguments: Encoded, outcome: Encoded) -> None:
         """Writes down how a call ended; should a power cut take that, the call is unknown, not forgotten."""
         with self.store.write(sync=False):
-            row = {**call, "arguments": self._content(arguments), "outcome": self._content(outcome)}
+            row = {**call, "arguments": self.keep(arguments), "outcome": self.keep(outcome)}
             self.store.do("end_call", row | {"id": number, "hash": seal("call", row)})
 
     def calls(self, run: str, turn: int) -> list[PastCall]:
@@ -109,11 +114,13 @@ class Journal(Records):
         return self.store.do(f"add_{table}", {**row, "hash": seal(table, row)})
 
     def _change(self, session: str, change: Change) -> Saved:
-        record = None if change.encoded is None else self._content(change.encoded)
+        record = None if change.encoded is None else self.keep(change.encoded)
         sent, suffix = self._sent(change.sent) if isinstance(change.sent, Sent) else (change.sent, ())
-        shown = None if change.shown is None else self._content(change.shown)
-        state = None if change.state is None else self._content(change.state)
+        shown = None if change.shown is None else self.keep(change.shown)
+        state = None if change.state is None else self.keep(change.state)
         step = self._place(session, change, record, sent)
+        if change.encoded is not None:
+            self.store.do("to_read", {"step": step})
         event = {"session": session, "run": change.run, "at": change.at, "act": change.act, "step": step}
         self._add(
             "event", event | {"place": change.place, "record": record, "shown": shown, "prompt": sent, "state": state}
@@ -142,17 +149,8 @@ class Journal(Records):
             self.store.do("revise_step", row | {"hash": seal("step", row)})
         return step
 
-    def _content(self, encoded: Encoded) -> int:
-        for key, data in encoded.blobs.items():
-            self._keep(bytes.fromhex(key), data)
-        return self._keep(bytes.fromhex(encoded.key), encoded.record)
-
-    def _keep(self, key: bytes, data: bytes) -> int:
-        added = self.store.do("add_content", {"hash": key, "bytes": wire.pack(data)})
-        return int(self.store.do("content_id", {"hash": key}) if added is None else added)
-
     def _sent(self, sent: Sent) -> tuple[int, tuple[int, ...]]:
-        suffix = tuple(item if isinstance(item, int) else self._content(item) for item in sent.suffix)
+        suffix = tuple(item if isinstance(item, int) else self.keep(item) for item in sent.suffix)
         row = {"parent": sent.parent, "keep": sent.keep, "size": sent.size, "suffix": json.dumps(suffix)}
         return int(self._add("prompt", row)), suffix
 

@@ -14,10 +14,11 @@ from typing import Any
 
 from smolmem.errors import Damaged
 from smolmem.record import codec, wire
+from smolmem.record.codec import Encoded
 from smolmem.store.base import Row, Store
 from smolmem.store.messages import StoredMessages
 
-_UNSEALED = {"session": {"hash"}, "run": {"hash"}, "step": {"id", "place", "hash", "scope", "agent"}}
+_UNSEALED = {"session": {"hash"}, "run": {"hash"}, "note": {"hash"}, "step": {"id", "place", "hash", "scope", "agent"}}
 
 
 def seal(table: str, row: Mapping[str, Any]) -> bytes:
@@ -45,6 +46,16 @@ class Records:
             Damaged: they are missing, or not what was written.
         """
         return self.checked(self.store.rows("content", {"id": number}), f"content {number}")
+
+    def keep(self, encoded: Encoded) -> int:
+        """Stores a value, once; part of a transaction of the caller's."""
+        for key, data in encoded.blobs.items():
+            self._keep(bytes.fromhex(key), data)
+        return self._keep(bytes.fromhex(encoded.key), encoded.record)
+
+    def _keep(self, key: bytes, data: bytes) -> int:
+        added = self.store.do("add_content", {"hash": key, "bytes": wire.pack(data)})
+        return int(self.store.do("content_id", {"hash": key}) if added is None else added)
 
     def blob(self, key: str) -> bytes:
         """The bytes known by a hash, for the codec."""

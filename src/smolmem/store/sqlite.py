@@ -87,15 +87,28 @@ class SqliteStore:
                 raise self._explained(error, "used") from error
         return None if first is None else first[0]
 
-    def rows(self, name: str, values: Mapping[str, Any]) -> list[Row]:
+    def rows(self, name: str, values: Mapping[str, Any], seconds: float | None = None) -> list[Row]:
         """All rows of a query; see `Store.rows`."""
-        with self._lock, self._wrapped("read"):
+        with self._lock, self._wrapped("read"), within(self._live(), seconds):
             cursor = self._live().execute(self._statements[name], dict(values))
             try:
                 names = [column[0] for column in cursor.get_description()]
             except apsw.ExecutionCompleteError:  # no rows
                 return []
             return [dict(zip(names, row, strict=True)) for row in cursor]
+
+    def columns(self, name: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        """All rows of a query by column; see `Store.columns`."""
+        with self._lock, self._wrapped("read"):
+            found = self._live().execute(self._statements[name], dict(values)).fetchall()
+        return list(zip(*found, strict=True))
+
+    def select(self, scope: str, statement: str) -> list[Row]:
+        """Somebody's own SELECT; see `Store.select`."""
+        from smolmem.store.window import select
+
+        self._live()
+        return select(str(self._absolute), scope, statement)
 
     def check(self) -> list[str]:
         """SQLite's own integrity and foreign-key checks."""
@@ -283,6 +296,22 @@ def _explain(error: apsw.Error, what: str) -> StoreError:
     if isinstance(error, (apsw.ReadOnlyError, apsw.CantOpenError, apsw.PermissionsError, apsw.IOError, apsw.AuthError)):
         return Unwritable(f"{what}: {detail}. Check the disk and the permissions of the file and its folder.")
     return StoreError(f"{what}: {detail}.")
+
+
+@contextmanager
+def within(connection: apsw.Connection, seconds: float | None) -> Iterator[None]:
+    """Stops what a connection does when it takes too long."""
+    if seconds is None:
+        yield
+        return
+    deadline = time.monotonic() + seconds
+    connection.set_progress_handler(lambda: time.monotonic() > deadline, 10_000)
+    try:
+        yield
+    except apsw.InterruptError as error:
+        raise TimeoutError(f"it took longer than {seconds:g} s") from error
+    finally:
+        connection.set_progress_handler(None)
 
 
 def _set_wal(connection: apsw.Connection) -> None:

@@ -55,6 +55,9 @@ class Stats:
     events: int
     prompts: int
     calls: int
+    notes: int
+    units: int
+    vectors: int
     contents: int
     content_bytes: int
     bytes: int
@@ -83,7 +86,7 @@ def stats(journal: Journal, failed_writes: int) -> Stats:
 def verify(journal: Journal) -> Report:
     """Checks the engine's structures, every hash, and that the journal, folded, gives the steps as they stand."""
     report = Report(journal.store.url)
-    for look in (_check_engine, _check_contents, _check_seals, _check_steps):
+    for look in (_check_engine, _check_contents, _check_seals, _check_steps, _check_recall):
         try:
             look(journal, report)
         except StoreError as error:
@@ -124,6 +127,21 @@ def _check_seals(journal: Journal, report: Report) -> None:
         if row["id"] != last + 1:
             report.add(f"events {last + 1} to {row['id'] - 1} are missing")
         last = row["id"]
+
+
+def _check_recall(journal: Journal, report: Report) -> None:
+    """What can be found must be what was read, and the full text must be that of the units."""
+    notes = journal.store.rows("notes", {})
+    report.checked["notes"] = len(notes)
+    for row in notes:
+        _check_seal("note", row, report)
+    for table, word in (("unit", "units"), ("recalled", "recalled"), ("forgotten", "forgotten")):
+        for row in _pages(journal, f"{table}_after", report, word):
+            _check_seal(table, row, report)
+    for row in journal.store.rows("lost_units", {}):
+        report.add(f"unit {row['id']} is of a step or note that is missing")
+    with journal.store.write(sync=False):
+        journal.store.do("check_words", {})
 
 
 def _check_seal(table: str, row: Row, report: Report) -> None:

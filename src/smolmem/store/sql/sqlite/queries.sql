@@ -155,6 +155,9 @@ SELECT
     (SELECT count(*) FROM event) AS events,
     (SELECT count(*) FROM prompt) AS prompts,
     (SELECT count(*) FROM call) AS calls,
+    (SELECT count(*) FROM note) AS notes,
+    (SELECT count(*) FROM unit) AS units,
+    (SELECT count(*) FROM vector) AS vectors,
     (SELECT count(*) FROM content) AS contents,
     (SELECT coalesce(sum(length(bytes)), 0) FROM content) AS content_bytes,
     (SELECT coalesce(sum(input_tokens), 0) FROM run) AS input_tokens,
@@ -184,3 +187,181 @@ SELECT * FROM session ORDER BY id;
 
 -- name: runs
 SELECT * FROM run ORDER BY id;
+
+-- name: add_unit
+INSERT INTO unit (scope, session, step, note, run, agent, role, tool, origin, at, whose, date, before, text, hash)
+VALUES (:scope, :session, :step, :note, :run, :agent, :role, :tool, :origin, :at, :whose, :date, :before, :text, :hash)
+RETURNING id;
+
+-- name: add_words
+INSERT INTO words (rowid, whose, date, before, text) VALUES (:id, :whose, :date, :before, :text);
+
+-- name: drop_words
+INSERT INTO words (words, rowid, whose, date, before, text)
+VALUES ('delete', :id, :whose, :date, :before, :text);
+
+-- name: drop_vector
+DELETE FROM vector WHERE scope = :scope AND unit = :unit;
+
+-- name: drop_unit
+DELETE FROM unit WHERE id = :id;
+
+-- name: step_units
+SELECT * FROM unit WHERE session = :session AND step = :step ORDER BY id;
+
+-- name: units_before
+SELECT text FROM unit WHERE session = :session AND step < :step ORDER BY step DESC, id DESC LIMIT 2;
+
+-- name: task_before
+SELECT text FROM unit WHERE session = :session AND step < :step AND role = 'task' ORDER BY step DESC, id DESC LIMIT 1;
+
+-- name: run_units
+SELECT * FROM unit WHERE run = :run;
+
+-- name: note_units
+SELECT * FROM unit WHERE note = :note;
+
+-- name: units
+SELECT unit.* FROM json_each(:ids) AS wanted JOIN unit ON unit.id = wanted.value;
+
+-- name: unit_after
+SELECT * FROM unit WHERE id > :id ORDER BY id LIMIT 500;
+
+-- name: beside
+SELECT unit.id,
+    (SELECT other.id FROM unit AS other
+     WHERE other.session = unit.session AND (other.step, other.id) < (unit.step, unit.id)
+     ORDER BY other.step DESC, other.id DESC LIMIT 1) AS before,
+    (SELECT other.id FROM unit AS other
+     WHERE other.session = unit.session AND (other.step, other.id) > (unit.step, unit.id)
+     ORDER BY other.step, other.id LIMIT 1) AS after
+FROM json_each(:ids) AS wanted JOIN unit ON unit.id = wanted.value WHERE unit.session <> '';
+
+-- name: find_words
+SELECT rowid AS unit, -bm25(words, 0, 1, 0.2, 1) AS score FROM words WHERE words MATCH :match ORDER BY score DESC LIMIT :limit;
+
+-- name: find_words_where
+SELECT unit.id AS unit, -bm25(words, 0, 1, 0.2, 1) AS score FROM words JOIN unit ON unit.id = words.rowid
+WHERE words MATCH :match
+  AND (:since IS NULL OR unit.at >= :since)
+  AND (:until IS NULL OR unit.at < :until)
+  AND (:runs IS NULL OR unit.run IN (SELECT value FROM json_each(:runs)))
+  AND (:agents IS NULL OR unit.agent IN (SELECT value FROM json_each(:agents)))
+  AND (:roles IS NULL OR unit.role IN (SELECT value FROM json_each(:roles)))
+  AND (:origins IS NULL OR unit.origin IN (SELECT value FROM json_each(:origins)))
+  AND (:apart IS NULL OR unit.session <> :apart)
+  AND unit.role NOT IN (SELECT value FROM json_each(:but))
+ORDER BY score DESC LIMIT :limit;
+
+-- name: scopes
+SELECT DISTINCT scope FROM unit WHERE :scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :below;
+
+-- name: count_units
+SELECT count(*) FROM unit WHERE scope = :scope;
+
+-- name: unembedded
+SELECT unit.id, unit.session, unit.run, unit.agent, unit.role, unit.origin, unit.at, unit.text FROM unit
+LEFT JOIN vector ON vector.scope = unit.scope AND vector.unit = unit.id AND vector.model = :model
+WHERE unit.scope = :scope AND vector.unit IS NULL AND unit.id > :id
+ORDER BY unit.id LIMIT :limit;
+
+-- name: vectors
+SELECT unit, facts, numbers FROM vector WHERE scope = :scope AND unit > :id AND model = :model;
+
+-- name: put_vector
+INSERT INTO vector (scope, unit, model, facts, numbers)
+SELECT scope, id, :model, :facts, :numbers FROM unit WHERE id = :unit
+ON CONFLICT DO UPDATE SET model = :model, facts = :facts, numbers = :numbers;
+
+-- name: add_recalled
+INSERT INTO recalled (run, step, at, query, block, found, hash) VALUES (:run, :step, :at, :query, :block, :found, :hash);
+
+-- name: task_recalled
+SELECT * FROM recalled WHERE step = :step ORDER BY id LIMIT 1;
+
+-- name: run_recalled
+SELECT * FROM recalled WHERE run = :run AND block IS NOT NULL ORDER BY id;
+
+-- name: recalled_after
+SELECT * FROM recalled WHERE id > :id ORDER BY id LIMIT 500;
+
+-- name: there
+SELECT unit.id FROM json_each(:ids) AS wanted JOIN unit ON unit.id = wanted.value;
+
+-- name: count_unembedded
+SELECT count(*) FROM unit
+LEFT JOIN vector ON vector.scope = unit.scope AND vector.unit = unit.id AND vector.model = :model
+WHERE unit.scope = :scope AND vector.unit IS NULL AND unit.id > :id;
+
+-- name: to_read
+INSERT INTO unread (step) VALUES (:step) ON CONFLICT DO NOTHING;
+
+-- name: unread
+SELECT step.*, run.scope, run.agent, run.parent, (
+    SELECT count(*) FROM forgotten
+    WHERE (what = 'step' AND target = CAST(step.id AS TEXT)) OR (what = 'run' AND target = step.run)
+) AS forgotten
+FROM unread JOIN step ON step.id = unread.step JOIN run ON run.id = step.run ORDER BY unread.step LIMIT :limit;
+
+-- name: count_unread
+SELECT count(*) FROM unread;
+
+-- name: helpers
+SELECT DISTINCT agent FROM run WHERE parent = :run;
+
+-- name: was_read
+DELETE FROM unread WHERE step = :step;
+
+-- name: add_note
+INSERT INTO note (id, scope, kind, text, tags, origin, run, at, expires, supersedes, sources, hash)
+VALUES (:id, :scope, :kind, :text, :tags, :origin, :run, :at, :expires, :supersedes, :sources, :hash);
+
+-- name: notes_by_prefix
+SELECT * FROM note WHERE id >= :prefix AND id < :prefix || 'g' ORDER BY id LIMIT 9;
+
+-- name: find_notes
+SELECT * FROM note
+WHERE (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :below)
+  AND (:kind IS NULL OR kind = :kind)
+  AND (:run IS NULL OR run = :run)
+  AND (:tag IS NULL OR EXISTS (SELECT 1 FROM json_each(note.tags) WHERE value = :tag))
+ORDER BY at DESC, rowid DESC LIMIT :limit;
+
+-- name: same_note
+SELECT id FROM note WHERE scope = :scope AND kind = :kind AND text = :text
+  AND EXISTS (SELECT 1 FROM unit WHERE unit.note = note.id) LIMIT 1;
+
+-- name: superseding
+SELECT * FROM note WHERE supersedes = :id ORDER BY at LIMIT 1;
+
+-- name: made_from
+SELECT note.* FROM note, json_each(note.sources) AS source WHERE source.value = :source;
+
+-- name: made_in
+SELECT * FROM note WHERE run = :run AND origin IN ('model', 'web', 'tool', 'agent');
+
+-- name: runs_told
+SELECT DISTINCT recalled.run FROM recalled, json_each(recalled.found) AS source WHERE source.value = :source;
+
+-- name: expired
+SELECT unit.* FROM note JOIN unit ON unit.note = note.id WHERE note.expires <= :now;
+
+-- name: add_forgotten
+INSERT INTO forgotten (what, target, at, hash) VALUES (:what, :target, :at, :hash);
+
+-- name: forgotten
+SELECT * FROM forgotten WHERE what = :what AND target = :target ORDER BY id LIMIT 1;
+
+-- name: notes
+SELECT * FROM note ORDER BY id;
+
+-- name: lost_units
+SELECT unit.id FROM unit
+WHERE (step IS NOT NULL AND NOT EXISTS (SELECT 1 FROM step WHERE step.id = unit.step))
+   OR (note IS NOT NULL AND NOT EXISTS (SELECT 1 FROM note WHERE note.id = unit.note)) LIMIT 20;
+
+-- name: check_words
+INSERT INTO words (words, rank) VALUES ('integrity-check', 1);
+
+-- name: forgotten_after
+SELECT * FROM forgotten WHERE id > :id ORDER BY id LIMIT 500;

@@ -1,0 +1,184 @@
+"""Text to vectors: a small local model, a server, or a function of yours.
+
+The local model needs the `semantic` extra (ONNX Runtime and a tokenizer, no PyTorch) and 34 MB of files, which
+`models.py` fetches. Without it recall goes by words alone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from smolmem.errors import BadValue
+from smolmem.recall import models
+
+Vector = Sequence[float]
+Choice = Literal["local", "off"]
+
+
+@runtime_checkable
+class Embedder(Protocol):
+    """Makes vectors whose nearness is nearness in meaning."""
+
+    @property
+    def model(self) -> str:
+        """Names what made the vectors: those of different models are never compared."""
+        ...
+
+    def passage(self, text: str) -> Vector:
+        """The vector of a text that is to be found."""
+        ...
+
+    def query(self, text: str) -> Vector:
+        """The vector of a question."""
+        ...
+
+
+def open_embedder(given: Embedder | Callable[[list[str]], Any] | Choice | None) -> Embedder | None:
+    """What a user gave as an embedder; None for recall by words alone.
+
+    Raises:
+        BadValue: the local model was asked for and cannot be had.
+    """
+    if given == "off":
+        return None
+    if given is None:
+        return LocalModel(models.verified(models.EMBEDDER)) if models.EMBEDDER.here and installed() else None
+    if given == "local":
+        if not installed():
+            raise BadValue("the local model needs more packages: pip install 'smolmem[semantic]'.")
+        return LocalModel(models.fetch(models.EMBEDDER))
+    if isinstance(given, Embedder):
+        return given
+    return Function(given)
+
+
+def checked(given: Any) -> Any:
+    """What a user gave as an embedder, if it can be one; nothing is loaded yet."""
+    if given in (None, "local", "off") or isinstance(given, Embedder) or callable(given):
+        return given
+    raise BadValue(f"embedder is 'local', 'off', an Embedder or a function of texts, not {given!r}.")
+
+
+def installed() -> bool:
+    """Whether what local models need is installed."""
+    try:
+        import numpy
+        import onnxruntime
+        import tokenizers
+    except ImportError:
+        return False
+    return bool(numpy and onnxruntime and tokenizers)
+
+
+class Network:
+    """An ONNX model and its tokenizer; loaded when it is first used."""
+
+    def __init__(self, folder: Any, output: str) -> None:
+        self._folder, self._output = folder, output
+        self._lock = threading.Lock()
+        self._loaded: tuple[Any, Any] | None = None
+
+    def _load(self) -> tuple[Any, Any]:
+        with self._lock:
+            if self._loaded is None:
+                import onnxruntime
+                from tokenizers import Tokenizer
+
+                tokenizer = Tokenizer.from_file(str(self._folder / "tokenizer.json"))
+                tokenizer.no_padding()
+                tokenizer.enable_truncation(512)
+                self._loaded = tokenizer, onnxruntime.InferenceSession(str(self._folder / "model.onnx"))
+            return self._loaded
+
+    def run(self, *texts: str) -> Any:
+        """The output for one text or pair: one at a time, since int8 models change a little with their company."""
+        import numpy as np
+
+        tokenizer, session = self._load()
+        read = tokenizer.encode(*texts)
+        names = {"input_ids": read.ids, "attention_mask": read.attention_mask, "token_type_ids": read.type_ids}
+        return session.run([self._output], {name: np.array([row], np.int64) for name, row in names.items()})[0]
+
+
+class LocalModel:
+    """e5-small-v2: 384 numbers, English above all, about 5 ms for a question."""
+
+    def __init__(self, folder: Any) -> None:
+        self.model = f"{models.EMBEDDER.name}-int8"
+        self._network = Network(folder, "last_hidden_state")
+
+    def passage(self, text: str) -> Vector:
+        """The vector of a text that is to be found."""
+        return self._embed(f"passage: {text}")
+
+    def query(self, text: str) -> Vector:
+        """The vector of a question."""
+        return self._embed(f"query: {text}")
+
+    def _embed(self, text: str) -> Vector:
+        mean = self._network.run(text)[0].mean(axis=0)
+        vector: Vector = mean / ((mean @ mean) ** 0.5 or 1.0)
+        return vector
+
+
+class Reranker:
+    """ms-marco-MiniLM-L-12-v2: reads a question and a text together, which is slower and better."""
+
+    def __init__(self) -> None:
+        if not installed():
+            raise BadValue("rerank=True needs more packages: pip install 'smolmem[semantic]'.")
+        self._network = Network(models.fetch(models.RERANKER), "logits")
+
+    def score(self, query: str, text: str) -> float:
+        """How well a text answers a question."""
+        return float(self._network.run(query, text)[0][0])
+
+
+class Function:
+    """A function from a list of texts to their vectors."""
+
+    def __init__(self, embed: Callable[[list[str]], Any]) -> None:
+        self.model = str(getattr(embed, "model", None) or getattr(embed, "__qualname__", type(embed).__qualname__))
+        self._function = embed
+
+    def passage(self, text: str) -> Vector:
+        """The vector of a text."""
+        return self.query(text)
+
+    def query(self, text: str) -> Vector:
+        """The vector of a question: the same function."""
+        vector: Vector = [float(number) for number in self._function([text])[0]]
+        return vector
+
+
+class Server:
+    """An OpenAI-compatible server, such as Ollama.
+
+    Args:
+        url: its address up to the version, for instance `http://localhost:11434/v1`.
+        model: the embedding model it should use.
+        key: sent as a bearer token, where the server wants one.
+        timeout: seconds to wait for an answer.
+    """
+
+    def __init__(self, url: str, model: str, *, key: str | None = None, timeout: float = 30.0) -> None:
+        self.model = model
+        self._url = f"{url.rstrip('/')}/embeddings"
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._timeout = timeout
+
+    def passage(self, text: str) -> Vector:
+        """The vector of a text."""
+        return self.query(text)
+
+    def query(self, text: str) -> Vector:
+        """The vector of a question."""
+        import requests
+
+        asked = {"model": self.model, "input": [text]}
+        answer = requests.post(self._url, json=asked, headers=self._headers, timeout=self._timeout)
+        answer.raise_for_status()
+        vector: Vector = [float(number) for number in answer.json()["data"][0]["embedding"]]
+        return vector

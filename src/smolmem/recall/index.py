@@ -1,0 +1,188 @@
+"""Vectors: rows of the store, searched in memory, exactly enough and quickly.
+
+Each number of a vector becomes one bit: is it above the average of its column? Counting the bits in which two vectors
+differ is thirty times less work than multiplying them, so all are compared by bits, and the nearest few thousand by
+their numbers. Measured on 100,000 real paragraphs, that finds 99 of 100 of the true ten nearest; see bench/README.md.
+
+There is one index per scope, so nothing of another scope can be found by mistake, and searching one costs nothing for
+the others. It is filled from the store when it is first used, and takes in what other processes add. What is dropped
+there is noticed when it is looked up, and the search is made again without it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from smolmem.store.base import Row, Store
+
+CANDIDATES = 2_500
+"""How many of the nearest by bits are compared by their numbers."""
+_ROWS = 16_384
+"""Rows that are compared at a time: what fits a core's cache."""
+_SCALE = 32_767
+_FEW = 256
+"""Vectors of fewer numbers have too few bits to go by, and are short enough to be compared as they are."""
+
+_WORDS = ("session", "run", "agent", "role", "origin")
+FACTS = np.dtype([*((word, "<u4") for word in _WORDS), ("at", "<f8")])
+"""What of a unit a search can ask for; words as checksums, which the row itself confirms."""
+
+Array = Any  # a NumPy array
+
+
+def facts_of(unit: Row) -> bytes:
+    """What is kept beside a unit's vector."""
+    words = (checksum(unit[name]) for name in _WORDS)
+    return bytes(np.array((*words, unit["at"]), FACTS).tobytes())
+
+
+def checksum(word: str | None) -> int:
+    """A word as a number."""
+    return zlib.crc32((word or "").encode("utf-8", "surrogatepass"))
+
+
+def numbers_of(vector: Sequence[float] | Array) -> bytes:
+    """A vector of length one as it is stored: 15 bits a number, which loses nothing that search could see."""
+    floats = np.asarray(vector, np.float32)
+    length = float(np.linalg.norm(floats)) or 1.0
+    return bytes(np.round(floats / length * _SCALE).astype("<i2").tobytes())
+
+
+class Index:
+    """The vectors of one scope and model."""
+
+    def __init__(self, scope: str, model: str, size: int) -> None:
+        self.scope, self.model, self.size = scope, model, size
+        self.count = 0
+        self.last = 0
+        self._averaged = 0
+        self._ids: Array = np.empty(0, np.int64)
+        self._facts: Array = np.empty(0, FACTS)
+        self._numbers: Array = np.empty((0, size), np.int16)
+        self._alive: Array = np.empty(0, bool)
+        self._bits: Array = np.empty((-(-size // 64), 0), np.uint64)
+        self._average: Array = np.zeros(size, np.int16)
+
+    def update(self, store: Store) -> None:
+        """Takes in what was added to the store since the last time."""
+        found = store.columns("vectors", {"scope": self.scope, "id": self.last, "model": self.model})
+        if not found:
+            return
+        ids, facts, numbers = map(list, found)
+        sound = [
+            i
+            for i, (fact, row) in enumerate(zip(facts, numbers, strict=True))
+            if isinstance(row, bytes) and len(row) == 2 * self.size and len(fact) == FACTS.itemsize
+        ]
+        if len(sound) < len(ids):  # a damaged row is as good as none
+            ids, facts, numbers = ([column[i] for i in sound] for column in (ids, facts, numbers))
+        if not ids:
+            return
+        start, self.count = self.count, self.count + len(ids)
+        self._make_room()
+        self._ids[start : self.count] = ids
+        self._facts[start : self.count] = np.frombuffer(b"".join(facts), FACTS)
+        self._numbers[start : self.count] = np.frombuffer(b"".join(numbers), "<i2").reshape(-1, self.size)
+        self._alive[start : self.count] = True
+        self.last = int(ids[-1])
+        if self.count > 4 * self._averaged:
+            self._averaged = self.count
+            sample = self._numbers[: self.count : max(1, self.count // 4_096)]
+            self._average = sample.mean(axis=0, dtype=np.float32).astype(np.int16)
+            start = 0
+        self._bits[:, start : self.count] = self._code(self._numbers[start : self.count])
+
+    def _make_room(self) -> None:
+        room = len(self._ids)
+        if self.count > room:
+            grown = max(self.count, room + room // 2)
+            for name in ("_ids", "_facts", "_numbers", "_alive"):
+                old = getattr(self, name)
+                new = np.empty((grown, *old.shape[1:]), old.dtype)
+                new[:room] = old
+                setattr(self, name, new)
+            bits: Array = np.empty((len(self._bits), grown), np.uint64)
+            bits[:, :room] = self._bits
+            self._bits = bits
+
+    def _code(self, numbers: Array) -> Array:
+        bits = np.packbits(numbers > self._average, axis=1)
+        wide: Array = np.zeros((len(numbers), 8 * len(self._bits)), np.uint8)
+        wide[:, : bits.shape[1]] = bits
+        return wide.view(np.uint64).T
+
+    def drop(self, units: Collection[int]) -> None:
+        """Leaves units out from now on."""
+        self._alive[: self.count] &= ~np.isin(self._ids[: self.count], list(units))
+
+    def search(self, query: Array, limit: int, where: Where | None = None) -> list[tuple[int, float]]:
+        """The nearest units and how near they are, the nearest first."""
+        if not self.count:
+            return []
+        allowed = self._alive[: self.count]
+        if where is not None:
+            allowed = allowed & where.mask(self._facts[: self.count])
+        near = self._nearest(query, allowed)
+        numbers: Array = self._numbers[near].astype(np.float32)
+        scores = numbers @ (np.asarray(query, np.float32) / _SCALE)
+        best = np.argsort(-scores, kind="stable")[:limit]
+        return [(int(unit), float(score)) for unit, score in zip(self._ids[near[best]], scores[best], strict=True)]
+
+    def _nearest(self, query: Array, allowed: Array) -> Array:
+        """The rows that differ from the query in the fewest bits."""
+        total = int(np.count_nonzero(allowed))
+        if total <= 2 * CANDIDATES or self.size < _FEW:
+            return np.flatnonzero(allowed)
+        wanted = self._code(np.round(np.asarray(query, np.float32) * _SCALE).astype(np.int16)[None])[:, 0]
+        apart: Array = np.zeros(self.count, np.uint16)
+        for start in range(0, self.count, _ROWS):
+            here = apart[start : start + _ROWS]
+            for bits, word in zip(self._bits[:, start : start + len(here)], wanted, strict=True):
+                here += np.bitwise_count(bits ^ word)
+        if total < self.count:
+            apart[~allowed] = 65_535
+        edge = np.partition(apart, CANDIDATES)[CANDIDATES]
+        return np.flatnonzero(apart <= min(int(edge), 65_534))
+
+
+class Where:
+    """What a search asks of units, besides their scope.
+
+    Args:
+        words: what the columns of a unit may be; None for anything.
+        without: what they may not be.
+        since: the earliest time.
+        until: the time that it must be before.
+    """
+
+    def __init__(
+        self,
+        words: Mapping[str, Collection[str] | None],
+        without: Mapping[str, Collection[str]],
+        since: float | None,
+        until: float | None,
+    ) -> None:
+        self._only = {name: _checksums(wanted) for name, wanted in words.items() if wanted is not None}
+        self._not = {name: _checksums(unwanted) for name, unwanted in without.items() if unwanted}
+        self._since, self._until = since, until
+
+    def mask(self, facts: Array) -> Array:
+        """Which rows may be found."""
+        allowed: Array = np.ones(len(facts), bool)
+        for name, wanted in self._only.items():
+            allowed &= np.isin(facts[name], wanted)
+        for name, unwanted in self._not.items():
+            allowed &= ~np.isin(facts[name], unwanted)
+        if self._since is not None:
+            allowed &= facts["at"] >= self._since
+        if self._until is not None:
+            allowed &= facts["at"] < self._until
+        return allowed
+
+
+def _checksums(words: Collection[str]) -> Array:
+    return np.array([checksum(word) for word in words], np.uint32)

@@ -1,0 +1,226 @@
+"""Notes: what is remembered on purpose, what takes their place, and what is left out of recall.
+
+A note is never changed. A newer one supersedes it, or it is forgotten, or its time is over: then recall no longer
+finds it, the record keeps it, and whatever was made from it is called stale.
+
+Forgetting a source forgets what came of it: notes made from it, and notes that an agent wrote in a run in which it
+was brought to mind, and so on; and, where that is asked for, all that was said in such runs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal
+
+from smolmem.errors import BadValue, NotFound
+from smolmem.recall import text as searchable
+from smolmem.recall.values import Note, NoteRow
+from smolmem.record.codec import plain
+from smolmem.record.values import ORIGINS, Origin, Piece, when
+from smolmem.store.base import Row
+from smolmem.store.records import Records, seal
+from smolmem.store.units import Place, add_units, drop_units
+
+LONGEST = 100_000
+_EMPTY = re.compile(
+    r"(ok(ay)?|done|yes|no|none|n/?a|null|unknown|nothing( to (note|report|remember))?|test(ing)?|"
+    r"(the )?task (was |is |has been )?(completed?|done|finished)( successfully)?|success(ful(ly)?)?)",
+    re.IGNORECASE,
+)
+
+Target = tuple[Literal["note", "step", "run"], str]
+
+
+class Notes:
+    """The notes of a store."""
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+        self._store = records.store
+
+    def add(
+        self,
+        text: str,
+        *,
+        scope: str,
+        kind: str,
+        tags: Iterable[str],
+        origin: Origin,
+        run: str | None = None,
+        expires: float | None = None,
+        supersedes: str | None = None,
+        sources: Iterable[int | str] = (),
+    ) -> Note:
+        """Writes a note down; it can be found at once."""
+        said = _checked(text)
+        past = None if supersedes is None else self.get(supersedes)
+        row: NoteRow = {
+            "id": secrets.token_hex(8),
+            "scope": scope,
+            "kind": _word(kind, "kind"),
+            "text": said,
+            "tags": json.dumps([_word(tag, "tag") for tag in tags]),
+            "origin": _origin(origin),
+            "run": run,
+            "at": time.time(),
+            "expires": expires,
+            "supersedes": None if past is None else past.id,
+            "sources": json.dumps(list(sources)),
+        }
+        place = Place(scope=scope, session="", step=None, note=row["id"], run=run, agent=None, at=row["at"])
+        with self._store.write():
+            self._store.do("add_note", {**row, "hash": seal("note", row)})
+            add_units(self._store, place, (Piece(row["kind"], origin, part) for part in searchable.split(said)))
+            if past is not None:
+                drop_units(self._store, self._store.rows("note_units", {"note": past.id}))
+        return self._note({**row})
+
+    def why_junk(self, text: str, scope: str, kind: str, told: list[str]) -> str | None:
+        """Why a text that a model wants to remember is not worth it; None if it is."""
+        said = " ".join(text.split())
+        if len(said) < 8 or _EMPTY.fullmatch(said.strip(" .!")):
+            return "it says nothing that could be useful later"
+        if len(searchable.without(said, told).split()) < len(said.split()) / 2:
+            return "it is what was recalled, which is remembered already"
+        if self._store.rows("same_note", {"scope": scope, "kind": kind, "text": plain(text.strip())}):
+            return "it is remembered already"
+        return None
+
+    # --- reading ---------------------------------------------------------------------------------------------------
+
+    def get(self, prefix: str) -> Note:
+        """The note whose id begins so.
+
+        Raises:
+            NotFound: none does, or several do.
+        """
+        found = self.begin_with(prefix)
+        if len(found) == 1:
+            return found[0]
+        fits = ", ".join(note.id[:12] for note in found)
+        if found:
+            raise NotFound(f"note {prefix!r} in {self._store.url} could be any of {fits}: give more of its id.")
+        raise NotFound(f"no note {prefix!r} in {self._store.url}: `memory.notes()` lists what is remembered.")
+
+    def begin_with(self, prefix: str) -> list[Note]:
+        """The notes whose id begins so."""
+        wanted = prefix.lower() if isinstance(prefix, str) else ""
+        usable = wanted and all(letter in "0123456789abcdef" for letter in wanted)
+        return [self._note(row) for row in self._store.rows("notes_by_prefix", {"prefix": wanted})] if usable else []
+
+    def find(self, *, past: bool, **wanted: Any) -> list[Note]:
+        """Notes, the newest first; with `past` also those that are no longer current."""
+        found = [self._note(row) for row in self._store.rows("find_notes", wanted)]
+        return [note for note in found if past or note.status == "current"]
+
+    def history(self, note: Note) -> list[Note]:
+        """A note, what it superseded, and what superseded it, the oldest first."""
+        chain = [note]
+        while chain[0].supersedes is not None:
+            chain.insert(0, self.get(chain[0].supersedes))
+        while later := self._store.rows("superseding", {"id": chain[-1].id}):
+            chain.append(self._note(later[0]))
+        return chain
+
+    def _note(self, row: Row) -> Note:
+        if "hash" in row:
+            self._records.sealed("note", row)
+        sources = tuple(json.loads(row["sources"]))
+        return Note(
+            **{name: row[name] for name in ("id", "scope", "kind", "text", "origin", "run", "supersedes")},
+            tags=tuple(json.loads(row["tags"])),
+            at=when(row["at"]),
+            expires=None if row["expires"] is None else when(row["expires"]),
+            sources=sources,
+            status=self._status(row["id"], row["expires"]),
+            stale=any(self.is_past(source) for source in sources),
+        )
+
+    def _status(self, note: str, expires: float | None) -> Any:
+        if self._store.rows("forgotten", {"what": "note", "target": note}):
+            return "forgotten"
+        if self._store.rows("superseding", {"id": note}):
+            return "superseded"
+        return "expired" if expires is not None and expires <= time.time() else "current"
+
+    def is_past(self, source: int | str) -> bool:
+        """Whether a step or note is no longer to be relied on; a note also if it is stale itself."""
+        if isinstance(source, int):
+            return bool(self._store.rows("forgotten", {"what": "step", "target": str(source)}))
+        found = self.begin_with(source)
+        return any(note.status != "current" or note.stale for note in found)
+
+    # --- forgetting ------------------------------------------------------------------------------------------------
+
+    def sweep(self) -> None:
+        """Lets go of what has expired."""
+        over = self._store.rows("expired", {"now": time.time()})
+        if over:
+            with self._store.write(sync=False):
+                drop_units(self._store, over)
+
+    def forget(self, first: Target, *, influenced: bool = False) -> list[Target]:
+        """Leaves something, and all that came of it, out of recall; returns what that was."""
+        gone = list(self._derived(first, set(), influenced))
+        with self._store.write():
+            for what, target in gone:
+                if not self._store.rows("forgotten", {"what": what, "target": target}):
+                    row = {"what": what, "target": target, "at": time.time()}
+                    self._store.do("add_forgotten", row | {"hash": seal("forgotten", row)})
+                drop_units(self._store, self._units(what, target))
+        return gone
+
+    def _units(self, what: str, target: str) -> list[Row]:
+        if what == "step":
+            steps = self._store.rows("step", {"id": int(target)})
+            return [
+                unit
+                for step in steps
+                for unit in self._store.rows("step_units", {"session": step["session"], "step": step["id"]})
+            ]
+        return self._store.rows(f"{what}_units", {what: target})
+
+    def _derived(self, target: Target, seen: set[Target], influenced: bool) -> Iterator[Target]:
+        if target in seen:
+            return
+        seen.add(target)
+        yield target
+        what, name = target
+        sources: list[int | str] = [int(name) if what == "step" else name]
+        if what == "run":
+            sources = [row["id"] for row in self._store.rows("run_steps", {"run": name})]
+        for came in self._came_of(what, name, sources, influenced):
+            yield from self._derived(came, seen, influenced)
+
+    def _came_of(self, what: str, name: str, sources: list[int | str], influenced: bool) -> Iterator[Target]:
+        told = [row["run"] for source in sources for row in self._store.rows("runs_told", {"source": source})]
+        yield from (("run", run) for run in told if influenced)
+        for source in sources:
+            yield from (("note", row["id"]) for row in self._store.rows("made_from", {"source": source}))
+        for run in [name, *told] if what == "run" else told:
+            yield from (("note", row["id"]) for row in self._store.rows("made_in", {"run": run}))
+
+
+def _checked(text: Any) -> str:
+    if not isinstance(text, str) or not text.strip():
+        raise BadValue(f"a note is a text, not {text!r}.")
+    if len(text) > LONGEST:
+        raise BadValue(f"a note has at most {LONGEST:,} characters, not {len(text):,}: remember what matters of it.")
+    return plain(text.strip())
+
+
+def _word(value: Any, name: str) -> str:
+    if not isinstance(value, str) or not value.strip() or len(value) > 100 or not value.isprintable():
+        raise BadValue(f"a {name} is a short word, not {value!r}.")
+    return plain(value.strip())
+
+
+def _origin(value: Any) -> Origin:
+    if value not in ORIGINS:
+        raise BadValue(f"{value!r} is not one of {', '.join(ORIGINS)}.")
+    origin: Origin = value
+    return origin

@@ -1,0 +1,270 @@
+"""From a question to what answers it: words, meaning, neighbours and time, added up so that a person can see why.
+
+Each voice lists its best hundred, scaled so that its best has 1 and what it does not list has 0. The two voices are
+added. Then each piece gets a fifth of what each of its neighbours has, two to either side: what answers a question
+often stands beside what sounds like it. That is worth more than any reranker; `bench/recall.py` measures it. A time
+the question speaks of, and being recent, weigh a little. The optional reranker is a third voice, over the best thirty.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from smolmem.errors import BadValue
+from smolmem.recall import question
+from smolmem.recall.question import Anchor, Span
+from smolmem.recall.values import TRUST, Recollection, Trust, trust_in
+from smolmem.record.values import ORIGINS, when
+from smolmem.store.base import Row
+from smolmem.store.records import Records
+from smolmem.store.units import ids, word_of
+
+if TYPE_CHECKING:
+    from smolmem.recall.embed import Reranker
+    from smolmem.recall.meaning import Meaning
+
+log = logging.getLogger("smolmem")
+
+LISTED = 100
+AROUND = 0.2
+TIME = 0.3
+RECENT = 0.05
+HALF_LIFE = 7 * 86400.0
+RERANKED = 30
+PATIENCE = 1.0
+"""Seconds that the search for words may take."""
+
+Scores = dict[int, float]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What may be found."""
+
+    scope: str | None = None
+    below: str | None = None
+    agents: Collection[str] | None = None
+    runs: Collection[str] | None = None
+    kinds: Collection[str] | None = None
+    since: float | None = None
+    until: float | None = None
+    min_trust: Trust = "low"
+    apart: str | None = None
+    """A session that already has its own words before its eyes."""
+    but: Collection[str] = ()
+    """Kinds that are left out."""
+
+    @property
+    def origins(self) -> list[str] | None:
+        """Who may have said it; None for anyone."""
+        if self.min_trust == "low":
+            return None
+        return [origin for origin in ORIGINS if TRUST[trust_in(origin)] >= TRUST[self.min_trust]]
+
+    @property
+    def words(self) -> dict[str, Collection[str] | None]:
+        """What a unit's columns may be."""
+        return {"agent": self.agents, "run": self.runs, "role": self.kinds, "origin": self.origins}
+
+    @property
+    def anything(self) -> bool:
+        """Whether all units of the scope may be found."""
+        named = any(wanted is not None for wanted in self.words.values())
+        return not named and not self.but and (self.since, self.until, self.apart) == (None, None, None)
+
+    def admits(self, unit: Row) -> bool:
+        """Whether a unit may be found: the last word, whatever an index says."""
+        inside = self.below is not None and unit["scope"].startswith(self.below)
+        return (
+            (self.scope is None or unit["scope"] == self.scope or inside)
+            and all(wanted is None or unit[name] in wanted for name, wanted in self.words.items())
+            and (self.since is None or unit["at"] >= self.since)
+            and (self.until is None or unit["at"] < self.until)
+            and (self.apart is None or unit["session"] != self.apart)
+            and unit["role"] not in self.but
+        )
+
+
+class Search:
+    """Finds units of a store; by meaning too, where there is a model."""
+
+    def __init__(self, records: Records, meaning: Meaning | None) -> None:
+        self._records = records
+        self._store = records.store
+        self.meaning = meaning
+
+    def find(
+        self, asked: str, limit: int, wanted: Wanted, *, reranker: Reranker | None = None, now: float | None = None
+    ) -> list[Recollection]:
+        """What answers a question, the best first."""
+        if not asked.strip():
+            raise BadValue("recall() needs a question: the text is empty.")
+        moment = time.time() if now is None else now
+        listed = max(LISTED, limit)
+        voices: dict[str, Scores] = {"words": scaled(self._words(question.words(asked), wanted, listed), listed)}
+        if self.meaning is not None:
+            voices["meaning"] = scaled(self.meaning.nearest(asked, listed, wanted), floor=None)
+        if reranker is not None:
+            voices["reranker"] = self._rerank(asked, voices, wanted, reranker)
+        voices["around"] = self._around(voices)
+        units = self._units({unit for scores in voices.values() for unit in scores}, voices, wanted, limit)
+        voices["time"] = self._timely(asked, units, wanted, datetime.fromtimestamp(moment))
+        voices["recent"] = {
+            unit: RECENT * 0.5 ** (max(0.0, moment - row["at"]) / HALF_LIFE) for unit, row in units.items()
+        }
+        ranked = sorted(units, key=lambda unit: (-_total(voices, unit), -unit))
+        found = [
+            self._recollection(units[unit], {name: scores.get(unit, 0.0) for name, scores in voices.items()})
+            for unit in ranked
+        ]
+        return folded(found, limit)
+
+    # --- the voices ------------------------------------------------------------------------------------------------
+
+    def _words(self, words: list[str], wanted: Wanted, limit: int) -> list[tuple[int, float]]:
+        if not words:
+            return []
+        whose = None if wanted.scope is None else word_of(wanted.scope, below=wanted.below is not None)
+        values: dict[str, Any] = {"match": question.match(words, whose), "limit": limit}
+        name = "find_words"
+        if not wanted.anything:
+            name = "find_words_where"
+            lists = {f"{column}s": None if given is None else ids(given) for column, given in wanted.words.items()}
+            values |= lists | {"since": wanted.since, "until": wanted.until, "apart": wanted.apart}
+            values["but"] = ids(wanted.but)
+        try:
+            return [(row["unit"], row["score"]) for row in self._store.rows(name, values, PATIENCE)]
+        except TimeoutError as late:
+            log.warning("smolmem stopped a search for words: %s. Ask for fewer or rarer words.", late)
+            return []
+
+    def _around(self, voices: dict[str, Scores]) -> Scores:
+        """What each unit has from its neighbours, two to either side."""
+        own = {unit: _total(voices, unit) for scores in voices.values() for unit in scores}
+        beside = self._beside(own)
+        beside |= self._beside({near for pair in beside.values() for near in pair if near} - own.keys())
+        gained: Scores = defaultdict(float)
+        for unit, score in own.items():
+            for side in (0, 1):
+                near = unit
+                for _ in range(2):
+                    near = beside.get(near, (None, None))[side] or 0
+                    if not near:
+                        break
+                    gained[near] += AROUND * score
+        return dict(gained)
+
+    def _beside(self, units: Iterable[int]) -> dict[int, tuple[int | None, int | None]]:
+        rows = self._store.rows("beside", {"ids": ids(units)})
+        return {row["id"]: (row["before"], row["after"]) for row in rows}
+
+    def _timely(self, asked: str, units: dict[int, Row], wanted: Wanted, now: datetime) -> Scores:
+        """What units have for lying in a time that the question speaks of."""
+        spans = [self._span(time, wanted) for time in question.times(asked, now)]
+        return {
+            unit: TIME
+            for unit, row in units.items()
+            if any(span is not None and span.since <= row["at"] < span.until for span in spans)
+        }
+
+    def _span(self, told: Span | Anchor, wanted: Wanted) -> Span | None:
+        if isinstance(told, Span):
+            return told
+        for unit, _ in self._words(question.words(told.event), wanted, 1):
+            for row in self._store.rows("units", {"ids": ids([unit])}):
+                at = row["at"]
+                return Span(float("-inf"), at) if told.side == "before" else Span(at, float("inf"))
+        return None
+
+    def _rerank(self, asked: str, voices: dict[str, Scores], wanted: Wanted, reranker: Reranker) -> Scores:
+        own = {unit: _total(voices, unit) for scores in voices.values() for unit in scores}
+        best = sorted(own, key=lambda unit: -own[unit])[:RERANKED]
+        rows = self._read(best, wanted)
+        return scaled([(unit, reranker.score(asked, row["text"])) for unit, row in rows.items()], floor=None)
+
+    # --- reading ---------------------------------------------------------------------------------------------------
+
+    def _units(self, found: set[int], voices: dict[str, Scores], wanted: Wanted, limit: int) -> dict[int, Row]:
+        """The best units that may be found, and some more: time and copies still change the order."""
+        ranked = sorted(found, key=lambda unit: -_total(voices, unit))
+        units: dict[int, Row] = {}
+        step = 3 * limit + 10
+        for start in range(0, len(ranked), step):
+            units |= self._read(ranked[start : start + step], wanted)
+            if len(units) >= step:
+                break
+        return units
+
+    def _read(self, units: Sequence[int], wanted: Wanted) -> dict[int, Row]:
+        rows = self._store.rows("units", {"ids": ids(units)})
+        return {row["id"]: self._records.sealed("unit", row) for row in rows if wanted.admits(row)}
+
+    def _recollection(self, row: Row, parts: dict[str, float]) -> Recollection:
+        origin = row["origin"]
+        return Recollection(
+            **{name: row[name] for name in ("text", "scope", "agent", "run", "step", "note", "tool")},
+            kind=row["role"],
+            origin=origin,
+            trust=trust_in(origin),
+            at=when(row["at"]),
+            unit=row["id"],
+            score=sum(parts.values()),
+            parts={name: value for name, value in parts.items() if value},
+            _neighbours=partial(self._neighbours, row["id"]),
+        )
+
+    def _neighbours(self, unit: int, count: int) -> list[Recollection]:
+        sides: tuple[list[int], list[int]] = ([], [])
+        for side in (0, 1):
+            near: int | None = unit
+            while near is not None and len(sides[side]) < count:
+                near = self._beside([near]).get(near, (None, None))[side]
+                sides[side].extend([near] if near is not None else [])
+        rows = self._read([*reversed(sides[0]), *sides[1]], Wanted())
+        return [self._recollection(row, {}) for row in rows.values()]
+
+
+def _total(voices: dict[str, Scores], unit: int) -> float:
+    return sum(scores.get(unit, 0.0) for scores in voices.values())
+
+
+def scaled(found: Sequence[tuple[int, float]], floor: int | None) -> Scores:
+    """Scores from 0 to 1: the best has 1, and what comes just after the list would have 0.
+
+    A list that is not full has nothing after it: its floor is 0, or its worst where `floor` is None.
+    """
+    if not found:
+        return {}
+    scores = [score for _, score in found]
+    high, low = max(scores), min(scores)
+    if floor is not None and len(found) < floor:
+        low = min(low, 0.0)
+    if high <= low:
+        return {unit: 1.0 for unit, _ in found}
+    return {unit: (score - low) / (high - low) for unit, score in found}
+
+
+def folded(found: Sequence[Recollection], limit: int) -> list[Recollection]:
+    """The best of those that say the same, with how many there were."""
+    kept: list[tuple[frozenset[str], Recollection]] = []
+    for one in found:
+        said = frozenset(one.text.lower().split())
+        for place, (before, better) in enumerate(kept):
+            if _alike(said, before):
+                kept[place] = (before, replace(better, copies=better.copies + 1))
+                break
+        else:
+            if len(kept) < limit:
+                kept.append((said, one))
+    return [one for _, one in kept]
+
+
+def _alike(one: frozenset[str], other: frozenset[str]) -> bool:
+    return len(one & other) >= 0.9 * len(one | other)

@@ -1,0 +1,78 @@
+"""A window on one scope of a SQLite file, for SELECTs that somebody else wrote.
+
+The connection can only read. It sees three views and the engine refuses to prepare anything that looks past them:
+another table, another file, a pragma, a function that is not plainly arithmetic or text. What takes too long is
+stopped, and what is too much is cut.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import apsw
+
+from smolmem.errors import BadValue
+from smolmem.store.base import Row, views
+from smolmem.store.sqlite import within
+
+SECONDS = 1.0
+ROWS = 200
+BYTES = 1_000_000
+VIEWS = frozenset({"runs", "steps", "notes"})
+_FUNCTIONS = frozenset(
+    """abs avg coalesce count date datetime dense_rank first_value format glob group_concat ifnull iif instr julianday
+    lag last_value lead length like lower ltrim max min nullif printf rank replace round row_number rtrim strftime
+    substr substring sum time total trim typeof unixepoch upper""".split()  # noqa: SIM905
+)
+
+
+def select(path: str, scope: str, statement: str) -> list[Row]:
+    """The rows of a SELECT over the `runs`, `steps` and `notes` of a scope.
+
+    Raises:
+        BadValue: it is not a SELECT over those, or it takes too long.
+    """
+    connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        connection.set_busy_timeout(5_000)
+        connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
+        connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
+        connection.execute(views("sqlite"))
+        connection.execute("INSERT INTO temp.mine VALUES (?)", (scope,))
+        connection.limit(apsw.SQLITE_LIMIT_LENGTH, BYTES)
+        connection.limit(apsw.SQLITE_LIMIT_SQL_LENGTH, 20_000)
+        connection.authorizer = _allowed
+        with within(connection, SECONDS):
+            return _rows(connection, statement)
+    except TimeoutError as late:
+        raise BadValue(f"the SELECT was stopped: {late}. Ask for less.") from late
+    except apsw.Error as error:
+        raise BadValue(
+            f"not a SELECT that works here ({error}): the tables are {', '.join(sorted(VIEWS))}, to read only."
+        ) from error
+    finally:
+        connection.close()
+
+
+def _rows(connection: apsw.Connection, statement: str) -> list[Row]:
+    found: list[Row] = []
+    cursor = connection.execute(statement)
+    for row in cursor:
+        names = [column[0] for column in cursor.get_description()]
+        found.append(dict(zip(names, row, strict=True)))
+        if len(found) >= ROWS:
+            break
+    return found
+
+
+def _allowed(action: int, one: str | None, two: str | None, database: str | None, through: str | None) -> int:
+    """Whether the engine may prepare this: what is read is one of our views, or read through one."""
+    del database
+    fine: Any = False
+    if action in (apsw.SQLITE_SELECT, apsw.SQLITE_RECURSIVE):
+        fine = True
+    elif action == apsw.SQLITE_READ:
+        fine = one in VIEWS or through in VIEWS
+    elif action == apsw.SQLITE_FUNCTION:
+        fine = (two or "").lower() in _FUNCTIONS
+    return apsw.SQLITE_OK if fine else apsw.SQLITE_DENY

