@@ -6,7 +6,7 @@ BIN := .venv/bin
 demo: .venv/ready      ## an agent is killed in the middle of its work, and nothing is lost
 	@$(BIN)/python demo.py $(ARGS)
 
-test: .venv/ready      ## lint, types, every test
+test: .venv/ready .venv/model   ## lint, types, every test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -23,10 +23,21 @@ torture: .venv/ready   ## the long version: thousands of kills, many processes
 bench: .venv-bench/ready   ## side by side with what one would use instead
 	.venv-bench/bin/python bench/growth.py $(ARGS)
 
+bench-vectors: .venv-bench/ready   ## the nearest vectors, side by side with vector databases and libraries
+	.venv-bench/bin/python bench/vectors.py $(ARGS)
+
+locomo: .venv/ready .venv/model   ## how much recall finds: make locomo DATA=folder/of/locomo10.json
+	$(BIN)/python bench/locomo.py $(DATA) $(ARGS)
+
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install -q --upgrade "pip>=25.1"
 	$(BIN)/pip install -q -e . --group dev
+	@touch $@
+
+# Without it recall goes by words, and the tests that need it are left out.
+.venv/model: .venv/ready
+	-$(BIN)/python -c "from smolmem.recall.models import EMBEDDER, fetch; fetch(EMBEDDER)"
 	@touch $@
 
 .venv-bench/ready: pyproject.toml bench/requirements.txt
@@ -38,4 +49,4 @@ bench: .venv-bench/ready   ## side by side with what one would use instead
 help:                  ## this list
 	@grep -E '^[a-z]+:' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/'
 
-.PHONY: demo test check torture bench help
+.PHONY: demo test check torture bench locomo help

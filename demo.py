@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.panel import Panel
 from rich.rule import Rule
+from rich.table import Table
 from rich.text import Text
 from smolagents import CodeAgent, Model, OpenAIServerModel, tool
 from smolagents.models import ChatMessage, MessageRole
@@ -72,7 +74,9 @@ class ScriptedModel(Model):
     def generate(self, messages: list[ChatMessage], **_: Any) -> ChatMessage:
         """Says what to do next."""
         seen = sum(message.role == MessageRole.TOOL_RESPONSE for message in messages)
-        if seen < len(LOG) + 1:
+        if any("Memories from earlier runs" in str(message.content) for message in messages):
+            said = self.remembering(seen)
+        elif seen < len(LOG) + 1:
             said = f"Thought: I read line {seen}.\n<code>\nprint(read_log(line={seen}))\n</code>"
         else:
             said = (
@@ -80,6 +84,15 @@ class ScriptedModel(Model):
                 "final_answer('Release 41 reads a column that does not exist, orders.currency: roll it back.')\n</code>"
             )
         return ChatMessage(MessageRole.ASSISTANT, said, token_usage=TokenUsage(len(str(messages)) // 4, len(said) // 4))
+
+    def remembering(self, seen: int) -> str:
+        """What to do next with a memory of what it was the last time: look there first."""
+        if seen == 0:
+            return "Thought: last time it was release 41, I check that.\n<code>\nprint(read_log(line=2))\n</code>"
+        return (
+            "Thought: it is the same again.\n<code>\n"
+            "final_answer('The same as last time: orders.currency does not exist. Roll release 41 back.')\n</code>"
+        )
 
 
 def make_agent(options: argparse.Namespace, *, quiet: bool = False) -> CodeAgent:
@@ -116,7 +129,8 @@ def tell(options: argparse.Namespace) -> None:
         console.print(run)
         go_on(memory, options)
         branch(memory, options, run.id)
-        chapter("6  The whole story, from the record; nothing is run", "cyan")
+        remember(memory, options, run.id)
+        chapter("7  The whole story, from the record; nothing is run", "cyan")
         memory.replay(run.id, console=console)
         console.print(memory.verify())
     look = f"from smolmem import Memory; print(Memory('{options.db}').runs())"
@@ -150,6 +164,26 @@ def branch(memory: Memory, options: argparse.Namespace, run: str) -> None:
     parted = memory.diff(run, fork.id)
     where = f"they part after {parted.common} steps" if parted else f"it went the same way, {parted.common} steps"
     console.print(f"Compared with the first run, {where}.")
+
+
+def remember(memory: Memory, options: argparse.Namespace, before: str) -> None:
+    """Another session meets the same trouble, and remembers."""
+    chapter("6  Another day, the same trouble: a new agent that remembers", "yellow")
+    agent = memory.attach(make_agent(options, quiet=True), recall=3)
+    answer = agent.run("Customers cannot pay again. Find out what breaks the checkout.")
+    reminded = agent.write_memory_to_messages()[2].content[0]["text"]
+    console.print("What it was reminded of, behind its task:")
+    console.print(Panel(Text(inert(reminded)), style="dim"))
+    console.print(Text(f"Its answer: {inert(str(answer))}\n"))
+    first, second = memory.run(before), memory.runs()[0]
+    told = Table("", "steps", "tool calls", "input tokens", box=None)
+    for title, run in (("without a memory of it", first), ("with", second)):
+        used = sum(step.text.count("read_log(line=") for step in run.steps if step.kind == "action")
+        told.add_row(title, str(run.step_count), str(used), f"{run.input_tokens:,}")
+    console.print(told)
+    console.print('\nThe question "why could nobody pay?", asked of everything that was ever recorded:')
+    for found in memory.recall("why could nobody pay at the checkout?", 2):
+        console.print(found)
 
 
 def chapter(title: str, colour: str) -> None:

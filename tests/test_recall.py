@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from recalling import Recalling, concepts
+from scripted import code, code_agent
 
 from smolmem import Memory
 from smolmem.errors import BadValue
@@ -281,6 +282,21 @@ def test_a_changed_note_is_noticed(tmp_path: Path, table: str) -> None:
         memory.forget(note)
         memory._store._live().execute(f"UPDATE {table}")  # type: ignore[attr-defined]
         assert not memory.verify()
+
+
+def test_a_damaged_step_or_unit_stops_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Memory(tmp_path / "a.db", embedder="off", strict=True) as memory:
+        for _ in memory.stepwise(code_agent(code("print('alpha beta')"), code("final_answer(1)")), "Go"):
+            break
+        memory._store._live().execute(  # type: ignore[attr-defined]
+            "UPDATE content SET bytes = x'00' WHERE id = (SELECT record FROM step WHERE kind = 'action');"
+            "INSERT INTO unread SELECT id FROM step WHERE kind = 'action'"
+        )
+        assert memory.attach(code_agent(code("final_answer('gamma')"))).run("Go on") == "gamma"
+        assert memory.recall("gamma")
+        memory._store._live().execute("UPDATE unit SET text = 'changed gamma' WHERE role = 'answer'")  # type: ignore[attr-defined]
+        assert all(one.kind != "answer" for one in memory.recall("gamma"))
+    assert any("goes on without it" in record.message for record in caplog.records)
 
 
 def test_many_processes_remember_and_recall_at_once(tmp_path: Path) -> None:

@@ -48,10 +48,10 @@ def one_of(value: str | None, words: tuple[str, ...]) -> str | None:
     return value
 
 
-def count_of(value: Any) -> int:
+def count_of(value: Any, name: str = "limit") -> int:
     """How many."""
     if type(value) is not int or not 0 <= value < 1 << 63:
-        raise BadValue(f"limit is a count, not {value!r}.")
+        raise BadValue(f"{name} is a count, not {value!r}.")
     return value
 
 

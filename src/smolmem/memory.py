@@ -13,7 +13,7 @@ from rich.console import Console
 from smolagents import MultiStepAgent
 
 from smolmem.arguments import Time, count_of, end_of, one_of, scope_of, text_of, time_of
-from smolmem.errors import BadValue, NotFound
+from smolmem.errors import BadValue, CannotResume, NotFound
 from smolmem.looking import Looking
 from smolmem.recall.agent import Access
 from smolmem.recall.context import TOKENS, block
@@ -77,7 +77,9 @@ class Memory(Looking):
 
     # --- recording -------------------------------------------------------------------------------------------------
 
-    def attach(self, agent: Agent, *, scope: str | None = None, recall: int = 0, tools: bool = False) -> Agent:
+    def attach(
+        self, agent: Agent, *, scope: str | None = None, recall: int | None = None, tools: bool = False
+    ) -> Agent:
         """Makes an agent's memory durable, and that of the agents it manages; returns the agent.
 
         From now on every step is on disk before the next one begins. What the agent has done before is recorded too.
@@ -85,18 +87,21 @@ class Memory(Looking):
         Args:
             agent: the agent.
             scope: another scope than this memory's.
-            recall: at each task, remind the agent of so many relevant memories, as one quoted message.
+            recall: at each task, remind the agent of so many relevant memories, as one quoted message; 0 for no more.
             tools: give the agent the tools `recall_memory`, `remember` and `forget`, and a code agent also `memory`
                 in its code.
 
         Raises:
-            BadValue: the agent is attached to another `Memory`.
+            BadValue: the agent is attached to another `Memory`, or with another scope.
         """
+        reminders = None if recall is None else count_of(recall, "recall")
         recorder = self._attach(agent, self.scope if scope is None else scope_of(scope))
+        if scope not in (None, recorder.scope):
+            raise BadValue(f"this agent is attached with the scope {recorder.scope!r}: detach it first.")
         if recorder not in self._access:
             self._access[recorder] = Access(recorder, self._recall, self._journal, diff)
-        if recall or tools:
-            self._access[recorder].remind(count_of(recall))
+        if reminders is not None:
+            self._access[recorder].remind(reminders)
         if tools:
             self._access[recorder].give_tools()
         return agent
@@ -170,8 +175,13 @@ class Memory(Looking):
 
     def _resume(self, agent: MultiStepAgent, run: str | None, unknown: Unknown) -> Resumed:
         one_of(unknown, ("raise", "rerun", "skip"))
-        recorder = self._attach(agent, self.scope)
+        recorder = self._attach(agent, self.scope if run is None else self.run(run).scope)
         chosen = self.run(run) if run is not None else self._unfinished(recorder)
+        if chosen.scope != recorder.scope:
+            raise CannotResume(
+                f"run {chosen.id[:8]} is of the scope {chosen.scope!r}, and this agent is attached with "
+                f"{recorder.scope!r}: detach it first."
+            )
         return resume(recorder, self._journal, chosen, partial(self._attach, scope=recorder.scope), unknown)
 
     def stepwise(
@@ -223,7 +233,7 @@ class Memory(Looking):
     def history(self, of: Step | int | Note | str) -> list[Revision] | list[Note]:
         """Every version of a step, or of a note, the oldest first."""
         if isinstance(of, (Note, str)):
-            return self._recall.notes.history(of if isinstance(of, Note) else self.note(of))
+            return self._recall.notes.history(self.note(of.id if isinstance(of, Note) else of))
         return history(self._journal, self.step(of) if isinstance(of, int) else of)
 
     def replay(self, run: str, *, detailed: bool = False, prices: Prices | None = None, console: Any = None) -> None:
@@ -307,7 +317,7 @@ class Memory(Looking):
 
     def context(self, question: str, tokens: int = TOKENS, *, limit: int = 10, scope: str | None = None) -> str:
         """What answers a question as a block for a prompt: quoted, with origins, of about `tokens` tokens at most."""
-        return block(self.recall(question, limit, scope=scope), count_of(tokens))[0]
+        return block(self.recall(question, limit, scope=scope), count_of(tokens, "tokens"))[0]
 
     def remember(
         self,
@@ -329,7 +339,8 @@ class Memory(Looking):
             tags: words to find it by in `notes`.
             expires: when it is no longer true: a time, or a timedelta from now.
             supersedes: a note that it takes the place of; that one stays in the record and is not recalled any more.
-            sources: steps and notes it was made from; when one is superseded or forgotten, this note is stale.
+            sources: steps and notes it was made from. When one is superseded or forgotten, a user's note is stale, and
+                any other is forgotten with it.
             scope: another scope than this memory's.
             origin: who says so: `user`, `model`, `tool`, `web`, `import` or `agent`.
         """

@@ -27,6 +27,9 @@ from smolmem.store.journal import Journal
 
 log = logging.getLogger("smolmem")
 
+MOST = 50
+"""Memories that code can ask for at once."""
+
 IN_CODE = (
     " In code, `memory.search(query, limit)` gives the same as a list of dicts; "
     "`memory.steps(text, kind, tool, limit)` lists recorded steps; `memory.sql(select)` runs a SELECT over the "
@@ -59,7 +62,7 @@ class Access:
     def _remind(self, limit: int, entry: Entry) -> Reminder | None:
         try:
             return self._recall.remind(entry.step.task, limit, self._elsewhere(), entry.run, entry.id)[1]
-        except SmolmemError as error:
+        except Exception as error:  # the agent goes on without
             log.warning("smolmem could not recall anything for this task: %s", error)
             return None
 
@@ -94,14 +97,14 @@ class Access:
             return f"There is no note {note!r}, or more than one."
         if mine[0].origin == "user":
             return "Not forgotten: a user wrote this note, and only a user can forget it."
-        gone = self._recall.notes.forget(("note", mine[0].id))
+        gone = self._recall.notes.forget(("note", mine[0].id), scope=self._recorder.scope)
         return f"Forgotten: {len(gone)} note(s)."
 
     # --- in code ---------------------------------------------------------------------------------------------------
 
     def search(self, query: str, limit: int = 5) -> list[dict[str, Any]]:
         """Memories as data."""
-        found = self._recall.find(query, limit, self._elsewhere())
+        found = self._recall.find(str(query), max(1, min(int(limit), MOST)), self._elsewhere())
         self._told(query, [one.text for one in found], sources(found))
         told = ("text", "kind", "origin", "trust", "agent", "run", "step", "note", "tool", "score")
         return [{name: getattr(one, name) for name in told} | {"at": one.at.isoformat()} for one in found]
@@ -126,6 +129,7 @@ class Access:
         )
         wanted = dict.fromkeys(names) | {"scope": self._recorder.scope, "kind": kind, "tool": tool, "text": text}
         found = self._journal.find_steps(**wanted, limit=max(0, min(int(limit), 200)))
+        found = self._recall.without_forgotten(found)
         self._told(f"steps {text or ''}", [step.text for step in found], [step.id for step in found])
         told = ("id", "run", "agent", "kind", "number", "error", "tools", "text")
         return [{name: getattr(step, name) for name in told} | {"at": step.at.isoformat()} for step in found]
@@ -133,15 +137,17 @@ class Access:
     def sql(self, select: str) -> list[dict[str, Any]]:
         """The rows of a SELECT over the runs, steps and notes of the agent's scope."""
         rows = self._journal.store.select(self._recorder.scope, str(select))
-        self._told(str(select), [value for row in rows for value in row.values() if isinstance(value, str)], [])
+        self._told(str(select), [value for row in rows for value in row.values() if isinstance(value, str)], ["*"])
         return rows
 
     def diff(self, left: str, right: str) -> dict[str, Any]:
         """Where two runs of the agent's scope part."""
         found = self._diff(self._mine(left), self._mine(right))
-        sides = {"left": [step.text for step in found.left], "right": [step.text for step in found.right]}
-        self._told(f"diff {left} {right}", [text for side in sides.values() for text in side], [])
-        return {"same_steps": found.common, **sides}
+        sides = {"left": self._recall.without_forgotten(found.left)}
+        sides["right"] = self._recall.without_forgotten(found.right)
+        seen = [step for side in sides.values() for step in side]
+        self._told(f"diff {left} {right}", [step.text for step in seen], [step.id for step in seen])
+        return {"same_steps": found.common} | {side: [step.text for step in steps] for side, steps in sides.items()}
 
     def _mine(self, run: str) -> Run:
         """A run of the agent's scope; another scope's is told from one that does not exist by nothing."""

@@ -7,6 +7,7 @@ far it is trusted. The block is a message from the user's side, never part of th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ from smolmem.store.reminders import BEGIN, END, QUOTE
 
 TOKENS = 1_500
 """What a block may cost, if nothing else is said."""
+_INVISIBLE = re.compile("[\u00ad\u061c\u180e\u200b\u200e\u200f\u2060-\u2064\ufeff\U000e0000-\U000e007f]")
+"""What a model reads and a person does not see."""
 PER_TOKEN = 4
 """Characters of a token, roughly, in any model."""
 
@@ -39,7 +42,7 @@ def block(found: Sequence[Recollection], tokens: int = TOKENS) -> tuple[str, lis
         if room < 80:
             break
         if len(quote) > room:
-            quote = quoted(f"{one.text[: max(0, room - 40) * len(one.text) // len(quote)]} […]")
+            quote = f"{quote[: room - 8].rstrip()} […]"
         parts.append(f"{head}\n{quote}")
         shown.append(one)
         left -= len(head) + len(quote) + 2
@@ -48,7 +51,8 @@ def block(found: Sequence[Recollection], tokens: int = TOKENS) -> tuple[str, lis
 
 def quoted(text: str) -> str:
     """A text whose every line carries the mark."""
-    lines = inert(text.replace("\r\n", "\n")).replace(QUOTE.strip(), "|").splitlines() or [""]
+    shown = _INVISIBLE.sub("", inert(text.replace("\r\n", "\n")))
+    lines = shown.replace(QUOTE.strip(), "|").splitlines() or [""]
     return "\n".join(f"{QUOTE}{line}" for line in lines)
 
 

@@ -64,7 +64,7 @@ class Index:
         self._facts: Array = np.empty(0, FACTS)
         self._numbers: Array = np.empty((0, size), np.int16)
         self._alive: Array = np.empty(0, bool)
-        self._bits: Array = np.empty((-(-size // 64), 0), np.uint64)
+        self._bits: list[Array] = [np.empty(0, np.uint64)] * -(-size // 64)
         self._average: Array = np.zeros(size, np.int16)
 
     def update(self, store: Store) -> None:
@@ -72,48 +72,39 @@ class Index:
         found = store.columns("vectors", {"scope": self.scope, "id": self.last, "model": self.model})
         if not found:
             return
-        ids, facts, numbers = map(list, found)
-        sound = [
-            i
-            for i, (fact, row) in enumerate(zip(facts, numbers, strict=True))
-            if isinstance(row, bytes) and len(row) == 2 * self.size and len(fact) == FACTS.itemsize
-        ]
-        if len(sound) < len(ids):  # a damaged row is as good as none
-            ids, facts, numbers = ([column[i] for i in sound] for column in (ids, facts, numbers))
+        ids, facts, numbers = self._sound(found)
         if not ids:
             return
-        start, self.count = self.count, self.count + len(ids)
-        self._make_room()
-        self._ids[start : self.count] = ids
-        self._facts[start : self.count] = np.frombuffer(b"".join(facts), FACTS)
-        self._numbers[start : self.count] = np.frombuffer(b"".join(numbers), "<i2").reshape(-1, self.size)
-        self._alive[start : self.count] = True
-        self.last = int(ids[-1])
+        start, self.count, self.last = self.count, self.count + len(ids), int(ids[-1])
+        new = {
+            "_ids": np.array(ids, np.int64),
+            "_facts": np.frombuffer(b"".join(facts), FACTS),
+            "_numbers": np.frombuffer(b"".join(numbers), "<i2").reshape(-1, self.size),
+            "_alive": np.ones(len(ids), bool),
+        }
+        for name, rows in new.items():
+            setattr(self, name, _put(getattr(self, name), start, rows))
         if self.count > 4 * self._averaged:
             self._averaged = self.count
             sample = self._numbers[: self.count : max(1, self.count // 4_096)]
             self._average = sample.mean(axis=0, dtype=np.float32).astype(np.int16)
             start = 0
-        self._bits[:, start : self.count] = self._code(self._numbers[start : self.count])
+        coded = self._code(self._numbers[start : self.count])
+        self._bits = [_put(old, start, new) for old, new in zip(self._bits, coded, strict=True)]
 
-    def _make_room(self) -> None:
-        room = len(self._ids)
-        if self.count > room:
-            grown = max(self.count, room + room // 2)
-            for name in ("_ids", "_facts", "_numbers", "_alive"):
-                old = getattr(self, name)
-                new = np.empty((grown, *old.shape[1:]), old.dtype)
-                new[:room] = old
-                setattr(self, name, new)
-            bits: Array = np.empty((len(self._bits), grown), np.uint64)
-            bits[:, :room] = self._bits
-            self._bits = bits
+    def _sound(self, columns: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """Columns without damaged rows: one is as good as none."""
+        sizes = (FACTS.itemsize, 2 * self.size)
+        if all({*map(len, column)} == {size} for column, size in zip(columns[1:], sizes, strict=True)):
+            return columns
+        rows = [row for row in zip(*columns, strict=True) if (len(row[1]), len(row[2])) == sizes]
+        return [tuple(row[place] for row in rows) for place in range(3)]
 
     def _code(self, numbers: Array) -> Array:
         bits = np.packbits(numbers > self._average, axis=1)
         wide: Array = np.zeros((len(numbers), 8 * len(self._bits)), np.uint8)
         wide[:, : bits.shape[1]] = bits
-        return wide.view(np.uint64).T
+        return np.ascontiguousarray(wide.view(np.uint64).T)
 
     def drop(self, units: Collection[int]) -> None:
         """Leaves units out from now on."""
@@ -141,12 +132,25 @@ class Index:
         apart: Array = np.zeros(self.count, np.uint16)
         for start in range(0, self.count, _ROWS):
             here = apart[start : start + _ROWS]
-            for bits, word in zip(self._bits[:, start : start + len(here)], wanted, strict=True):
-                here += np.bitwise_count(bits ^ word)
+            for bits, word in zip(self._bits, wanted, strict=True):
+                here += np.bitwise_count(bits[start : start + len(here)] ^ word)
         if total < self.count:
             apart[~allowed] = 65_535
         edge = np.partition(apart, CANDIDATES)[CANDIDATES]
         return np.flatnonzero(apart <= min(int(edge), 65_534))
+
+
+def _put(old: Array, start: int, rows: Array) -> Array:
+    """Rows behind the first `start` of an array that has room for more, or gets it."""
+    count = start + len(rows)
+    if start == 0 and len(old) < count:
+        return rows
+    if len(old) < count:
+        grown: Array = np.empty((count + count // 2, *old.shape[1:]), old.dtype)
+        grown[:start] = old[:start]
+        old = grown
+    old[start:count] = rows
+    return old
 
 
 class Where:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("smolmem")
 
 BATCH = 64
+PATIENCE = 5
+"""Texts in a row that a model may refuse before it is taken to be down."""
 MANY = 200
 """Units that are embedded without a progress bar."""
 
@@ -36,13 +39,16 @@ class Meaning:
         self._store = store
         self.embedder = embedder
         self._indexes: dict[tuple[str, str], Index] = {}
+        self._lock = threading.Lock()
         self._failing = False
+        self._refused = 0
 
     def nearest(self, asked: str, limit: int, wanted: Wanted) -> list[tuple[int, float]]:
         """The units nearest to a question in meaning; none if the model does not answer."""
         try:
             vector = _length_one(self.embedder.query(asked))
-            found = [hit for scope in self._scopes(wanted) for hit in self._search(scope, vector, limit, wanted)]
+            with self._lock:
+                found = [hit for scope in self._scopes(wanted) for hit in self._search(scope, vector, limit, wanted)]
         except Exception as error:
             if not self._failing:
                 self._failing = True
@@ -95,15 +101,27 @@ class Meaning:
                 if done >= MANY and task is None:
                     left = self._store.do("count_unembedded", {"scope": scope, "model": model, "id": after})
                     task = bar.add_task("smolmem reads what it has not read yet", total=done + left)
-                made = [(unit, _length_one(self.embedder.passage(unit["text"]))) for unit in batch]
+                made = [(unit, self._numbers(unit["text"])) for unit in batch]
                 with self._store.write(sync=False):
-                    for unit, vector in made:
-                        row = {"unit": unit["id"], "model": model, "facts": facts_of(unit)}
-                        self._store.do("put_vector", row | {"numbers": numbers_of(vector)})
+                    for unit, numbers in made:
+                        row = {"unit": unit["id"], "model": model, "facts": facts_of(unit), "numbers": numbers}
+                        self._store.do("put_vector", row)
                 done += len(batch)
                 if task is not None:
                     bar.update(task, completed=done)
         return done
+
+    def _numbers(self, text: str) -> bytes:
+        """A text's vector as it is stored; an empty one for a text that the model can make nothing of."""
+        try:
+            numbers = numbers_of(_length_one(self.embedder.passage(text)))
+        except Exception:
+            self._refused += 1
+            if self._refused > PATIENCE:
+                raise
+            return b""
+        self._refused = 0
+        return numbers
 
     def _unembedded(self, scope: str, model: str, after: int) -> Iterator[list[Row]]:
         last = after

@@ -3,8 +3,9 @@
 A note is never changed. A newer one supersedes it, or it is forgotten, or its time is over: then recall no longer
 finds it, the record keeps it, and whatever was made from it is called stale.
 
-Forgetting a source forgets what came of it: notes made from it, and notes that an agent wrote in a run in which it
-was brought to mind, and so on; and, where that is asked for, all that was said in such runs.
+Forgetting a source forgets what came of it: notes that agents made from it, that they wrote after it in the same run,
+or in a run in which it was brought to mind, and so on; and, where that is asked for, all that was said in such runs.
+What users wrote stays, and is called stale.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 import re
 import secrets
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from smolmem.errors import BadValue, NotFound
@@ -58,6 +59,9 @@ class Notes:
         """Writes a note down; it can be found at once."""
         said = _checked(text)
         past = None if supersedes is None else self.get(supersedes)
+        later = self._store.rows("superseding", {"id": past.id}) if past is not None else []
+        if later:
+            raise BadValue(f"note {supersedes} is superseded already, by {later[0]['id'][:8]}: supersede that one.")
         row: NoteRow = {
             "id": secrets.token_hex(8),
             "scope": scope,
@@ -84,7 +88,7 @@ class Notes:
         said = " ".join(text.split())
         if len(said) < 8 or _EMPTY.fullmatch(said.strip(" .!")):
             return "it says nothing that could be useful later"
-        if len(searchable.without(said, told).split()) < len(said.split()) / 2:
+        if len(searchable.without(said, searchable.spelled(told)).split()) < len(said.split()) / 2:
             return "it is what was recalled, which is remembered already"
         if self._store.rows("same_note", {"scope": scope, "kind": kind, "text": plain(text.strip())}):
             return "it is remembered already"
@@ -114,8 +118,7 @@ class Notes:
 
     def find(self, *, past: bool, **wanted: Any) -> list[Note]:
         """Notes, the newest first; with `past` also those that are no longer current."""
-        found = [self._note(row) for row in self._store.rows("find_notes", wanted)]
-        return [note for note in found if past or note.status == "current"]
+        return [self._note(row) for row in self._store.rows("find_notes", wanted | {"past": past, "now": time.time()})]
 
     def history(self, note: Note) -> list[Note]:
         """A note, what it superseded, and what superseded it, the oldest first."""
@@ -129,15 +132,14 @@ class Notes:
     def _note(self, row: Row) -> Note:
         if "hash" in row:
             self._records.sealed("note", row)
-        sources = tuple(json.loads(row["sources"]))
         return Note(
             **{name: row[name] for name in ("id", "scope", "kind", "text", "origin", "run", "supersedes")},
             tags=tuple(json.loads(row["tags"])),
             at=when(row["at"]),
             expires=None if row["expires"] is None else when(row["expires"]),
-            sources=sources,
+            sources=tuple(json.loads(row["sources"])),
             status=self._status(row["id"], row["expires"]),
-            stale=any(self.is_past(source) for source in sources),
+            stale=bool(self._store.do("stale", {"id": row["id"], "now": time.time()})),
         )
 
     def _status(self, note: str, expires: float | None) -> Any:
@@ -146,13 +148,6 @@ class Notes:
         if self._store.rows("superseding", {"id": note}):
             return "superseded"
         return "expired" if expires is not None and expires <= time.time() else "current"
-
-    def is_past(self, source: int | str) -> bool:
-        """Whether a step or note is no longer to be relied on; a note also if it is stale itself."""
-        if isinstance(source, int):
-            return bool(self._store.rows("forgotten", {"what": "step", "target": str(source)}))
-        found = self.begin_with(source)
-        return any(note.status != "current" or note.stale for note in found)
 
     # --- forgetting ------------------------------------------------------------------------------------------------
 
@@ -163,15 +158,27 @@ class Notes:
             with self._store.write(sync=False):
                 drop_units(self._store, over)
 
-    def forget(self, first: Target, *, influenced: bool = False) -> list[Target]:
-        """Leaves something, and all that came of it, out of recall; returns what that was."""
-        gone = list(self._derived(first, set(), influenced))
+    def forget(self, first: Target, *, influenced: bool = False, scope: str | None = None) -> list[Target]:
+        """Leaves something, and all that came of it, out of recall; returns what that was.
+
+        Args:
+            first: what to forget.
+            influenced: also the runs that were reminded of it.
+            scope: of what came of it, only what is in this scope.
+        """
+        gone: list[Target] = []
+        coming = [first]
+        while coming:
+            target = coming.pop(0)
+            if target not in gone:
+                gone.append(target)
+                coming += self._came_of(target, influenced, scope)
         with self._store.write():
-            for what, target in gone:
-                if not self._store.rows("forgotten", {"what": what, "target": target}):
-                    row = {"what": what, "target": target, "at": time.time()}
+            for what, name in gone:
+                if not self._store.rows("forgotten", {"what": what, "target": name}):
+                    row = {"what": what, "target": name, "at": time.time()}
                     self._store.do("add_forgotten", row | {"hash": seal("forgotten", row)})
-                drop_units(self._store, self._units(what, target))
+                drop_units(self._store, self._units(what, name))
         return gone
 
     def _units(self, what: str, target: str) -> list[Row]:
@@ -184,25 +191,36 @@ class Notes:
             ]
         return self._store.rows(f"{what}_units", {what: target})
 
-    def _derived(self, target: Target, seen: set[Target], influenced: bool) -> Iterator[Target]:
-        if target in seen:
-            return
-        seen.add(target)
-        yield target
+    def _came_of(self, target: Target, influenced: bool, scope: str | None) -> list[Target]:
+        """The runs that a run called, those that were reminded of it, and notes that agents made of all that."""
         what, name = target
-        sources: list[int | str] = [int(name) if what == "step" else name]
-        if what == "run":
-            sources = [row["id"] for row in self._store.rows("run_steps", {"run": name})]
-        for came in self._came_of(what, name, sources, influenced):
-            yield from self._derived(came, seen, influenced)
-
-    def _came_of(self, what: str, name: str, sources: list[int | str], influenced: bool) -> Iterator[Target]:
-        told = [row["run"] for source in sources for row in self._store.rows("runs_told", {"source": source})]
-        yield from (("run", run) for run in told if influenced)
+        place, since, sources = self._place(target)
+        told: list[str] = []
+        notes = [("note", row) for source in sources for row in self._store.rows("made_from", {"source": source})]
         for source in sources:
-            yield from (("note", row["id"]) for row in self._store.rows("made_from", {"source": source}))
-        for run in [name, *told] if what == "run" else told:
-            yield from (("note", row["id"]) for row in self._store.rows("made_in", {"run": run}))
+            asked = {"source": source, "scope": place, "since": since}
+            told += [row["run"] for row in self._store.rows("runs_told", asked)]
+        runs = [row["id"] for row in self._store.rows("run_children", {"run": name})] if what == "run" else []
+        wrote = {run: 0.0 for run in told} | ({name: 0.0} if what == "run" else {})
+        if what == "step":
+            wrote[self._store.rows("step", {"id": int(name)})[0]["run"]] = since
+        for run, begin in wrote.items():
+            notes += [("note", row) for row in self._store.rows("made_in", {"run": run, "since": begin})]
+        kept: list[Target] = [("note", row["id"]) for _, row in notes if scope in (None, row["scope"])]
+        return kept + [("run", run) for run in (*runs, *(told if influenced else ()))]
+
+    def _place(self, target: Target) -> tuple[str, float, list[int | str]]:
+        """The scope of something, when it came to be, and what notes that were made of it would name."""
+        what, name = target
+        if what == "note":
+            note = self.get(name)
+            return note.scope, note.at.timestamp(), [name]
+        if what == "step":
+            step = self._store.rows("step", {"id": int(name)})[0]
+            return step["scope"], step["at"], [int(name)]
+        run = self._store.rows("run_row", {"id": name})[0]
+        steps = self._store.rows("run_steps", {"run": name})
+        return run["scope"], run["began"], [step["id"] for step in steps]
 
 
 def _checked(text: Any) -> str:

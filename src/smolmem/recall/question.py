@@ -38,8 +38,13 @@ def words(question: str) -> list[str]:
 def match(wanted: list[str], whose: str | None) -> str:
     """A full-text query for any of some words, among units that carry a scope's word; no text can break out of it."""
     anything = " OR ".join(f'"{word}"' for word in wanted)
-    scope = "" if whose is None else f'whose : "{whose}" AND '
-    return f"{scope}{{date before text}} : ({anything})"
+    scope = "" if whose is None else f"{carried(whose)} AND "
+    return f"{scope}({anything})"
+
+
+def carried(whose: str) -> str:
+    """A full-text query for the units that carry a scope's word."""
+    return f'whose : "{whose}"'
 
 
 @dataclass(frozen=True)

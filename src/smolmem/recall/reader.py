@@ -6,23 +6,27 @@ Making units while a step is being written would cost a third of the write; made
 
 from __future__ import annotations
 
+import logging
 import sys
+from collections.abc import Callable
+from functools import lru_cache
 from typing import cast
 
 from rich.console import Console
 from rich.progress import Progress
 
-from smolmem.recall.text import pieces
+from smolmem.errors import Damaged
+from smolmem.recall.text import pieces, spelled
 from smolmem.record.values import Origin
 from smolmem.store.base import Row
 from smolmem.store.journal import Journal
 from smolmem.store.units import Place, add_units, drop_units
 
+log = logging.getLogger("smolmem")
+
 BATCH = 64
 MANY = 1_000
 """Steps that are read without a progress bar."""
-MOUTHS = frozenset({"recall_memory", "memory"})
-"""Names under which an agent asks for memories: what comes back from there is not news."""
 
 
 def read(journal: Journal) -> None:
@@ -45,22 +49,25 @@ def _read_some(journal: Journal) -> bool:
     store = journal.store
     with store.write(sync=False):
         rows = store.rows("unread", {"limit": BATCH})
+        told = lru_cache(BATCH)(lambda run: spelled(journal.reminders.told(run)))
         for row in rows:
-            if row["revision"]:
-                drop_units(store, store.rows("step_units", {"session": row["session"], "step": row["id"]}))
+            drop_units(store, store.rows("step_units", {"session": row["session"], "step": row["id"]}))
             if not row["forgotten"] and row["kind"] != "system_prompt":
-                _read_one(journal, row)
+                _read_one(journal, row, told)
             store.do("was_read", {"step": row["id"]})
     return len(rows) == BATCH
 
 
-def _read_one(journal: Journal, row: Row) -> None:
+def _read_one(journal: Journal, row: Row, told_in: Callable[[str], set[str]]) -> None:
     """Makes units of one step: its own words, not those it was reminded of."""
-    run, parent = row["run"], row["parent"]
-    asked_by: Origin = "agent" if parent else "user"
-    told = [*journal.reminders.told(run), *(journal.reminders.told(parent) if parent else ())]
-    mouths = MOUTHS | {helper["agent"] for helper in journal.store.rows("helpers", {"run": run})} if told else ()
+    asked_by: Origin = "agent" if row["parent"] else "user"
     own = {name: row[name] for name in ("scope", "session", "run", "agent", "at")}
     place = cast(Place, own | {"step": row["id"], "note": None})
-    step = journal.step_of(row)
-    add_units(journal.store, place, pieces(step, asked_by=asked_by, recalled=told, mouths=mouths))
+    try:
+        told = told_in(row["run"])
+        helpers = {helper["agent"] for helper in journal.store.rows("helpers", {"run": row["run"]})} if told else ()
+        found = pieces(journal.step_of(row), asked_by=asked_by, recalled=told, helpers=helpers)
+    except Damaged as error:
+        log.warning("smolmem cannot read a step, and goes on without it. %s", error)
+        return
+    add_units(journal.store, place, found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,8 +15,10 @@ from smolmem.recall.notes import Notes
 from smolmem.recall.reader import read
 from smolmem.recall.search import Search, Wanted
 from smolmem.recall.values import TRUST, Recollection
+from smolmem.record.values import Step
 from smolmem.store.journal import Journal
 from smolmem.store.reminders import Reminder
+from smolmem.store.units import ids
 
 log = logging.getLogger("smolmem")
 
@@ -56,6 +58,12 @@ class Recall:
         found = sources(shown)
         return text, self._journal.reminders.add(run, step, question[:2000], [message(text)], found)
 
+    def without_forgotten(self, steps: Sequence[Step]) -> list[Step]:
+        """Steps that may come to an agent's mind."""
+        rows = self._journal.store.rows("forgotten_steps", {"ids": ids(step.id for step in steps)})
+        gone = {row["id"] for row in rows}
+        return [step for step in steps if step.id not in gone]
+
     def _opened(self) -> Search:
         if self._search is None:
             embedder = open_embedder(self._embedder)
@@ -64,7 +72,12 @@ class Recall:
                 if self._embedder is None:
                     _say_once()
             else:
-                from smolmem.recall.meaning import Meaning
+                try:
+                    from smolmem.recall.meaning import Meaning
+                except ImportError as error:
+                    raise BadValue(
+                        f"recall by meaning needs NumPy ({error}): pip install 'smolmem[semantic]'."
+                    ) from error
 
                 self._search = Search(self._journal, Meaning(self._journal.store, embedder))
         return self._search

@@ -11,13 +11,14 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from smolmem.errors import BadValue
+from smolmem.errors import BadValue, Damaged
 from smolmem.recall import question
 from smolmem.recall.question import Anchor, Span
 from smolmem.recall.values import TRUST, Recollection, Trust, trust_in
@@ -38,6 +39,8 @@ TIME = 0.3
 RECENT = 0.05
 HALF_LIFE = 7 * 86400.0
 RERANKED = 30
+ROWS = 3_000
+"""Units that are scored by their words: more would take longer than they are worth."""
 PATIENCE = 1.0
 """Seconds that the search for words may take."""
 
@@ -99,6 +102,8 @@ class Search:
         self._records = records
         self._store = records.store
         self.meaning = meaning
+        self._counted = 0
+        self._frequency: dict[str, int] = {}
 
     def find(
         self, asked: str, limit: int, wanted: Wanted, *, reranker: Reranker | None = None, now: float | None = None
@@ -108,30 +113,52 @@ class Search:
             raise BadValue("recall() needs a question: the text is empty.")
         moment = time.time() if now is None else now
         listed = max(LISTED, limit)
-        voices: dict[str, Scores] = {"words": scaled(self._words(question.words(asked), wanted, listed), listed)}
+        voices = {"words": scaled(self._words(self._telling(asked, wanted), wanted, listed), listed)}
         if self.meaning is not None:
-            voices["meaning"] = scaled(self.meaning.nearest(asked, listed, wanted), floor=None)
+            voices["meaning"] = scaled(self.meaning.nearest(asked, listed, wanted), None)
         if reranker is not None:
-            voices["reranker"] = self._rerank(asked, voices, wanted, reranker)
-        voices["around"] = self._around(voices)
-        units = self._units({unit for scores in voices.values() for unit in scores}, voices, wanted, limit)
+            voices["reranker"] = self._rerank(asked, added(voices), wanted, reranker)
+        voices["around"] = self._around(added(voices))
+        units = self._best(added(voices), wanted, limit)
         voices["time"] = self._timely(asked, units, wanted, datetime.fromtimestamp(moment))
-        voices["recent"] = {
-            unit: RECENT * 0.5 ** (max(0.0, moment - row["at"]) / HALF_LIFE) for unit, row in units.items()
-        }
-        ranked = sorted(units, key=lambda unit: (-_total(voices, unit), -unit))
-        found = [
+        voices["recent"] = {unit: _recent(moment - row["at"]) for unit, row in units.items()}
+        total = added(voices)
+        ranked = sorted(units, key=lambda unit: (-total[unit], -unit))
+        found = (
             self._recollection(units[unit], {name: scores.get(unit, 0.0) for name, scores in voices.items()})
             for unit in ranked
-        ]
+        )
         return folded(found, limit)
 
     # --- the voices ------------------------------------------------------------------------------------------------
 
+    def _telling(self, asked: str, wanted: Wanted) -> list[str]:
+        """The words to look for; of many, the rarest: what half of all units say tells little and takes long."""
+        last = int(self._store.do("last_unit", {}))
+        if not last * 0.9 <= self._counted <= last:
+            self._counted = last
+            self._frequency.clear()
+        words = question.words(asked)
+        if last <= ROWS:
+            return words
+        share = 1.0 if wanted.scope is None else self._count(question.carried(_whose(wanted))) / last
+        often = {word: share * self._count(question.match([word], None)) for word in words}
+        telling: list[str] = []
+        for word in sorted(words, key=lambda word: often[word]):
+            if telling and sum(often[known] for known in telling) + often[word] > ROWS:
+                break
+            telling.append(word)
+        return telling
+
+    def _count(self, match: str) -> int:
+        if match not in self._frequency:
+            self._frequency[match] = int(self._store.do("count_words", {"match": match}))
+        return self._frequency[match]
+
     def _words(self, words: list[str], wanted: Wanted, limit: int) -> list[tuple[int, float]]:
         if not words:
             return []
-        whose = None if wanted.scope is None else word_of(wanted.scope, below=wanted.below is not None)
+        whose = None if wanted.scope is None else _whose(wanted)
         values: dict[str, Any] = {"match": question.match(words, whose), "limit": limit}
         name = "find_words"
         if not wanted.anything:
@@ -145,25 +172,14 @@ class Search:
             log.warning("smolmem stopped a search for words: %s. Ask for fewer or rarer words.", late)
             return []
 
-    def _around(self, voices: dict[str, Scores]) -> Scores:
+    def _around(self, own: Scores) -> Scores:
         """What each unit has from its neighbours, two to either side."""
-        own = {unit: _total(voices, unit) for scores in voices.values() for unit in scores}
-        beside = self._beside(own)
-        beside |= self._beside({near for pair in beside.values() for near in pair if near} - own.keys())
         gained: Scores = defaultdict(float)
-        for unit, score in own.items():
-            for side in (0, 1):
-                near = unit
-                for _ in range(2):
-                    near = beside.get(near, (None, None))[side] or 0
-                    if not near:
-                        break
-                    gained[near] += AROUND * score
+        for row in self._store.rows("beside", {"ids": ids(own)}):
+            for side in ("before", "long_before", "after", "long_after"):
+                if row[side] is not None:
+                    gained[row[side]] += AROUND * own[row["id"]]
         return dict(gained)
-
-    def _beside(self, units: Iterable[int]) -> dict[int, tuple[int | None, int | None]]:
-        rows = self._store.rows("beside", {"ids": ids(units)})
-        return {row["id"]: (row["before"], row["after"]) for row in rows}
 
     def _timely(self, asked: str, units: dict[int, Row], wanted: Wanted, now: datetime) -> Scores:
         """What units have for lying in a time that the question speaks of."""
@@ -183,28 +199,34 @@ class Search:
                 return Span(float("-inf"), at) if told.side == "before" else Span(at, float("inf"))
         return None
 
-    def _rerank(self, asked: str, voices: dict[str, Scores], wanted: Wanted, reranker: Reranker) -> Scores:
-        own = {unit: _total(voices, unit) for scores in voices.values() for unit in scores}
+    def _rerank(self, asked: str, own: Scores, wanted: Wanted, reranker: Reranker) -> Scores:
         best = sorted(own, key=lambda unit: -own[unit])[:RERANKED]
         rows = self._read(best, wanted)
-        return scaled([(unit, reranker.score(asked, row["text"])) for unit, row in rows.items()], floor=None)
+        return scaled([(unit, reranker.score(asked, row["text"])) for unit, row in rows.items()], None)
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
-    def _units(self, found: set[int], voices: dict[str, Scores], wanted: Wanted, limit: int) -> dict[int, Row]:
+    def _best(self, total: Scores, wanted: Wanted, limit: int) -> dict[int, Row]:
         """The best units that may be found, and some more: time and copies still change the order."""
-        ranked = sorted(found, key=lambda unit: -_total(voices, unit))
+        ranked = sorted(total, key=lambda unit: -total[unit])
         units: dict[int, Row] = {}
-        step = 3 * limit + 10
-        for start in range(0, len(ranked), step):
-            units |= self._read(ranked[start : start + step], wanted)
-            if len(units) >= step:
+        page = 3 * limit + 10
+        for start in range(0, len(ranked), page):
+            units |= self._read(ranked[start : start + page], wanted)
+            if len(units) >= page:
                 break
         return units
 
     def _read(self, units: Sequence[int], wanted: Wanted) -> dict[int, Row]:
         rows = self._store.rows("units", {"ids": ids(units)})
-        return {row["id"]: self._records.sealed("unit", row) for row in rows if wanted.admits(row)}
+        return {row["id"]: row for row in rows if wanted.admits(row) and self._is_sound(row)}
+
+    def _is_sound(self, row: Row) -> bool:
+        try:
+            return bool(self._records.sealed("unit", row))
+        except Damaged as error:
+            log.warning("smolmem leaves something out of recall. %s", error)
+            return False
 
     def _recollection(self, row: Row, parts: dict[str, float]) -> Recollection:
         origin = row["origin"]
@@ -221,18 +243,27 @@ class Search:
         )
 
     def _neighbours(self, unit: int, count: int) -> list[Recollection]:
-        sides: tuple[list[int], list[int]] = ([], [])
-        for side in (0, 1):
-            near: int | None = unit
-            while near is not None and len(sides[side]) < count:
-                near = self._beside([near]).get(near, (None, None))[side]
-                sides[side].extend([near] if near is not None else [])
-        rows = self._read([*reversed(sides[0]), *sides[1]], Wanted())
+        asked = {"id": unit, "limit": count}
+        before, after = ([row["id"] for row in self._store.rows(side, asked)] for side in ("before", "after"))
+        rows = self._read([*reversed(before), *after], Wanted())
         return [self._recollection(row, {}) for row in rows.values()]
 
 
-def _total(voices: dict[str, Scores], unit: int) -> float:
-    return sum(scores.get(unit, 0.0) for scores in voices.values())
+def _whose(wanted: Wanted) -> str:
+    return word_of(wanted.scope or "", below=wanted.below is not None)
+
+
+def _recent(age: float) -> float:
+    return float(RECENT * 0.5 ** (max(0.0, age) / HALF_LIFE))
+
+
+def added(voices: Mapping[str, Scores]) -> Scores:
+    """What all voices together give each unit."""
+    total: Scores = defaultdict(float)
+    for scores in voices.values():
+        for unit, score in scores.items():
+            total[unit] += score
+    return total
 
 
 def scaled(found: Sequence[tuple[int, float]], floor: int | None) -> Scores:
@@ -251,20 +282,19 @@ def scaled(found: Sequence[tuple[int, float]], floor: int | None) -> Scores:
     return {unit: (score - low) / (high - low) for unit, score in found}
 
 
-def folded(found: Sequence[Recollection], limit: int) -> list[Recollection]:
+def folded(found: Iterable[Recollection], limit: int) -> list[Recollection]:
     """The best of those that say the same, with how many there were."""
-    kept: list[tuple[frozenset[str], Recollection]] = []
+    kept: dict[frozenset[str], Recollection] = {}
     for one in found:
         said = frozenset(one.text.lower().split())
-        for place, (before, better) in enumerate(kept):
-            if _alike(said, before):
-                kept[place] = (before, replace(better, copies=better.copies + 1))
-                break
-        else:
-            if len(kept) < limit:
-                kept.append((said, one))
-    return [one for _, one in kept]
+        same = said if said in kept else next((known for known in islice(kept, LISTED) if _alike(said, known)), None)
+        if same is not None:
+            kept[same] = replace(kept[same], copies=kept[same].copies + 1)
+        elif len(kept) < limit:
+            kept[said] = one
+    return list(kept.values())
 
 
 def _alike(one: frozenset[str], other: frozenset[str]) -> bool:
-    return len(one & other) >= 0.9 * len(one | other)
+    longer = max(len(one), len(other))
+    return min(len(one), len(other)) >= 0.9 * longer and len(one & other) >= 0.9 * len(one | other)

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from smolagents.memory import ActionStep, MemoryStep, PlanningStep, SystemPromptStep, TaskStep, ToolCall
+from smolagents.utils import AgentMaxStepsError
 
 from smolmem.record import codec, wire
 from smolmem.record.values import Origin, Piece
@@ -30,38 +31,41 @@ MOST = 500
 _WEB = re.compile(
     r"\b(web_search|visit_webpage|wikipedia_search|google_search|duckduckgo\w*|\w*browser\w*|fetch_url)\b"
 )
+_ASKS = re.compile(r"\bmemory\s*\.\s*(search|steps|sql|diff)\b")
 _FENCE = re.compile(r"</?code>|```(?:py|python)?|<end_code>")
 _SEAMS = (re.compile(r"\n\s*\n"), re.compile(r"\n"), re.compile(r"(?<=[.!?…。！？])\s*"), re.compile(r"\s"))
 _HEADINGS = re.compile(r"^(Execution logs:|Last output from code snippet:|None)$", re.MULTILINE)
-_BLOCK = re.compile(rf"{re.escape(BEGIN)}[^\n]*\n(?:(?:\[\d+\] |{QUOTE})[^\n]*\n)*{re.escape(END)}")
-_MARKED = re.compile(rf"^[^\n]*{QUOTE.strip()}[^\n]*$", re.MULTILINE)
 
 
 def pieces(
-    step: Any, *, asked_by: Origin = "user", recalled: Sequence[str] = (), mouths: Collection[str] = ()
+    step: Any, *, asked_by: Origin = "user", recalled: Collection[str] = (), helpers: Collection[str] = ()
 ) -> list[Piece]:
     """The searchable pieces of a step; a step that is like no other is one piece of text.
 
     Args:
         step: a smolagents step.
         asked_by: who gives this agent its tasks.
-        recalled: texts that were brought to the agent's mind; said again, they are not this step's words.
-        mouths: names of tools and agents that may say them too; what any other tool says is news.
+        recalled: lines that were brought to the agent's mind, `spelled`; said again, they are not this step's words.
+        helpers: agents that may say them too; what a tool says is news.
     """
     try:
         parts = list(_parts(step, asked_by))
     except Exception:  # a step can hold anything
         parts = [Piece("other", "agent", wire.safe_text(str, step))]
     called = " ".join(part.text for part in parts if part.role in ("code", "call"))
-    echoes = any(re.search(rf"\b{re.escape(name)}\b", called) for name in mouths) if recalled else False
+    if _ASKS.search(called):  # what memory gave as data cannot be told from what was made of it
+        parts = [part for part in parts if part.role != "observation"]
+    echoes = any(re.search(rf"\b{re.escape(name)}\b", called) for name in ("recall_memory", *helpers))
     return [
         Piece(part.role, part.origin, text, part.tool)
         for part in parts
-        for text in split(without(codec.plain(part.text), recalled if echoes or part.origin in _SPEAKS else ()))
+        for text in split(_own(part, recalled if echoes or part.origin in ("model", "agent") else ()))
     ]
 
 
-_SPEAKS = ("model", "agent")
+def _own(part: Piece, recalled: Collection[str]) -> str:
+    """What a piece says itself. A short line of code is nobody's."""
+    return without(codec.plain(part.text), recalled, CODE if part.role == "code" else SHORTEST)
 
 
 def _parts(step: Any, asked_by: Origin) -> Iterator[Piece]:
@@ -86,10 +90,10 @@ def _action(step: ActionStep) -> Iterator[Piece]:
     tools = ", ".join(dict.fromkeys(call.name for call in calls)) or None
     origin: Origin = "web" if _WEB.search(f"{code} {tools}") else "tool"
     seen = _HEADINGS.sub("", _text(step.observations)).strip()
-    if step.is_final_answer:
+    if step.is_final_answer or isinstance(step.error, AgentMaxStepsError):
         answer = _text(step.action_output) or seen
         yield Piece("answer", "model", answer)
-        seen = seen.removesuffix(answer)
+        seen = seen.removesuffix(answer).removesuffix(wire.safe_text(str, step.action_output))
     yield Piece("observation", origin, seen, tools)
     yield Piece("error", origin, _text(step.error), tools)
 
@@ -146,16 +150,53 @@ def _seam(text: str, least: int, most: int) -> int:
 
 # --- what was recalled ---------------------------------------------------------------------------------------------
 
+SHORTEST, CODE = 12, 40
+"""Characters of a line that, said again, is an echo; a shorter one is anybody's, unless it is all that is said."""
 
-def without(text: str, recalled: Sequence[str]) -> str:
+
+def without(text: str, recalled: Collection[str], shortest: int = SHORTEST) -> str:
     """A text without quoted memories, and without the lines of what was recalled, however they are woven in."""
-    if QUOTE.strip() in text:
-        text = _MARKED.sub("", _BLOCK.sub("", text))
-    told = {" ".join(line.split()) for told in recalled for line in (told, *told.splitlines())}
-    for line in sorted((line for line in told if len(line) >= SHORTEST), key=len, reverse=True):
-        text = re.sub(r"\s+".join(map(re.escape, line.split())), " ", text)
-    return text
+    lines = _unquoted(text) if QUOTE.strip() in text else text.split("\n")
+    if not recalled:
+        return "\n".join(lines)
+    if " ".join(text.split()) in recalled:
+        return ""
+    lines = [" ".join(line.split()) if line.strip() else "" for line in lines]
+    known = set(" ".join(lines).split())
+    echoes = [line for line in recalled if len(line) >= shortest and line.split()[1:2] and line.split()[1] in known]
+    for echo in sorted(echoes, key=len, reverse=True):
+        lines = [_cut(line, echo) if echo in line else line for line in lines]
+    return "\n".join(lines)
 
 
-SHORTEST = 12
-"""Characters of a line that, said again, is an echo; what is shorter is anybody's words."""
+def spelled(recalled: Iterable[str]) -> set[str]:
+    """Lines as they are said, and as Python and JSON write them."""
+    told = {" ".join(line.split()) for line in recalled}
+    return {form for line in told for form in (line, repr(line)[1:-1], json.dumps(line)[1:-1])} - {""}
+
+
+def _unquoted(text: str) -> list[str]:
+    """The lines of a text that are not part of a block of memories."""
+    kept: list[str] = []
+    inside = False
+    for line in text.split("\n"):
+        head = inside and _HEAD.match(line) is not None
+        if QUOTE.strip() not in line and not line.startswith((BEGIN, END)) and not head:
+            inside = False
+            kept.append(line)
+        else:
+            inside = inside or line.startswith(BEGIN)
+    return kept
+
+
+def _cut(line: str, echo: str) -> str:
+    """A line without an echo, where that is not part of a longer word."""
+    start = 0
+    while (found := line.find(echo, start)) >= 0:
+        end = found + len(echo)
+        inside = (found and _LETTER.match(line[found - 1])) or (end < len(line) and _LETTER.match(line[end]))
+        line, start = (line, end) if inside else (f"{line[:found]} {line[end:]}", found + 1)
+    return line
+
+
+_HEAD, _LETTER = re.compile(r"\[\d+\] "), re.compile(r"\w")

@@ -48,31 +48,30 @@ class Mind:
         self._known: dict[int, Reminder | None] = {}
 
     def put(
-        self, messages: list[Any], parts: list[int] | None, entries: Sequence[Entry], fresh: str | None
+        self, messages: list[Any], parts: list[int] | None, entries: Sequence[Entry], fresh: Callable[[], str | None]
     ) -> tuple[list[Any], list[int] | None]:
-        """A prompt with each task's reminder behind it; `fresh` is a run that has only begun."""
+        """A prompt with each task's reminder behind it; `fresh` tells the run that has not acted yet."""
+        tasks = [(entry, self._of(entry, fresh)) for entry in entries if isinstance(entry.step, TaskStep)]
+        if not any(reminder for _, reminder in tasks):
+            return messages, parts
         at = place = 0
-        for entry in entries:
-            if not isinstance(entry.step, TaskStep):
-                continue
-            reminder = self._of(entry, fresh)
-            if reminder is None:
-                continue
+        for entry, reminder in tasks:
             own = entry.step.to_messages()[-1]
             at = next((at + i for i, message in enumerate(messages[at:], 1) if message == own), 0)
             if not at:
                 return messages, None
-            messages = messages[:at] + reminder.messages + messages[at:]
-            at += len(reminder.messages)
             if parts is not None and entry.shown is not None:
                 place = parts.index(entry.shown, place) + 1
-                parts = [*parts[:place], reminder.content, *parts[place:]]
+            if reminder is not None:
+                messages = messages[:at] + reminder.messages + messages[at:]
+                at += len(reminder.messages)
+                parts = None if parts is None else [*parts[:place], reminder.content, *parts[place:]]
         return messages, parts
 
-    def _of(self, entry: Entry, fresh: str | None) -> Reminder | None:
+    def _of(self, entry: Entry, fresh: Callable[[], str | None]) -> Reminder | None:
         if entry.id not in self._known:
             found = self._sink.of(entry.id)
-            if found is None and self.remind is not None and entry.run == fresh:
+            if found is None and self.remind is not None and entry.run == fresh():
                 found = self.remind(entry)
             self._known[entry.id] = found
         return self._known[entry.id]

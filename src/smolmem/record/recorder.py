@@ -213,9 +213,10 @@ class Recorder:
         return self._session.row["id"]
 
     def _fresh(self) -> str | None:
-        """The run that is being worked on, if it has only its task yet."""
-        run, turns = self.here() or (None, 0)
-        return run if turns == 1 else None
+        """The run that is being worked on, if it has not acted yet."""
+        run, _ = self.here() or (None, 0)
+        acted = any(entry.run == run and isinstance(entry.step, ActionStep) for entry in self._session.entries)
+        return None if acted else run
 
     def _state(self, step: Any) -> Encoded | None:
         return variables.snapshot(self.agent) if isinstance(step, (TaskStep, ActionStep)) else None
@@ -229,6 +230,13 @@ class Recorder:
         return going_on[-1] if going_on else None
 
     def _ended(self, call: Call, *, answer: Any = None, error: BaseException | None = None) -> None:
+        self._end(call, answer, error)
+        try:
+            self.after_run()
+        except Exception as failure:  # what is recorded can be read another time
+            log.info("smolmem could not read what was recorded: %s", failure)
+
+    def _end(self, call: Call, answer: Any, error: BaseException | None) -> None:
         with self._guard(quiet=error is not None), self._lock:
             if call in self._calls:
                 self._calls.remove(call)
@@ -240,7 +248,6 @@ class Recorder:
                 self._results[call.run, "failure"] = _failure(error)
             self._settle(call.run, self._status(error))
             self._save_all("fields")
-            self.after_run()
 
     def helpers(self) -> list[Recorder]:
         """The recorders of the agents that this one manages."""
@@ -436,7 +443,7 @@ class Recorder:
             messages = original(*args, **kwargs)
             with self._guard():
                 parts = self._session.parts(len(messages)) if stock and not args and not kwargs else None
-                messages, parts = self.mind.put(messages, parts, self._session.entries, self._fresh())
+                messages, parts = self.mind.put(messages, parts, self._session.entries, self._fresh)
                 self._rendered = None if parts is None else (list(messages), parts)
             return messages
 

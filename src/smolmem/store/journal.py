@@ -120,7 +120,7 @@ class Journal(Records):
         state = None if change.state is None else self.keep(change.state)
         step = self._place(session, change, record, sent)
         if change.encoded is not None:
-            self.store.do("to_read", {"step": step})
+            self.store.do("to_read", {"step": step, "session": session})
         event = {"session": session, "run": change.run, "at": change.at, "act": change.act, "step": step}
         self._add(
             "event", event | {"place": change.place, "record": record, "shown": shown, "prompt": sent, "state": state}

@@ -34,7 +34,6 @@ class Reminders:
 
     def __init__(self, records: Records) -> None:
         self._records = records
-        self._told: dict[str, list[str]] = {}
 
     def add(self, run: str, step: int | None, query: str, messages: list[Any], found: Sequence[Any]) -> Reminder:
         """Writes down what is about to be shown; `found` is what each part of it came from."""
@@ -44,7 +43,6 @@ class Reminders:
             row = {"run": run, "step": step, "at": time.time(), "query": query, "block": content}
             row["found"] = json.dumps(list(found))
             store.do("add_recalled", row | {"hash": seal("recalled", row)})
-        self.told(run).extend(quoted(messages))
         return Reminder(content, messages)
 
     def of(self, step: int) -> Reminder | None:
@@ -55,11 +53,9 @@ class Reminders:
         return None
 
     def told(self, run: str) -> list[str]:
-        """The words that were brought to mind in a run."""
-        if run not in self._told:
-            rows = self._records.store.rows("run_recalled", {"run": run})
-            self._told[run] = [line for row in rows for line in quoted(self._records.part(row["block"]))]
-        return self._told[run]
+        """The words that were brought to mind in a run, in the run that called it, and in those it called."""
+        rows = self._records.store.rows("family_recalled", {"run": run})
+        return [line for row in rows for line in quoted(self._records.part(row["block"]))]
 
 
 def quoted(messages: Sequence[Any]) -> list[str]:

@@ -205,7 +205,7 @@ class SqliteStore:
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # until we know that the file is ours
         connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
         connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
-        connection.execute("PRAGMA cell_size_check = ON")
+        connection.execute("PRAGMA cell_size_check = ON; PRAGMA cache_size = -32000")
         if connection.readonly("main"):
             raise Unwritable(f"{self.path} is read-only: make it writable, or copy it to where it can be written.")
         version = connection.pragma("user_version")

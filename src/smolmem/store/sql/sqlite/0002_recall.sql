@@ -11,7 +11,7 @@
 -- `hash` covers the other columns of its row.
 
 CREATE TABLE unit (
-    id      INTEGER PRIMARY KEY,
+    id      INTEGER PRIMARY KEY AUTOINCREMENT,  -- never given twice: indexes in memory know units by it
     scope   TEXT NOT NULL,
     session TEXT NOT NULL,               -- its neighbours are in the same one; '' for a note
     step    INTEGER REFERENCES step (id),

@@ -233,9 +233,31 @@ SELECT unit.id,
      WHERE other.session = unit.session AND (other.step, other.id) < (unit.step, unit.id)
      ORDER BY other.step DESC, other.id DESC LIMIT 1) AS before,
     (SELECT other.id FROM unit AS other
+     WHERE other.session = unit.session AND (other.step, other.id) < (unit.step, unit.id)
+     ORDER BY other.step DESC, other.id DESC LIMIT 1 OFFSET 1) AS long_before,
+    (SELECT other.id FROM unit AS other
      WHERE other.session = unit.session AND (other.step, other.id) > (unit.step, unit.id)
-     ORDER BY other.step, other.id LIMIT 1) AS after
+     ORDER BY other.step, other.id LIMIT 1) AS after,
+    (SELECT other.id FROM unit AS other
+     WHERE other.session = unit.session AND (other.step, other.id) > (unit.step, unit.id)
+     ORDER BY other.step, other.id LIMIT 1 OFFSET 1) AS long_after
 FROM json_each(:ids) AS wanted JOIN unit ON unit.id = wanted.value WHERE unit.session <> '';
+
+-- name: before
+SELECT other.id FROM unit JOIN unit AS other
+    ON other.session = unit.session AND (other.step, other.id) < (unit.step, unit.id)
+WHERE unit.id = :id AND unit.session <> '' ORDER BY other.step DESC, other.id DESC LIMIT :limit;
+
+-- name: after
+SELECT other.id FROM unit JOIN unit AS other
+    ON other.session = unit.session AND (other.step, other.id) > (unit.step, unit.id)
+WHERE unit.id = :id AND unit.session <> '' ORDER BY other.step, other.id LIMIT :limit;
+
+-- name: count_words
+SELECT count(*) FROM words WHERE words MATCH :match;
+
+-- name: last_unit
+SELECT coalesce(max(id), 0) FROM unit;
 
 -- name: find_words
 SELECT rowid AS unit, -bm25(words, 0, 1, 0.2, 1) AS score FROM words WHERE words MATCH :match ORDER BY score DESC LIMIT :limit;
@@ -279,8 +301,11 @@ INSERT INTO recalled (run, step, at, query, block, found, hash) VALUES (:run, :s
 -- name: task_recalled
 SELECT * FROM recalled WHERE step = :step ORDER BY id LIMIT 1;
 
--- name: run_recalled
-SELECT * FROM recalled WHERE run = :run AND block IS NOT NULL ORDER BY id;
+-- name: family_recalled
+WITH RECURSIVE
+    above (id) AS (SELECT :run UNION SELECT run.parent FROM run JOIN above ON run.id = above.id WHERE run.parent IS NOT NULL),
+    family (id) AS (SELECT id FROM above UNION SELECT run.id FROM run JOIN family ON run.parent = family.id)
+SELECT recalled.* FROM family JOIN recalled ON recalled.run = family.id WHERE block IS NOT NULL ORDER BY recalled.id;
 
 -- name: recalled_after
 SELECT * FROM recalled WHERE id > :id ORDER BY id LIMIT 500;
@@ -294,7 +319,7 @@ LEFT JOIN vector ON vector.scope = unit.scope AND vector.unit = unit.id AND vect
 WHERE unit.scope = :scope AND vector.unit IS NULL AND unit.id > :id;
 
 -- name: to_read
-INSERT INTO unread (step) VALUES (:step) ON CONFLICT DO NOTHING;
+INSERT INTO unread (step) SELECT id FROM step WHERE id = :step AND session = :session ON CONFLICT DO NOTHING;
 
 -- name: unread
 SELECT step.*, run.scope, run.agent, run.parent, (
@@ -325,6 +350,7 @@ WHERE (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :b
   AND (:kind IS NULL OR kind = :kind)
   AND (:run IS NULL OR run = :run)
   AND (:tag IS NULL OR EXISTS (SELECT 1 FROM json_each(note.tags) WHERE value = :tag))
+  AND (:past OR ((expires IS NULL OR expires > :now) AND EXISTS (SELECT 1 FROM unit WHERE unit.note = note.id)))
 ORDER BY at DESC, rowid DESC LIMIT :limit;
 
 -- name: same_note
@@ -335,13 +361,40 @@ SELECT id FROM note WHERE scope = :scope AND kind = :kind AND text = :text
 SELECT * FROM note WHERE supersedes = :id ORDER BY at LIMIT 1;
 
 -- name: made_from
-SELECT note.* FROM note, json_each(note.sources) AS source WHERE source.value = :source;
+SELECT DISTINCT note.id, note.scope FROM note, json_each(note.sources) AS source
+WHERE source.value = :source AND note.origin <> 'user';
 
 -- name: made_in
-SELECT * FROM note WHERE run = :run AND origin IN ('model', 'web', 'tool', 'agent');
+SELECT id, scope FROM note WHERE run = :run AND origin <> 'user' AND at >= :since;
 
 -- name: runs_told
-SELECT DISTINCT recalled.run FROM recalled, json_each(recalled.found) AS source WHERE source.value = :source;
+SELECT DISTINCT recalled.run FROM recalled, json_each(recalled.found) AS source JOIN run ON run.id = recalled.run
+WHERE source.value = :source OR (source.value = '*' AND run.scope = :scope AND recalled.at >= :since);
+
+-- name: run_children
+SELECT id FROM run WHERE parent = :run;
+
+-- name: stale
+WITH RECURSIVE source (id) AS (
+    SELECT given.value FROM note, json_each(note.sources) AS given WHERE note.id = :id
+    UNION
+    SELECT given.value FROM source JOIN note ON note.id = source.id, json_each(note.sources) AS given
+)
+SELECT EXISTS (
+    SELECT 1 FROM source LEFT JOIN note ON note.id = source.id LEFT JOIN step ON step.id = source.id
+    WHERE (typeof(source.id) = 'text' AND (
+              note.expires <= :now
+              OR EXISTS (SELECT 1 FROM note AS later WHERE later.supersedes = note.id)
+              OR EXISTS (SELECT 1 FROM forgotten WHERE what = 'note' AND target = note.id)))
+       OR (typeof(source.id) = 'integer' AND (
+              EXISTS (SELECT 1 FROM forgotten WHERE what = 'step' AND target = CAST(step.id AS TEXT))
+              OR EXISTS (SELECT 1 FROM forgotten WHERE what = 'run' AND target = step.run)))
+);
+
+-- name: forgotten_steps
+SELECT step.id FROM json_each(:ids) AS wanted JOIN step ON step.id = wanted.value
+WHERE EXISTS (SELECT 1 FROM forgotten WHERE what = 'step' AND target = CAST(step.id AS TEXT))
+   OR EXISTS (SELECT 1 FROM forgotten WHERE what = 'run' AND target = step.run);
 
 -- name: expired
 SELECT unit.* FROM note JOIN unit ON unit.note = note.id WHERE note.expires <= :now;
