@@ -49,4 +49,4 @@ locomo: .venv/ready .venv/model   ## how much recall finds: make locomo DATA=fol
 help:                  ## this list
 	@grep -E '^[a-z]+:' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/'
 
-.PHONY: demo test check torture bench locomo help
+.PHONY: demo test check torture bench bench-vectors locomo help

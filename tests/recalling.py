@@ -496,6 +496,16 @@ class Recalling:
         with pytest.raises(NotFound):
             shop.forget("0123456789ab")
 
+    def test_nothing_beside_it_is_found_by_the_words_of_what_is_forgotten(self, shop: Memory) -> None:
+        step = next(one.step for one in shop.recall("column price", kinds="error"))
+        shop.forget(step or 0)
+        assert shop.recall("KeyError") == []
+        task = shop.steps(kind="task", text="stock")[0]
+        shop.edit(task, task="Count the giraffes")
+        assert "words" in shop.recall("giraffes", kinds="answer")[0].parts
+        assert all("words" not in one.parts for one in shop.recall("has in", kinds="answer"))
+        assert shop.verify()
+
     def test_a_forgotten_step_stays_forgotten_when_it_is_edited(self, shop: Memory) -> None:
         step = shop.steps(kind="task", text="stock")[0]
         shop.forget(step)
@@ -981,6 +991,17 @@ class Recalling:
         without(BEGIN * 24_000 + QUOTE, ())
         without("a " * 20_000, {"a " * 5_000 + "b"})
         assert time.perf_counter() - began < 5
+
+    def test_a_run_that_used_memory_is_played_again(self, shop: Memory) -> None:
+        script = [
+            code("print(recall_memory('column'))\nprint(memory.search('column', 1)[0]['kind'])"),
+            code("final_answer(1)"),
+        ]
+        shop.attach(code_agent(*script), tools=True).run("Look")
+        fresh = code_agent(*script)
+        tools = set(fresh.tools)
+        assert shop.rerun(fresh, shop.runs()[0].id)
+        assert set(fresh.tools) == tools
 
     def test_threads_share_one_index(self, url: str) -> None:
         import threading

@@ -27,12 +27,13 @@ def test_the_readmes_python_runs_as_it_stands(
         )
     }
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     for block in blocks:
         exec(block, names)
     assert [run.answer for run in names["memory"].runs()] == [49, 42]
     names["memory"].close()
     shown = capsys.readouterr().out
+    assert "fact · note" in shown
     assert re.search(r"Run\('[0-9a-f]{8}', finished, 'CodeAgent', 'What is 6 times 7\?', 2 steps, \d", shown)
 
 
@@ -60,12 +61,13 @@ def counting() -> Any:
     return code_agent(*[think] * 20)
 
 
-def test_the_how_to_pages_run_as_they_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["howto.md", "recall.md"])
+def test_the_how_to_pages_run_as_they_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.chdir(tmp_path)
-    page = (ROOT / "docs/howto.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / name).read_text(encoding="utf-8")
     names: dict[str, Any] = {"make_agent": counting}
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert len(blocks) >= 8
+    assert len(blocks) >= 6
     for block in blocks:
         exec(block, names)
     names["memory"].close()
@@ -103,6 +105,9 @@ def test_the_demo_tells_its_story(tmp_path: Path) -> None:
         "Calls that had ended were not made again: True",
         "Answer: Release 41 reads a column that does not exist",
         "it went the same way, 8 steps",
+        "❘ Release 41 reads a column that does not exist, orders.currency: roll it",
+        "without a memory of it 7 6",
+        "with 2 1",
         "09:15 checkout answered 500",
         "all as it was written",
     ):

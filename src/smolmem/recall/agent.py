@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar
 
-from smolagents import CodeAgent, Tool
+from smolagents import CodeAgent, MultiStepAgent, Tool
 from smolagents.local_python_executor import LocalPythonExecutor
 
 from smolmem.errors import NotFound, SmolmemError
@@ -27,6 +27,8 @@ from smolmem.store.journal import Journal
 
 log = logging.getLogger("smolmem")
 
+MEMORY = frozenset({"recall_memory", "remember", "forget", "memory"})
+"""Names under which an agent reaches its memory."""
 MOST = 50
 """Memories that code can ask for at once."""
 
@@ -166,16 +168,7 @@ class Access:
 
     def give_tools(self) -> None:
         """Gives the agent tools, and `memory` in its code; those of the user's that have the same names stay."""
-        agent = self._recorder.agent
-        in_code = isinstance(agent, CodeAgent) and isinstance(agent.python_executor, LocalPythonExecutor)
-        for tool in (RecallTool(self, in_code), RememberTool(self), ForgetTool(self)):
-            if tool.name not in agent.tools:
-                agent.tools[tool.name] = tool
-                self._undo.append(partial(agent.tools.pop, tool.name, None))
-        if in_code and "memory" not in agent.python_executor.additional_functions:
-            functions = agent.python_executor.additional_functions
-            functions["memory"] = InCode(self._called)
-            self._undo.append(partial(functions.pop, "memory", None))
+        self._undo += give(self._recorder.agent, self, self._called)
 
     def _called(self, name: str) -> Callable[..., Any]:
         """A method for code, its calls written down: a run that goes on gets the same answers."""
@@ -188,6 +181,23 @@ class Access:
 
 
 NOTHING = "Nothing is remembered about that."
+
+
+def give(
+    agent: MultiStepAgent, access: Access | None, method: Callable[[str], Callable[..., Any]]
+) -> list[Callable[[], None]]:
+    """Gives an agent the tools of this page, and `memory` in its code; returns what takes them back."""
+    undo: list[Callable[[], None]] = []
+    in_code = isinstance(agent, CodeAgent) and isinstance(agent.python_executor, LocalPythonExecutor)
+    for tool in (RecallTool(access, in_code), RememberTool(access), ForgetTool(access)):
+        if tool.name not in agent.tools:
+            agent.tools[tool.name] = tool
+            undo.append(partial(agent.tools.pop, tool.name, None))
+    functions = agent.python_executor.additional_functions if in_code else {}
+    if in_code and "memory" not in functions:
+        functions["memory"] = InCode(method)
+        undo.append(partial(functions.pop, "memory", None))
+    return undo
 
 
 class InCode:
@@ -217,7 +227,7 @@ class RecallTool(Tool):  # type: ignore[misc]
     output_type = "string"
     safe_to_repeat = True
 
-    def __init__(self, access: Access, in_code: bool = False) -> None:
+    def __init__(self, access: Access | None = None, in_code: bool = False) -> None:
         super().__init__()
         self._access = access
         if in_code:
@@ -226,7 +236,7 @@ class RecallTool(Tool):  # type: ignore[misc]
     def forward(self, query: str) -> str:
         """Searches."""
         try:
-            return self._access.ask(query)
+            return NOTHING if self._access is None else self._access.ask(query)
         except SmolmemError as error:
             return f"Nothing could be recalled: {error}"
 
@@ -242,14 +252,14 @@ class RememberTool(Tool):  # type: ignore[misc]
     inputs: ClassVar = {"text": {"type": "string", "description": "What to remember."}}
     output_type = "string"
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access | None = None) -> None:
         super().__init__()
         self._access = access
 
     def forward(self, text: str) -> str:
         """Remembers."""
         try:
-            return self._access.remember(text)
+            return NOTHING if self._access is None else self._access.remember(text)
         except SmolmemError as error:
             return f"Not remembered: {error}"
 
@@ -262,10 +272,13 @@ class ForgetTool(Tool):  # type: ignore[misc]
     inputs: ClassVar = {"note": {"type": "string", "description": "The id of the note, as recall_memory shows it."}}
     output_type = "string"
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access | None = None) -> None:
         super().__init__()
         self._access = access
 
     def forward(self, note: str) -> str:
         """Forgets."""
-        return self._access.forget(note)
+        try:
+            return NOTHING if self._access is None else self._access.forget(note)
+        except SmolmemError as error:
+            return f"Not forgotten: {error}"

@@ -32,7 +32,7 @@ where [steps] are the numbers in brackets of the steps it comes from, such as [3
 nothing worth knowing, write nothing.
 
 """
-_LINE = re.compile(r"^\W*(fact|lesson|procedure)\s*\[([\d,\s]*)\]\s*:\s*(.+)$", re.IGNORECASE)
+_LINE = re.compile(r"^[\W\d]*(fact|lesson|procedure)\s*\[([\d,\s]*)\]\W*:\W*(.+)$", re.IGNORECASE)
 
 
 def distill(notes: Notes, run: Run, model: Any, told: Sequence[str], most: int = 5) -> list[Note]:
@@ -54,7 +54,7 @@ def distill(notes: Notes, run: Run, model: Any, told: Sequence[str], most: int =
         if found is None or len(kept) >= most:
             continue
         kind, said = found[1].lower(), found[3].strip()
-        sources = [int(number) for number in re.findall(r"\d+", found[2]) if int(number) in known]
+        sources = [int(number) for number in re.findall(r"\d{1,18}", found[2]) if int(number) in known]
         if notes.why_junk(said, run.scope, kind, list(told)) is None:
             kept.append(
                 notes.add(

@@ -7,6 +7,7 @@ The local model needs the `semantic` extra (ONNX Runtime and a tokenizer, no PyT
 from __future__ import annotations
 
 import threading
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -137,10 +138,12 @@ class Reranker:
 
 
 class Function:
-    """A function from a list of texts to their vectors."""
+    """A function from a list of texts to their vectors; its `model`, if it has one, names what it does."""
 
     def __init__(self, embed: Callable[[list[str]], Any]) -> None:
-        self.model = str(getattr(embed, "model", None) or getattr(embed, "__qualname__", type(embed).__qualname__))
+        code = getattr(getattr(embed, "__code__", None), "co_code", b"")
+        name = getattr(embed, "__qualname__", type(embed).__qualname__)
+        self.model = str(getattr(embed, "model", None) or f"{name}-{zlib.crc32(code):08x}")
         self._function = embed
 
     def passage(self, text: str) -> Vector:

@@ -24,7 +24,7 @@ from smolmem.record.codec import plain
 from smolmem.record.values import ORIGINS, Origin, Piece, when
 from smolmem.store.base import Row
 from smolmem.store.records import Records, seal
-from smolmem.store.units import Place, add_units, drop_units
+from smolmem.store.units import Place, add_units, drop_units, forget_after
 
 LONGEST = 100_000
 _EMPTY = re.compile(
@@ -178,7 +178,10 @@ class Notes:
                 if not self._store.rows("forgotten", {"what": what, "target": name}):
                     row = {"what": what, "target": name, "at": time.time()}
                     self._store.do("add_forgotten", row | {"hash": seal("forgotten", row)})
-                drop_units(self._store, self._units(what, name))
+                units = self._units(what, name)
+                drop_units(self._store, units)
+                for session, step in {(unit["session"], unit["step"]) for unit in units if unit["step"] is not None}:
+                    forget_after(self._store, session, step)
         return gone
 
     def _units(self, what: str, target: str) -> list[Row]:

@@ -17,10 +17,10 @@ from rich.progress import Progress
 
 from smolmem.errors import Damaged
 from smolmem.recall.text import pieces, spelled
-from smolmem.record.values import Origin
+from smolmem.record.values import Origin, Piece
 from smolmem.store.base import Row
 from smolmem.store.journal import Journal
-from smolmem.store.units import Place, add_units, drop_units
+from smolmem.store.units import Place, add_units, drop_units, forget_after
 
 log = logging.getLogger("smolmem")
 
@@ -51,23 +51,28 @@ def _read_some(journal: Journal) -> bool:
         rows = store.rows("unread", {"limit": BATCH})
         told = lru_cache(BATCH)(lambda run: spelled(journal.reminders.told(run)))
         for row in rows:
-            drop_units(store, store.rows("step_units", {"session": row["session"], "step": row["id"]}))
-            if not row["forgotten"] and row["kind"] != "system_prompt":
-                _read_one(journal, row, told)
             store.do("was_read", {"step": row["id"]})
-    return len(rows) == BATCH
+            before = store.rows("step_units", {"session": row["session"], "step": row["id"]})
+            found = [] if row["forgotten"] or row["kind"] == "system_prompt" else _pieces(journal, row, told)
+            drop_units(store, before)
+            add_units(store, _place(row), found)
+            if before and [unit["text"] for unit in before] != [piece.text for piece in found]:
+                forget_after(store, row["session"], row["id"])
+    return bool(rows)
 
 
-def _read_one(journal: Journal, row: Row, told_in: Callable[[str], set[str]]) -> None:
-    """Makes units of one step: its own words, not those it was reminded of."""
-    asked_by: Origin = "agent" if row["parent"] else "user"
+def _place(row: Row) -> Place:
     own = {name: row[name] for name in ("scope", "session", "run", "agent", "at")}
-    place = cast(Place, own | {"step": row["id"], "note": None})
+    return cast(Place, own | {"step": row["id"], "note": None})
+
+
+def _pieces(journal: Journal, row: Row, told_in: Callable[[str], set[str]]) -> list[Piece]:
+    """What of a step can be found: its own words, not those it was reminded of."""
+    asked_by: Origin = "agent" if row["parent"] else "user"
     try:
         told = told_in(row["run"])
         helpers = {helper["agent"] for helper in journal.store.rows("helpers", {"run": row["run"]})} if told else ()
-        found = pieces(journal.step_of(row), asked_by=asked_by, recalled=told, helpers=helpers)
+        return pieces(journal.step_of(row), asked_by=asked_by, recalled=told, helpers=helpers)
     except Damaged as error:
         log.warning("smolmem cannot read a step, and goes on without it. %s", error)
-        return
-    add_units(journal.store, place, found)
+        return []

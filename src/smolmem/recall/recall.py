@@ -75,9 +75,7 @@ class Recall:
                 try:
                     from smolmem.recall.meaning import Meaning
                 except ImportError as error:
-                    raise BadValue(
-                        f"recall by meaning needs NumPy ({error}): pip install 'smolmem[semantic]'."
-                    ) from error
+                    raise BadValue(f"recall by meaning lacks {error.name}: pip install 'smolmem[semantic]'.") from error
 
                 self._search = Search(self._journal, Meaning(self._journal.store, embedder))
         return self._search

@@ -181,7 +181,8 @@ def _unquoted(text: str) -> list[str]:
     inside = False
     for line in text.split("\n"):
         head = inside and _HEAD.match(line) is not None
-        if QUOTE.strip() not in line and not line.startswith((BEGIN, END)) and not head:
+        quoted = line.lstrip().startswith(QUOTE) or f"\\n{QUOTE}" in line
+        if not quoted and not line.startswith((BEGIN, END)) and not head:
             inside = False
             kept.append(line)
         else:

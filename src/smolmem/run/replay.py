@@ -18,6 +18,7 @@ from rich.text import Text
 from smolagents import ActionStep, MultiStepAgent
 from smolagents.memory import PlanningStep, TaskStep
 
+from smolmem.recall.agent import MEMORY, give
 from smolmem.record import codec, ledger
 from smolmem.record.show import STYLES, inert, picture
 from smolmem.record.values import PastCall, Run
@@ -141,7 +142,10 @@ class Rerun:
 
 def rerun(agent: MultiStepAgent, run: Run, calls: list[PastCall]) -> Rerun:
     """Lets an agent work on a run's task with recorded tool results, up to the first step that differs."""
-    undo = ledger.watch_calls(agent, _Cassette(calls))  # type: ignore[arg-type]
+    cassette = _Cassette(calls)
+    undo = [ledger.watch_calls(agent, cassette)]  # type: ignore[arg-type]
+    if any(call.name.partition(".")[0] in MEMORY for call in calls):
+        undo += give(agent, None, lambda name: lambda *args, **kwargs: cassette.tool(name, [list(args), kwargs], None))
     before = [step.to_smolagents() for step in run.steps if step.kind == "action"]
     task = next(step.to_smolagents() for step in run.steps if step.kind == "task")
     result = Rerun()
@@ -158,7 +162,8 @@ def rerun(agent: MultiStepAgent, run: Run, calls: list[PastCall]) -> Rerun:
         result.diverged, result.reason = len(result.steps) + 1, str(why)
     finally:
         going.close()
-        undo()
+        for take_back in undo:
+            take_back()
     if result and len(result.steps) < len(before):
         result.diverged, result.reason = len(result.steps) + 1, "it ends where the run went on"
     return result

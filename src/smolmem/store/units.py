@@ -49,7 +49,7 @@ def add_units(store: Store, place: Place, pieces: Iterable[Piece]) -> None:
 def _task(store: Store, place: Place) -> list[str]:
     """What an answer answers, however long ago it was asked."""
     rows = store.rows("task_before", {"session": place["session"], "step": place["step"]})
-    return [row["text"] for row in rows]
+    return [row["text"][:BEFORE] for row in rows]
 
 
 def _before(store: Store, place: Place) -> list[str]:
@@ -65,6 +65,11 @@ def drop_units(store: Store, rows: Sequence[Row]) -> None:
         store.do("drop_words", {name: row[name] for name in ("id", *_WORDS)})
         store.do("drop_vector", {"scope": row["scope"], "unit": row["id"]})
         store.do("drop_unit", {"id": row["id"]})
+
+
+def forget_after(store: Store, session: str, step: int) -> None:
+    """A step is no longer what it was: units that are also found by its words are made anew."""
+    store.do("read_again_after", {"session": session, "step": step})
 
 
 def word_of(scope: str, *, below: bool = False) -> str:

@@ -61,11 +61,13 @@ def select(path: str, scope: str, statement: str) -> list[Row]:
 
 def _rows(connection: apsw.Connection, statement: str) -> list[Row]:
     found: list[Row] = []
+    size = 0
     cursor = connection.execute(statement)
     for row in cursor:
         names = [column[0] for column in cursor.get_description()]
         found.append(dict(zip(names, row, strict=True)))
-        if len(found) >= ROWS:
+        size += sum(len(value) for value in row if isinstance(value, (str, bytes)))
+        if len(found) >= ROWS or size > BYTES:
             break
     return found
 

@@ -321,6 +321,13 @@ WHERE unit.scope = :scope AND vector.unit IS NULL AND unit.id > :id;
 -- name: to_read
 INSERT INTO unread (step) SELECT id FROM step WHERE id = :step AND session = :session ON CONFLICT DO NOTHING;
 
+-- name: read_again_after
+INSERT INTO unread (step)
+SELECT step FROM (SELECT DISTINCT step FROM unit WHERE session = :session AND step > :step ORDER BY step LIMIT 2)
+UNION
+SELECT step FROM unit WHERE session = :session AND step > :step AND role = 'answer'
+ON CONFLICT DO NOTHING;
+
 -- name: unread
 SELECT step.*, run.scope, run.agent, run.parent, (
     SELECT count(*) FROM forgotten
