@@ -57,7 +57,12 @@ def test_many_processes_write_one_file_without_loss_or_doubles(path: Path) -> No
 
 
 @pytest.mark.promise("D10")
-def test_a_store_whose_creation_dies_at_any_statement_is_whole_or_empty(path: Path) -> None:
+@pytest.mark.parametrize("old", [None, 1])
+def test_a_store_whose_creation_or_upgrade_dies_at_any_statement_is_whole_or_as_it_was(
+    path: Path, old: int | None
+) -> None:
+    if old is not None:
+        shutil.copy(HERE / f"files/format-{old}.sqlite", path)
     told = workers("upgrade", path)
     assert told["died"] > 10
     assert told["damaged"] == 0

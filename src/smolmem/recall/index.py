@@ -20,8 +20,8 @@ import numpy as np
 from smolmem.store.base import Row, Store
 
 CANDIDATES = 2_500
-"""How many of the nearest by bits are compared by their numbers."""
-_ROWS = 16_384
+"""How many of the nearest by bits are compared by their numbers; one more for every two hundred rows."""
+_ROWS = 32_768
 """Rows that are compared at a time: what fits a core's cache."""
 _SCALE = 32_767
 _FEW = 256
@@ -119,7 +119,11 @@ class Index:
             allowed = allowed & where.mask(self._facts[: self.count])
         near = self._nearest(query, allowed)
         numbers: Array = self._numbers[near].astype(np.float32)
-        scores = numbers @ (np.asarray(query, np.float32) / _SCALE)
+        scores = np.vecdot(numbers, np.asarray(query, np.float32) / _SCALE)  # not @: BLAS would wait for its threads
+        if limit < len(scores):
+            edge = np.partition(scores, len(scores) - limit)[len(scores) - limit] if limit else np.inf
+            kept = np.flatnonzero(scores >= edge)
+            near, scores = near[kept], scores[kept]
         best = np.argsort(-scores, kind="stable")[:limit]
         return [(int(unit), float(score)) for unit, score in zip(self._ids[near[best]], scores[best], strict=True)]
 
@@ -135,9 +139,10 @@ class Index:
             for bits, word in zip(self._bits, wanted, strict=True):
                 here += np.bitwise_count(bits[start : start + len(here)] ^ word)
         if total < self.count:
-            apart[~allowed] = 65_535
-        edge = np.partition(apart, CANDIDATES)[CANDIDATES]
-        return np.flatnonzero(apart <= min(int(edge), 65_534))
+            apart[~allowed] = self.size + 1
+        counts = np.cumsum(np.bincount(apart, minlength=self.size + 2))
+        edge = int(np.searchsorted(counts, CANDIDATES + self.count // 200, "right"))
+        return np.flatnonzero(apart <= min(edge, self.size))
 
 
 def _put(old: Array, start: int, rows: Array) -> Array:
