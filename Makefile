@@ -26,6 +26,12 @@ bench: .venv-bench/ready   ## side by side with what one would use instead
 bench-vectors: .venv-bench/ready   ## the nearest vectors, side by side with vector databases and libraries
 	.venv-bench/bin/python bench/vectors.py $(ARGS)
 
+bench-recall: .venv/ready .venv/model   ## how long a recall takes among 100,000 memories
+	$(BIN)/python bench/recall.py $(ARGS)
+
+bench-runs: .venv/ready .venv/model   ## which step was it? recall on agents' runs
+	$(BIN)/python bench/runs.py $(ARGS)
+
 locomo: .venv/ready .venv/model   ## how much recall finds: make locomo DATA=folder/of/locomo10.json
 	$(BIN)/python bench/locomo.py $(DATA) $(ARGS)
 
@@ -47,6 +53,6 @@ locomo: .venv/ready .venv/model   ## how much recall finds: make locomo DATA=fol
 	@touch $@
 
 help:                  ## this list
-	@grep -E '^[a-z]+:' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/'
+	@grep -E '^[a-z-]+:' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/'
 
-.PHONY: demo test check torture bench bench-vectors locomo help
+.PHONY: demo test check torture bench bench-vectors bench-recall bench-runs locomo help

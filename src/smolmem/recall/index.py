@@ -19,10 +19,11 @@ import numpy as np
 
 from smolmem.store.base import Row, Store
 
-CANDIDATES = 2_500
+CANDIDATES = 2_000
 """How many of the nearest by bits are compared by their numbers; one more for every two hundred rows."""
 _ROWS = 32_768
 """Rows that are compared at a time: what fits a core's cache."""
+_PIECE = 512
 _SCALE = 32_767
 _FEW = 256
 """Vectors of fewer numbers have too few bits to go by, and are short enough to be compared as they are."""
@@ -66,6 +67,10 @@ class Index:
         self._alive: Array = np.empty(0, bool)
         self._bits: list[Array] = [np.empty(0, np.uint64)] * -(-size // 64)
         self._average: Array = np.zeros(size, np.int16)
+        self._taken: Array = np.empty((_PIECE, size), np.int16)
+        self._floats: Array = np.empty((_PIECE, size), np.float32)
+        self._differing: Array = np.empty(_ROWS, np.uint64)
+        self._count: Array = np.empty(_ROWS, np.uint8)
 
     def update(self, store: Store) -> None:
         """Takes in what was added to the store since the last time."""
@@ -118,14 +123,24 @@ class Index:
         if where is not None:
             allowed = allowed & where.mask(self._facts[: self.count])
         near = self._nearest(query, allowed)
-        numbers: Array = self._numbers[near].astype(np.float32)
-        scores = np.vecdot(numbers, np.asarray(query, np.float32) / _SCALE)  # not @: BLAS would wait for its threads
+        scores = self._scores(near, np.asarray(query, np.float32) / _SCALE)
         if limit < len(scores):
             edge = np.partition(scores, len(scores) - limit)[len(scores) - limit] if limit else np.inf
             kept = np.flatnonzero(scores >= edge)
             near, scores = near[kept], scores[kept]
         best = np.argsort(-scores, kind="stable")[:limit]
         return [(int(unit), float(score)) for unit, score in zip(self._ids[near[best]], scores[best], strict=True)]
+
+    def _scores(self, near: Array, query: Array) -> Array:
+        """How near rows are by their numbers; in memory that is used again, since new pages cost more than sums."""
+        scores: Array = np.empty(len(near), np.float32)
+        for start in range(0, len(near), _PIECE):
+            rows = near[start : start + _PIECE]
+            taken, floats = self._taken[: len(rows)], self._floats[: len(rows)]
+            np.take(self._numbers, rows, axis=0, out=taken, mode="clip")
+            floats[:] = taken
+            np.vecdot(floats, query, out=scores[start : start + len(rows)])  # not @: BLAS would wait for its threads
+        return scores
 
     def _nearest(self, query: Array, allowed: Array) -> Array:
         """The rows that differ from the query in the fewest bits."""
@@ -136,8 +151,10 @@ class Index:
         apart: Array = np.zeros(self.count, np.uint16)
         for start in range(0, self.count, _ROWS):
             here = apart[start : start + _ROWS]
+            differing, count = self._differing[: len(here)], self._count[: len(here)]
             for bits, word in zip(self._bits, wanted, strict=True):
-                here += np.bitwise_count(bits[start : start + len(here)] ^ word)
+                np.bitwise_xor(bits[start : start + len(here)], word, out=differing)
+                here += np.bitwise_count(differing, out=count)
         if total < self.count:
             apart[~allowed] = self.size + 1
         counts = np.cumsum(np.bincount(apart, minlength=self.size + 2))

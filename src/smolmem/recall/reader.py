@@ -1,7 +1,7 @@
 """Reading what was recorded, so that it can be found: units are made of steps before each recall and after each run.
 
 A step is searchable from the moment it is written, because whoever searches reads first what nobody has read yet.
-Making units while a step is being written would cost a third of the write; made in bulk, they cost a fifth of that.
+Making units while a step is being written would make the write a third more expensive, and the agent would wait for it.
 """
 
 from __future__ import annotations
