@@ -660,6 +660,11 @@ class Recalling:
         said = [step.observations for step in agent.memory.steps[1:5]]
         assert ["Not remembered" in text for text in said] == [True, True, False, True]
 
+    def test_saving_an_agent_that_has_memory_tools_says_what_to_do(self, memory: Memory) -> None:
+        agent = memory.attach(code_agent(), tools=True)
+        with pytest.raises(BadValue, match="detach the agent"):
+            agent.to_dict()
+
     def test_a_user_note_is_not_the_agents_to_forget(self, memory: Memory) -> None:
         mine = memory.remember("Never restart on Fridays")
         agent = code_agent(code(f"print(forget({mine.id!r}))"), code("final_answer(1)"))

@@ -99,6 +99,16 @@ def test_the_index_grows_and_lets_go() -> None:
     assert index.search(vectors[8_999], 1)[0][0] != 9_000
 
 
+def test_many_memories_get_their_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smolmem.recall.meaning.MANY", 20)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    with Memory(tmp_path / "a.db", durability="normal", embedder=concepts) as memory:
+        for number in range(150):
+            memory.remember(f"automobile {number}")
+        assert memory.recall("a car", 1)
+        assert memory.stats().vectors == 150
+
+
 def test_a_damaged_vector_is_left_out(tmp_path: Path) -> None:
     with Memory(tmp_path / "a.db", embedder=concepts) as memory:
         memory.remember("an automobile")

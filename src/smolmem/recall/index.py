@@ -54,7 +54,7 @@ def numbers_of(vector: Sequence[float] | Array) -> bytes:
 
 
 class Index:
-    """The vectors of one scope and model."""
+    """The vectors of one scope and model; for one thread at a time."""
 
     def __init__(self, scope: str, model: str, size: int) -> None:
         self.scope, self.model, self.size = scope, model, size
@@ -132,7 +132,7 @@ class Index:
         return [(int(unit), float(score)) for unit, score in zip(self._ids[near[best]], scores[best], strict=True)]
 
     def _scores(self, near: Array, query: Array) -> Array:
-        """How near rows are by their numbers; in memory that is used again, since new pages cost more than sums."""
+        """How near rows are by their numbers; in small pieces, and in memory that is used again."""
         scores: Array = np.empty(len(near), np.float32)
         for start in range(0, len(near), _PIECE):
             rows = near[start : start + _PIECE]

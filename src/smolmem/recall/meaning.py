@@ -94,22 +94,29 @@ class Meaning:
 
     def _embed(self, scope: str, model: str, after: int) -> int:
         """Gives each unit without a vector one; returns how many there were."""
-        done = 0
-        with Progress(console=Console(file=sys.stderr), transient=True, disable=not sys.stderr.isatty()) as bar:
-            task = None
+        done, bar = 0, None
+        try:
             for batch in self._unembedded(scope, model, after):
-                if done >= MANY and task is None:
+                if done >= MANY and bar is None:
                     left = self._store.do("count_unembedded", {"scope": scope, "model": model, "id": after})
-                    task = bar.add_task("smolmem reads what it has not read yet", total=done + left)
-                made = [(unit, self._numbers(unit["text"])) for unit in batch]
-                with self._store.write(sync=False):
-                    for unit, numbers in made:
-                        row = {"unit": unit["id"], "model": model, "facts": facts_of(unit), "numbers": numbers}
-                        self._store.do("put_vector", row)
+                    bar = Progress(console=Console(file=sys.stderr), transient=True, disable=not sys.stderr.isatty())
+                    bar.add_task("smolmem reads what it has not read yet", total=done + left, completed=done)
+                    bar.start()
+                self._embed_some(model, batch)
                 done += len(batch)
-                if task is not None:
-                    bar.update(task, completed=done)
+                if bar is not None:
+                    bar.update(bar.task_ids[0], completed=done)
+        finally:
+            if bar is not None:
+                bar.stop()
         return done
+
+    def _embed_some(self, model: str, batch: list[Row]) -> None:
+        made = [(unit, self._numbers(unit["text"])) for unit in batch]
+        with self._store.write(sync=False):
+            for unit, numbers in made:
+                row = {"unit": unit["id"], "model": model, "facts": facts_of(unit), "numbers": numbers}
+                self._store.do("put_vector", row)
 
     def _numbers(self, text: str) -> bytes:
         """A text's vector as it is stored; an empty one for a text that the model can make nothing of."""
