@@ -43,7 +43,7 @@ locomo: .venv/ready .venv/model   ## how much recall finds: make locomo DATA=fol
 
 # Without it recall goes by words, and the tests that need it are left out.
 .venv/model: .venv/ready
-	-$(BIN)/python -c "from smolmem.recall.models import EMBEDDER, fetch; fetch(EMBEDDER)"
+	-$(BIN)/python -c "from smolmem.recall.models import E5, fetch; fetch(E5)"
 	@touch $@
 
 .venv-bench/ready: pyproject.toml bench/requirements.txt

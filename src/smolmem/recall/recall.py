@@ -101,7 +101,7 @@ def _say_once() -> None:
             "smolmem recalls by words alone: for recall by meaning, open the memory once with %s (%d MB are fetched); "
             "embedder='off' is silent about it.",
             need,
-            models.EMBEDDER.megabytes,
+            models.E5.megabytes,
         )
 
 
