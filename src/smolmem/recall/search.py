@@ -39,7 +39,7 @@ TIME = 0.3
 RECENT = 0.05
 HALF_LIFE = 7 * 86400.0
 RERANKED = 30
-ROWS = 3_000
+ROWS = 2_000
 """Units that are scored by their words: more would take longer than they are worth."""
 PATIENCE = 1.0
 """Seconds that the search for words may take."""
@@ -82,11 +82,15 @@ class Wanted:
         named = any(wanted is not None for wanted in self.words.values())
         return not named and not self.but and (self.since, self.until, self.apart) == (None, None, None)
 
+    def holds(self, scope: str) -> bool:
+        """Whether a scope is one of those that are searched."""
+        below = self.below is not None and scope.startswith(self.below)
+        return self.scope is None or scope == self.scope or below
+
     def admits(self, unit: Row) -> bool:
         """Whether a unit may be found: the last word, whatever an index says."""
-        inside = self.below is not None and unit["scope"].startswith(self.below)
         return (
-            (self.scope is None or unit["scope"] == self.scope or inside)
+            self.holds(unit["scope"])
             and all(wanted is None or unit[name] in wanted for name, wanted in self.words.items())
             and (self.since is None or unit["at"] >= self.since)
             and (self.until is None or unit["at"] < self.until)
@@ -117,7 +121,8 @@ class Search:
         if self.meaning is not None:
             voices["meaning"] = scaled(self.meaning.nearest(asked, listed, wanted), None)
         if reranker is not None:
-            voices["reranker"] = self._rerank(asked, added(voices), wanted, reranker)
+            first = {**voices, "around": self._around(added(voices))}
+            voices["reranker"] = self._rerank(asked, added(first), wanted, reranker)
         voices["around"] = self._around(added(voices))
         units = self._best(added(voices), wanted, limit)
         voices["time"] = self._timely(asked, units, wanted, datetime.fromtimestamp(moment))
@@ -134,14 +139,9 @@ class Search:
 
     def _telling(self, asked: str, wanted: Wanted) -> list[str]:
         """The words to look for; of many, the rarest: what half of all units say tells little and takes long."""
-        last = int(self._store.do("last_unit", {}))
-        if not last * 0.9 <= self._counted <= last:
-            self._counted = last
-            self._frequency.clear()
-        words = question.words(asked)
-        if last <= ROWS:
+        words, share = question.words(asked), self._share(wanted)
+        if self._counted <= ROWS:
             return words
-        share = 1.0 if wanted.scope is None else self._count(question.carried(_whose(wanted))) / last
         often = {word: share * self._count(question.match([word], None)) for word in words}
         telling: list[str] = []
         for word in sorted(words, key=lambda word: often[word]):
@@ -149,6 +149,14 @@ class Search:
                 break
             telling.append(word)
         return telling
+
+    def _share(self, wanted: Wanted) -> float:
+        """How much of all there is lies in a scope, roughly."""
+        last = int(self._store.do("last_unit", {}))
+        if not last * 0.9 <= self._counted <= last:
+            self._counted = last
+            self._frequency.clear()
+        return 1.0 if wanted.scope is None else self._count(question.carried(_whose(wanted))) / max(1, last)
 
     def _count(self, match: str) -> int:
         if match not in self._frequency:
@@ -158,19 +166,31 @@ class Search:
     def _words(self, words: list[str], wanted: Wanted, limit: int) -> list[tuple[int, float]]:
         if not words:
             return []
+        if wanted.anything and wanted.scope is not None and self._share(wanted) > 0.5:
+            found = self._matching("find_words", {"match": question.match(words, None), "limit": 2 * limit})
+            mine = self._inside(found, wanted)
+            if len(mine) >= limit or len(found) < 2 * limit:
+                return mine[:limit]
         whose = None if wanted.scope is None else _whose(wanted)
         values: dict[str, Any] = {"match": question.match(words, whose), "limit": limit}
-        name = "find_words"
-        if not wanted.anything:
-            name = "find_words_where"
-            lists = {f"{column}s": None if given is None else ids(given) for column, given in wanted.words.items()}
-            values |= lists | {"since": wanted.since, "until": wanted.until, "apart": wanted.apart}
-            values["but"] = ids(wanted.but)
+        if wanted.anything:
+            return self._matching("find_words", values)
+        lists = {f"{column}s": None if given is None else ids(given) for column, given in wanted.words.items()}
+        more = {"since": wanted.since, "until": wanted.until, "apart": wanted.apart, "but": ids(wanted.but)}
+        return self._matching("find_words_where", values | lists | more)
+
+    def _matching(self, name: str, values: dict[str, Any]) -> list[tuple[int, float]]:
         try:
             return [(row["unit"], row["score"]) for row in self._store.rows(name, values, PATIENCE)]
         except TimeoutError as late:
             log.warning("smolmem stopped a search for words: %s. Ask for fewer or rarer words.", late)
             return []
+
+    def _inside(self, found: list[tuple[int, float]], wanted: Wanted) -> list[tuple[int, float]]:
+        """What of all that matches lies in the scope: quicker than to look for the scope's word in everything."""
+        rows = self._store.rows("there", {"ids": ids(unit for unit, _ in found)})
+        inside = {row["id"] for row in rows if wanted.holds(row["scope"])}
+        return [hit for hit in found if hit[0] in inside]
 
     def _around(self, own: Scores) -> Scores:
         """What each unit has from its neighbours, two to either side."""

@@ -311,7 +311,7 @@ SELECT recalled.* FROM family JOIN recalled ON recalled.run = family.id WHERE bl
 SELECT * FROM recalled WHERE id > :id ORDER BY id LIMIT 500;
 
 -- name: there
-SELECT unit.id FROM json_each(:ids) AS wanted JOIN unit ON unit.id = wanted.value;
+SELECT unit.id, unit.scope FROM json_each(:ids) AS wanted JOIN unit ON unit.id = wanted.value;
 
 -- name: count_unembedded
 SELECT count(*) FROM unit
