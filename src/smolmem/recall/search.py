@@ -9,6 +9,7 @@ the question speaks of, and being recent, weigh a little. The optional reranker 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -16,7 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from smolmem.errors import BadValue, Damaged
 from smolmem.recall import question
@@ -41,6 +42,8 @@ HALF_LIFE = 7 * 86400.0
 RERANKED = 30
 ROWS = 2_000
 """Units that are scored by their words: more would take longer than they are worth."""
+SMALL = 5_000
+"""Units of a scope that is small enough to weigh each word by itself."""
 PATIENCE = 1.0
 """Seconds that the search for words may take."""
 
@@ -167,19 +170,33 @@ class Search:
         if not words:
             return []
         if wanted.anything and wanted.scope is not None and self._share(wanted) > 0.5:
-            found = self._matching("find_words", {"match": question.match(words, None), "limit": 2 * limit})
+            found = self._matching(words, None, wanted, 2 * limit)
             mine = self._inside(found, wanted)
             if len(mine) >= limit or len(found) < 2 * limit:
                 return mine[:limit]
         whose = None if wanted.scope is None else _whose(wanted)
-        values: dict[str, Any] = {"match": question.match(words, whose), "limit": limit}
-        if wanted.anything:
-            return self._matching("find_words", values)
-        lists = {f"{column}s": None if given is None else ids(given) for column, given in wanted.words.items()}
-        more = {"since": wanted.since, "until": wanted.until, "apart": wanted.apart, "but": ids(wanted.but)}
-        return self._matching("find_words_where", values | lists | more)
+        if whose is not None and self._count(question.carried(whose)) <= SMALL:
+            return self._weighed(words, whose, wanted)[:limit]
+        return self._matching(words, whose, wanted, limit)
 
-    def _matching(self, name: str, values: dict[str, Any]) -> list[tuple[int, float]]:
+    def _weighed(self, words: list[str], whose: str, wanted: Wanted) -> list[tuple[int, float]]:
+        """What matches in a small scope, each word weighed by how rare it is there and not in all the store."""
+        total: Scores = defaultdict(float)
+        size, all_units = self._count(question.carried(whose)), max(1, self._counted)
+        for word in words:
+            here, everywhere = self._count(question.match([word], whose)), self._count(question.match([word], None))
+            weight = _rarity(here, size) / _rarity(everywhere, all_units)
+            for unit, score in self._matching([word], whose, wanted, SMALL):
+                total[unit] += weight * score
+        return sorted(total.items(), key=lambda hit: (-hit[1], hit[0]))
+
+    def _matching(self, words: list[str], whose: str | None, wanted: Wanted, limit: int) -> list[tuple[int, float]]:
+        name, values = "find_words", {"match": question.match(words, whose), "limit": limit}
+        if not wanted.anything:
+            name = "find_words_where"
+            lists = {f"{column}s": None if given is None else ids(given) for column, given in wanted.words.items()}
+            more = {"since": wanted.since, "until": wanted.until, "apart": wanted.apart, "but": ids(wanted.but)}
+            values = {**values, **lists, **more}
         try:
             return [(row["unit"], row["score"]) for row in self._store.rows(name, values, PATIENCE)]
         except TimeoutError as late:
@@ -271,6 +288,11 @@ class Search:
 
 def _whose(wanted: Wanted) -> str:
     return word_of(wanted.scope or "", below=wanted.below is not None)
+
+
+def _rarity(count: int, of: int) -> float:
+    """How much a word tells, as BM25 has it and SQLite computes it."""
+    return max(math.log((of - count + 0.5) / (count + 0.5)), 1e-6) if count < of else 1e-6
 
 
 def _recent(age: float) -> float:
