@@ -115,21 +115,7 @@ class Access:
         self, text: str | None = None, kind: str | None = None, tool: str | None = None, limit: int = 20
     ) -> list[dict[str, Any]]:
         """Recorded steps as data, the newest first."""
-        names = (
-            "scope",
-            "below",
-            "run",
-            "agent",
-            "status",
-            "kind",
-            "tool",
-            "failed",
-            "error",
-            "since",
-            "until",
-            "text",
-        )
-        wanted = dict.fromkeys(names) | {"scope": self._recorder.scope, "kind": kind, "tool": tool, "text": text}
+        wanted = {"scope": self._recorder.scope, "kind": kind, "tool": tool, "text": text}
         found = self._journal.find_steps(**wanted, limit=max(0, min(int(limit), 200)))
         found = self._recall.without_forgotten(found)
         self._told(f"steps {text or ''}", [step.text for step in found], [step.id for step in found])

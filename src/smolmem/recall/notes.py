@@ -23,7 +23,7 @@ from smolmem.recall.values import Note, NoteRow
 from smolmem.record.codec import plain
 from smolmem.record.values import ORIGINS, Origin, Piece, when
 from smolmem.store.base import Row
-from smolmem.store.records import Records, seal
+from smolmem.store.records import Records, beginning, seal
 from smolmem.store.units import Place, add_units, drop_units, forget_after
 
 LONGEST = 100_000
@@ -112,9 +112,9 @@ class Notes:
 
     def begin_with(self, prefix: str) -> list[Note]:
         """The notes whose id begins so."""
-        wanted = prefix.lower() if isinstance(prefix, str) else ""
-        usable = wanted and all(letter in "0123456789abcdef" for letter in wanted)
-        return [self._note(row) for row in self._store.rows("notes_by_prefix", {"prefix": wanted})] if usable else []
+        wanted = beginning(prefix)
+        rows = [] if wanted is None else self._store.rows("notes_by_prefix", {"prefix": wanted})
+        return [self._note(row) for row in rows]
 
     def find(self, *, past: bool, **wanted: Any) -> list[Note]:
         """Notes, the newest first; with `past` also those that are no longer current."""
@@ -139,8 +139,12 @@ class Notes:
             expires=None if row["expires"] is None else when(row["expires"]),
             sources=tuple(json.loads(row["sources"])),
             status=self._status(row["id"], row["expires"]),
-            stale=bool(self._store.do("stale", {"id": row["id"], "now": time.time()})),
+            stale=self.is_stale(row["id"]),
         )
+
+    def is_stale(self, note: str) -> bool:
+        """Whether something a note was made from is no longer current."""
+        return bool(self._store.do("stale", {"id": note, "now": time.time()}))
 
     def _status(self, note: str, expires: float | None) -> Any:
         if self._store.rows("forgotten", {"what": "note", "target": note}):
@@ -197,33 +201,28 @@ class Notes:
     def _came_of(self, target: Target, influenced: bool, scope: str | None) -> list[Target]:
         """The runs that a run called, those that were reminded of it, and notes that agents made of all that."""
         what, name = target
-        place, since, sources = self._place(target)
-        told: list[str] = []
-        notes = [("note", row) for source in sources for row in self._store.rows("made_from", {"source": source})]
-        for source in sources:
-            asked = {"source": source, "scope": place, "since": since}
-            told += [row["run"] for row in self._store.rows("runs_told", asked)]
-        runs = [row["id"] for row in self._store.rows("run_children", {"run": name})] if what == "run" else []
-        wrote = {run: 0.0 for run in told} | ({name: 0.0} if what == "run" else {})
-        if what == "step":
-            wrote[self._store.rows("step", {"id": int(name)})[0]["run"]] = since
-        for run, begin in wrote.items():
-            notes += [("note", row) for row in self._store.rows("made_in", {"run": run, "since": begin})]
-        kept: list[Target] = [("note", row["id"]) for _, row in notes if scope in (None, row["scope"])]
-        return kept + [("run", run) for run in (*runs, *(told if influenced else ()))]
+        about, sources, wrote = self._about(target)
+        told = [row["run"] for source in sources for row in self._store.rows("runs_told", {"source": source, **about})]
+        wrote |= {run: 0.0 for run in told}
+        notes = [row for source in sources for row in self._store.rows("made_from", {"source": source})]
+        for run, since in wrote.items():
+            notes += self._store.rows("made_in", {"run": run, "since": since})
+        called = self._store.rows("run_children", {"run": name}) if what == "run" else []
+        kept: list[Target] = [("note", row["id"]) for row in notes if scope in (None, row["scope"])]
+        return kept + [("run", run) for run in (*(row["id"] for row in called), *(told if influenced else ()))]
 
-    def _place(self, target: Target) -> tuple[str, float, list[int | str]]:
-        """The scope of something, when it came to be, and what notes that were made of it would name."""
+    def _about(self, target: Target) -> tuple[Row, list[int | str], dict[str, float]]:
+        """Where and since when something is; what notes made of it would name; runs that knew it, and since when."""
         what, name = target
         if what == "note":
             note = self.get(name)
-            return note.scope, note.at.timestamp(), [name]
+            return {"scope": note.scope, "since": note.at.timestamp()}, [name], {}
         if what == "step":
             step = self._store.rows("step", {"id": int(name)})[0]
-            return step["scope"], step["at"], [int(name)]
+            return {"scope": step["scope"], "since": step["at"]}, [int(name)], {step["run"]: step["at"]}
         run = self._store.rows("run_row", {"id": name})[0]
-        steps = self._store.rows("run_steps", {"run": name})
-        return run["scope"], run["began"], [step["id"] for step in steps]
+        steps = [step["id"] for step in self._store.rows("run_steps", {"run": name})]
+        return {"scope": run["scope"], "since": run["began"]}, steps, {name: 0.0}
 
 
 def _checked(text: Any) -> str:

@@ -46,7 +46,7 @@ class Recall:
         if rerank and self._reranker is None:
             self._reranker = Reranker()
         found = self._opened().find(question, limit, wanted, reranker=self._reranker if rerank else None)
-        return [replace(one, stale=self._is_stale(one)) for one in found]
+        return [replace(one, stale=one.note is not None and self.notes.is_stale(one.note)) for one in found]
 
     def remind(
         self, question: str, limit: int, wanted: Wanted, run: str, step: int | None, tokens: int = TOKENS
@@ -79,9 +79,6 @@ class Recall:
 
                 self._search = Search(self._journal, Meaning(self._journal.store, embedder))
         return self._search
-
-    def _is_stale(self, one: Recollection) -> bool:
-        return one.note is not None and self.notes.get(one.note).stale
 
     def read(self) -> None:
         """Makes findable what was recorded since the last time."""

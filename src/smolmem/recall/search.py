@@ -2,7 +2,7 @@
 
 Each voice lists its best hundred, scaled so that its best has 1 and what it does not list has 0. The two voices are
 added. Then each piece gets a fifth of what each of its neighbours has, two to either side: what answers a question
-often stands beside what sounds like it. That is worth more than any reranker; `bench/recall.py` measures it. A time
+often stands beside what sounds like it. That is worth more than the reranker; `bench/locomo.py` measures it. A time
 the question speaks of, and being recent, weigh a little. The optional reranker is a third voice, over the best thirty.
 """
 
@@ -112,13 +112,11 @@ class Search:
         self._counted = 0
         self._frequency: dict[str, int] = {}
 
-    def find(
-        self, asked: str, limit: int, wanted: Wanted, *, reranker: Reranker | None = None, now: float | None = None
-    ) -> list[Recollection]:
+    def find(self, asked: str, limit: int, wanted: Wanted, *, reranker: Reranker | None = None) -> list[Recollection]:
         """What answers a question, the best first."""
         if not asked.strip():
             raise BadValue("recall() needs a question: the text is empty.")
-        moment = time.time() if now is None else now
+        moment = time.time()
         listed = max(LISTED, limit)
         voices = {"words": scaled(self._words(self._telling(asked, wanted), wanted, listed), listed)}
         if self.meaning is not None:
@@ -163,8 +161,11 @@ class Search:
 
     def _count(self, match: str) -> int:
         if match not in self._frequency:
-            self._frequency[match] = int(self._store.do("count_words", {"match": match}))
+            self._frequency[match] = self._counted_now(match)
         return self._frequency[match]
+
+    def _counted_now(self, match: str) -> int:
+        return int(self._store.do("count_words", {"match": match}))
 
     def _words(self, words: list[str], wanted: Wanted, limit: int) -> list[tuple[int, float]]:
         if not words:
@@ -182,11 +183,16 @@ class Search:
     def _weighed(self, words: list[str], whose: str, wanted: Wanted) -> list[tuple[int, float]]:
         """What matches in a small scope, each word weighed by how rare it is there and not in all the store."""
         total: Scores = defaultdict(float)
-        size, all_units = self._count(question.carried(whose)), max(1, self._counted)
+        size = self._counted_now(question.carried(whose))  # a small scope soon doubles
         for word in words:
-            here, everywhere = self._count(question.match([word], whose)), self._count(question.match([word], None))
-            weight = _rarity(here, size) / _rarity(everywhere, all_units)
-            for unit, score in self._matching([word], whose, wanted, SMALL):
+            found = self._matching([word], whose, wanted, SMALL)
+            here = (
+                len(found)
+                if wanted.anything
+                else self._store.do("count_words", {"match": question.match([word], whose)})
+            )
+            weight = _rarity(here, size) / _rarity(self._count(question.match([word], None)), self._counted)
+            for unit, score in found:
                 total[unit] += weight * score
         return sorted(total.items(), key=lambda hit: (-hit[1], hit[0]))
 

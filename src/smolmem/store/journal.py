@@ -32,8 +32,12 @@ from smolmem.record.values import (
 from smolmem.record.writer import is_dead, me
 from smolmem.store.base import Row, Store
 from smolmem.store.fold import Fold
-from smolmem.store.records import Records, seal
+from smolmem.store.records import Records, beginning, seal
 from smolmem.store.reminders import Reminders
+
+_OPEN: Row = dict.fromkeys(
+    ("scope", "below", "run", "agent", "status", "kind", "tool", "failed", "error", "since", "until", "text")
+)
 
 
 def _count(value: Any) -> int | None:
@@ -183,9 +187,8 @@ class Journal(Records):
         Raises:
             NotFound: none does, or several do.
         """
-        wanted = prefix.lower() if isinstance(prefix, str) else ""
-        usable = wanted and all(letter in "0123456789abcdef" for letter in wanted)
-        found = self.store.rows("runs_by_prefix", {"prefix": wanted}) if usable else []
+        wanted = beginning(prefix)
+        found = [] if wanted is None else self.store.rows("runs_by_prefix", {"prefix": wanted})
         if not found:
             raise NotFound(f"no run {prefix!r} in {self.store.url}: `memory.runs(scope='*')` lists them all.")
         if len(found) > 1:
@@ -194,8 +197,8 @@ class Journal(Records):
         return self._run(found[0])
 
     def find_steps(self, **wanted: Any) -> list[Step]:
-        """Steps, newest first; every filter is a parameter of `find_steps` in queries.sql."""
-        return self._steps(self.store.rows("find_steps", {**wanted, "dead": self._dead()}))
+        """Steps, newest first; every filter is a parameter of `find_steps` in queries.sql, open if it is not given."""
+        return self._steps(self.store.rows("find_steps", _OPEN | wanted | {"dead": self._dead()}))
 
     def step(self, number: int) -> Step:
         """The step with this id.

@@ -31,6 +31,12 @@ def seal(table: str, row: Mapping[str, Any]) -> bytes:
     return hashlib.blake2b(text, digest_size=16).digest()
 
 
+def beginning(of: Any) -> str | None:
+    """The beginning of an id, as queries take it; None for what cannot be one."""
+    wanted = of.lower() if isinstance(of, str) else ""
+    return wanted if wanted and all(letter in "0123456789abcdef" for letter in wanted) else None
+
+
 class Records:
     """Reads contents and prompts from a store."""
 
