@@ -14,34 +14,18 @@ import smolmem
 SOURCE = Path(smolmem.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 ORDER = [
-    *("errors", "faults", "record.wire", "record.kinds", "record.edits", "record.codec", "record.writer"),
+    *("errors", "faults", "patterns"),
+    *("record.wire", "record.kinds", "record.edits", "record.injected", "record.codec", "record.writer"),
     *("record.steplist", "record.show", "record.values", "record.session", "record.variables", "record.ledger"),
-    *("record.mind",),
-    *(
-        "record.recorder",
-        "store.base",
-        "store.sqlite",
-        "store.window",
-        "store.fold",
-        "store.messages",
-        "store.records",
-        "store.reminders",
-        "store.units",
-        "store.journal",
-        "store.upkeep",
-    ),
+    *("record.tokens", "record.prompt", "record.mind", "record.failures", "record.recorder"),
+    *("store.base", "store.sqlite", "store.window", "store.fold", "store.messages", "store.records"),
+    *("store.reminders", "store.traces", "store.units", "store.journal", "store.upkeep"),
     *("recall.text", "recall.values", "recall.question", "recall.models", "recall.embed", "recall.index"),
-    *(
-        "recall.search",
-        "recall.meaning",
-        "recall.context",
-        "recall.notes",
-        "recall.distill",
-        "recall.reader",
-        "recall.recall",
-        "recall.agent",
-    ),
-    *("run.stepwise", "run.interpreter", "run.resume", "run.fork", "run.replay", "arguments", "looking", "memory"),
+    *("recall.search", "recall.meaning", "recall.context", "recall.notes", "recall.distill", "recall.reader"),
+    *("recall.recall", "recall.agent", "arguments", "views"),
+    *("watch.judges", "watch.following", "watch.rule", "watch.backtest", "watch.watching"),
+    *("run.stepwise", "run.interpreter", "run.resume", "run.fork", "run.replay", "run.handover", "run.preview"),
+    *("looking", "remembering", "memory"),
 ]
 """The data's way. A module may import what stands before it; `show` is fetched late by the values it draws."""
 
@@ -70,8 +54,10 @@ def test_the_front_door_is_what_the_readme_speaks_of() -> None:
         "Run",
         "SmolmemError",
         "Step",
+        "Watch",
         "__version__",
         "stepwise",
+        "views",
     ]
     assert all(hasattr(smolmem, name) for name in smolmem.__all__)
 

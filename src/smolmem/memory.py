@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Collection, Iterable
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar, overload
@@ -12,32 +12,34 @@ from typing import Any, TypeVar, overload
 from rich.console import Console
 from smolagents import MultiStepAgent
 
-from smolmem.arguments import Time, count_of, end_of, one_of, scope_of, text_of, time_of
+from smolmem.arguments import Time, count_of, end_of, one_of, scope_of, text_of
 from smolmem.errors import BadValue, CannotResume, NotFound
-from smolmem.looking import Looking
 from smolmem.recall.agent import Access
-from smolmem.recall.context import TOKENS, block
-from smolmem.recall.distill import distill
-from smolmem.recall.notes import Target
-from smolmem.recall.recall import Given, Recall, names
-from smolmem.recall.search import Wanted
-from smolmem.recall.values import Note, Recollection, Trust
+from smolmem.recall.recall import Given, Recall
+from smolmem.recall.values import Note
 from smolmem.record import steplist
-from smolmem.record.recorder import Failures, Recorder
-from smolmem.record.values import Origin, Run, Step
+from smolmem.record.failures import Failures
+from smolmem.record.recorder import Recorder
+from smolmem.record.values import Alert, Run, Step
+from smolmem.remembering import Remembering
 from smolmem.run.fork import Diff, Revision, diff, edit, fork, history, restore
+from smolmem.run.handover import TOKENS, Injection, Messages, inject, to_messages
 from smolmem.run.interpreter import Restored
+from smolmem.run.preview import Preview, check, preview
 from smolmem.run.replay import Prices, Rerun, replay, rerun
 from smolmem.run.resume import Resumed, Unknown, drain, resume
 from smolmem.run.stepwise import Stepwise, stepwise
 from smolmem.store.base import Durability, open_store
 from smolmem.store.journal import Journal
 from smolmem.store.upkeep import Report, Stats, stats, verify
+from smolmem.watch.backtest import Backtest, backtest
+from smolmem.watch.rule import Watch
+from smolmem.watch.watching import Watching
 
 Agent = TypeVar("Agent", bound=MultiStepAgent)
 
 
-class Memory(Looking):
+class Memory(Remembering):
     """Everything your agents did, in one file.
 
     Usable from many threads and processes at once, and as a context manager.
@@ -74,11 +76,19 @@ class Memory(Looking):
         self._failures = Failures()
         self._recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
         self._access: weakref.WeakKeyDictionary[Recorder, Access] = weakref.WeakKeyDictionary()
+        self._watching: weakref.WeakKeyDictionary[Recorder, Watching] = weakref.WeakKeyDictionary()
 
     # --- recording -------------------------------------------------------------------------------------------------
 
     def attach(
-        self, agent: Agent, *, scope: str | None = None, recall: int | None = None, tools: bool = False
+        self,
+        agent: Agent,
+        *,
+        scope: str | None = None,
+        recall: int | None = None,
+        views: Sequence[Any] | None = None,
+        watch: Sequence[Watch] | None = None,
+        tools: bool = False,
     ) -> Agent:
         """Makes an agent's memory durable, and that of the agents it manages; returns the agent.
 
@@ -88,11 +98,13 @@ class Memory(Looking):
             agent: the agent.
             scope: another scope than this memory's.
             recall: at each task, remind the agent of so many relevant memories, as one quoted message; 0 for no more.
+            views: what its model is shown of its memory, from `smolmem.views`, in order; the record keeps everything.
+            watch: rules over its steps; those of earlier runs count too.
             tools: give the agent the tools `recall_memory`, `remember` and `forget`, and a code agent also `memory`
                 in its code.
 
         Raises:
-            BadValue: the agent is attached to another `Memory`, or with another scope.
+            BadValue: the agent is attached to another `Memory`, or with another scope; or a view cannot work.
         """
         reminders = None if recall is None else count_of(recall, "recall")
         recorder = self._attach(agent, self.scope if scope is None else scope_of(scope))
@@ -100,6 +112,12 @@ class Memory(Looking):
             raise BadValue(f"this agent is attached with the scope {recorder.scope!r}: detach it first.")
         if recorder not in self._access:
             self._access[recorder] = Access(recorder, self._recall, self._journal, diff)
+            self._watching[recorder] = Watching(recorder, self._journal, partial(self._inject, recorder))
+        if views is not None:
+            recorder.mind.lens.views = views
+            check(recorder)
+        if watch is not None:
+            self._watching[recorder].set(list(watch))
         if reminders is not None:
             self._access[recorder].remind(reminders)
         if tools:
@@ -136,9 +154,9 @@ class Memory(Looking):
         return agent
 
     def _release(self, recorder: Recorder) -> None:
-        access = self._access.pop(recorder, None)
-        if access is not None:
-            access.release()
+        for held in (self._access.pop(recorder, None), self._watching.pop(recorder, None)):
+            if held is not None:
+                held.release()
         recorder.release()
         self._recorders.discard(recorder)
 
@@ -269,159 +287,75 @@ class Memory(Looking):
                 return run
         raise NotFound(f"no unfinished run of {name!r} in {self._store.url}: memory.runs() lists what there is.")
 
-    # --- recall ----------------------------------------------------------------------------------------------------
+    # --- what the model is shown, what is watched --------------------------------------------------------------------
 
-    def recall(
+    def preview(self, agent: MultiStepAgent, task: str | None = None) -> Preview:
+        """What the agent's model would be sent next, and what its views cut; nothing is sent, asked or written.
+
+        Args:
+            agent: the agent.
+            task: preview the first prompt of `agent.run(task)` instead of the next one in its memory.
+        """
+        return preview(self._attach(agent, self.scope), text_of(task, "task"))
+
+    def inject(
         self,
-        question: str,
-        limit: int = 5,
+        agent: MultiStepAgent,
+        what: Any,
+        *,
+        title: str | None = None,
+        expires: Time | timedelta | None = None,
+        tokens: int = TOKENS,
+    ) -> Injection:
+        """Puts something before an agent's eyes, with its origin: now, and at the beginning of each run from now on.
+
+        Args:
+            agent: the agent.
+            what: a text, a smolagents step, a note, what `recall` found, a run, another agent (what is in its memory),
+                or a list of these.
+            title: what it is: `known issue`, `baseline`, `maintenance`.
+            expires: until when: a time, or a timedelta from now.
+            tokens: how much of a run, or of an agent's memory, is shown at most.
+
+        Returns:
+            The injection; `withdraw()` takes it back.
+        """
+        until = end_of(expires)
+        return inject(self._attach(agent, self.scope), what, text_of(title, "title"), until, count_of(tokens, "tokens"))
+
+    def _inject(self, recorder: Recorder, text: str, title: str) -> None:
+        inject(recorder, text, title, None, TOKENS)
+
+    def to_messages(self, run: str, tokens: int | None = None) -> Messages:
+        """A run as smolagents messages, for another agent to read; `str()` of them is a transcript.
+
+        Args:
+            run: its id or the beginning of it.
+            tokens: fit into so many: the task and the newest steps stay.
+        """
+        return to_messages(self.run(run).steps, None if tokens is None else count_of(tokens, "tokens"))
+
+    def alerts(
+        self, *, scope: str | None = None, run: str | None = None, rule: str | None = None, limit: int = 100
+    ) -> list[Alert]:
+        """When rules fired, the newest first."""
+        wanted = {"run": None if run is None else self.run(run).id, "rule": text_of(rule, "rule")}
+        return self._journal.traces.alerts(**self._scoped(scope), **wanted, limit=count_of(limit))
+
+    def backtest(
+        self,
+        rule: Watch,
         *,
         scope: str | None = None,
-        agents: Collection[str] | str | None = None,
-        runs: Collection[str] | str | None = None,
-        kinds: Collection[str] | str | None = None,
+        agent: str | None = None,
+        run: str | None = None,
         since: Time | None = None,
         until: Time | None = None,
-        min_trust: Trust = "low",
-        rerank: bool = False,
-    ) -> list[Recollection]:
-        """What answers a question, from everything that was done and noted, the best first.
-
-        Args:
-            question: any text; a time it speaks of ("yesterday", "in March", "before the restart") counts.
-            limit: how many at most.
-            scope: as for `runs`.
-            agents: only what these agents did.
-            runs: only what was done in these runs (their ids or the beginnings of them).
-            kinds: only these: `task`, `plan`, `thought`, `code`, `call`, `observation`, `error`, `answer`, or kinds
-                of notes.
-            since: only from this time on.
-            until: only before.
-            min_trust: `low`, `medium` (nothing from the web) or `high` (only what users said).
-            rerank: let a second model read the best thirty again: better, and half a second slower.
-
-        Raises:
-            BadValue: the question is empty.
-        """
-        given = names(runs, "runs")
-        wanted = Wanted(
-            **self._scoped(scope),
-            agents=names(agents, "agents"),
-            runs=None if given is None else tuple(self.run(run).id for run in given),
-            kinds=names(kinds, "kinds"),
-            since=time_of(since),
-            until=time_of(until),
-            min_trust=min_trust,
-        )
-        return self._recall.find(question, count_of(limit), wanted, rerank=rerank)
-
-    def context(self, question: str, tokens: int = TOKENS, *, limit: int = 10, scope: str | None = None) -> str:
-        """What answers a question as a block for a prompt: quoted, with origins, of about `tokens` tokens at most."""
-        return block(self.recall(question, limit, scope=scope), count_of(tokens, "tokens"))[0]
-
-    def remember(
-        self,
-        text: str,
-        *,
-        kind: str = "note",
-        tags: Iterable[str] = (),
-        expires: Time | timedelta | None = None,
-        supersedes: Note | str | None = None,
-        sources: Iterable[Step | Note | int | str] = (),
-        scope: str | None = None,
-        origin: Origin = "user",
-    ) -> Note:
-        """Writes down something to be recalled.
-
-        Args:
-            text: what to remember.
-            kind: a word such as `fact`, `lesson`, `procedure`.
-            tags: words to find it by in `notes`.
-            expires: when it is no longer true: a time, or a timedelta from now.
-            supersedes: a note that it takes the place of; that one stays in the record and is not recalled any more.
-            sources: steps and notes it was made from. When one is superseded or forgotten, a user's note is stale, and
-                any other is forgotten with it.
-            scope: another scope than this memory's.
-            origin: who says so: `user`, `model`, `tool`, `web`, `import` or `agent`.
-        """
-        return self._recall.notes.add(
-            text,
-            scope=self.scope if scope is None else scope_of(scope),
-            kind=kind,
-            tags=tags,
-            origin=origin,
-            expires=end_of(expires),
-            supersedes=supersedes.id if isinstance(supersedes, Note) else supersedes,
-            sources=[self._source(source) for source in sources],
-        )
-
-    def _source(self, source: Step | Note | int | str) -> int | str:
-        if isinstance(source, (Step, Note)):
-            return source.id
-        return self.step(source).id if isinstance(source, int) else self.note(source).id
-
-    def forget(self, what: Note | Step | Run | int | str, *, influenced: bool = False) -> list[str]:
-        """Leaves something out of recall, with the notes that came of it; the record keeps it. Tells what that was.
-
-        Args:
-            what: a note, a step, a run, or the id of one.
-            influenced: also everything that was said in runs that were reminded of it, and what came of that: the way
-                to be rid of a poisoned source.
-
-        Raises:
-            NotFound: there is no such thing.
-        """
-        gone = self._recall.notes.forget(self._target(what), influenced=influenced)
-        return [f"{kind} {target}" for kind, target in gone]
-
-    def _target(self, what: Note | Step | Run | int | str) -> Target:
-        if isinstance(what, Note):
-            return "note", what.id
-        if isinstance(what, (Step, int)):
-            return "step", str(self.step(what).id if isinstance(what, int) else what.id)
-        if isinstance(what, Run):
-            return "run", what.id
-        notes = self._recall.notes.begin_with(what)
-        return ("note", self.note(what).id) if notes else ("run", self.run(what).id)
-
-    def distill(self, run: str, model: Any) -> list[Note]:
-        """Lets a model note what a run teaches: facts, lessons, procedures, each with the steps it comes from.
-
-        The record stays as it is; a note can be forgotten like any other.
-
-        Raises:
-            BadValue: the model does not answer.
-        """
-        chosen = self.run(run)
-        return distill(self._recall.notes, chosen, model, self._journal.reminders.told(chosen.id))
-
-    def notes(
-        self,
-        *,
-        scope: str | None = None,
-        kind: str | None = None,
-        tag: str | None = None,
-        run: str | None = None,
-        past: bool = False,
-        limit: int = 100,
-    ) -> list[Note]:
-        """What is remembered on purpose, the newest first; with `past` also what no longer is."""
-        return self._recall.notes.find(
-            **self._scoped(scope),
-            kind=text_of(kind, "kind"),
-            tag=text_of(tag, "tag"),
-            run=None if run is None else self.run(run).id,
-            past=past,
-            limit=count_of(limit),
-        )
-
-    def note(self, id: str) -> Note:
-        """One note, by its id or the beginning of it.
-
-        Raises:
-            NotFound: no note's id begins so, or several do.
-        """
-        return self._recall.notes.get(id)
+        limit: int = 10_000,
+    ) -> Backtest:
+        """When a rule would have fired, on the newest `limit` recorded steps; nothing is done about it."""
+        found = self.steps(scope=scope, agent=agent, run=run, since=since, until=until, limit=limit)
+        return backtest(rule, [step for step in reversed(found) if step.kind in rule.kinds])
 
     # --- upkeep ----------------------------------------------------------------------------------------------------
 

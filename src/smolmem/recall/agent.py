@@ -7,6 +7,7 @@ that it can be taken back, and its words, so that they are not remembered a seco
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -29,6 +30,9 @@ log = logging.getLogger("smolmem")
 
 MEMORY = frozenset({"recall_memory", "remember", "forget", "memory"})
 """Names under which an agent reaches its memory."""
+STRETCH = 3_000
+"""Characters of one step that are given at once."""
+_STEP = re.compile(r"\s*step\s+(\d{1,18})\b[\s:,]*(.*)", re.IGNORECASE | re.DOTALL)
 MOST = 50
 """Memories that code can ask for at once."""
 
@@ -70,16 +74,32 @@ class Access:
 
     def _elsewhere(self) -> Wanted:
         """All of the agent's scope but what it has before its eyes anyway."""
-        return Wanted(scope=self._recorder.scope, apart=self._recorder.session_id)
+        mind = self._recorder.mind
+        return Wanted(scope=self._recorder.scope, apart=None if mind.lens.hides else mind.session_id)
 
     # --- what the agent asks for -----------------------------------------------------------------------------------
 
     def ask(self, query: str, limit: int = 5) -> str:
-        """A block of memories."""
+        """A block of memories; for `step 17`, or `step 17: some words`, what that step holds."""
+        named = _STEP.match(query)
+        if named is not None:
+            return self._step(int(named[1]), named[2])
         here = self._recorder.here()
         if here is None:
             return block(self._recall.find(query, limit, self._elsewhere()))[0] or NOTHING
         return self._recall.remind(query, limit, self._elsewhere(), here[0], None)[0] or NOTHING
+
+    def _step(self, number: int, words: str) -> str:
+        """A long stretch of a step's text: around the words, or its beginning."""
+        step = self._journal.step(number)
+        if step.scope != self._recorder.scope or not self._recall.without_forgotten([step]):
+            raise NotFound(f"there is no step {number}.")
+        places = [step.text.lower().find(word) for word in words.lower().split()]
+        start = max(0, min((place for place in places if place >= 0), default=0) - STRETCH // 4)
+        text = step.text[start : start + STRETCH]
+        self._told(f"step {number}", [text], [number])
+        of = f"characters {start:,} to {start + len(text):,} of {len(step.text):,}"
+        return f"Step {number} of run {step.run[:8]}, {of}:\n{quoted(text)}"
 
     def remember(self, text: str, kind: str = "note") -> str:
         """Writes down a note, unless it is junk."""

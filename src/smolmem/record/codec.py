@@ -25,12 +25,14 @@ from smolagents import agent_types, agents, memory, models, monitoring
 from smolagents import utils as errors
 
 from smolmem.record import edits, kinds, wire
+from smolmem.record.injected import Injected
 from smolmem.record.wire import Decode, Decoder, Encode, Encoder, Json
 
 KINDS: dict[type, str] = {
     memory.SystemPromptStep: "system_prompt",
     memory.TaskStep: "task",
     memory.PlanningStep: "planning",
+    Injected: "injected",
     memory.ActionStep: "action",
     memory.FinalAnswerStep: "final_answer",
 }

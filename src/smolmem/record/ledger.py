@@ -84,7 +84,7 @@ class Ledger:
         if past is not None:
             return past.outcome()
         began = time.time()
-        with _nobody():
+        with nobody():
             answer = original(messages, *args, **kwargs)
         self._answered(asked, began, answer)
         return answer
@@ -99,7 +99,7 @@ class Ledger:
         began, pieces = time.time(), []
         coming = iter(original(messages, *args, **kwargs))
         while True:
-            with _nobody():
+            with nobody():
                 piece = next(coming, None)
             if piece is None:
                 break
@@ -248,7 +248,7 @@ class _Watched:
 
 
 @contextmanager
-def _nobody() -> Iterator[None]:
+def nobody() -> Iterator[None]:
     """While a model works, what it asks of itself is nobody's call."""
     token = current.set(None)
     try:

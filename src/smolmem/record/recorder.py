@@ -6,7 +6,7 @@ append. So the list reports each change, the recorder compares it with what it s
 Two methods are wrapped on the agent itself: `run`, to know where a run begins and how it ends, and
 `write_memory_to_messages`, to know which saved messages a prompt consists of without reading it all again.
 
-What must stay true: recording never changes what the agent does. Every way in goes through `_guard`.
+What must stay true: recording never changes what the agent does. Every way in goes through `guard`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ from smolagents.utils import AgentMaxStepsError
 
 from smolmem.record import codec, ledger, steplist, variables, writer
 from smolmem.record.codec import Encoded
+from smolmem.record.failures import Failures
+from smolmem.record.injected import Injected, again
 from smolmem.record.mind import Mind, ReminderSink
+from smolmem.record.prompt import CutSink
 from smolmem.record.session import Care, Session
 from smolmem.record.values import Batch, RunRow, Saved, SessionRow, Status
 
@@ -57,6 +60,11 @@ class Sink(ledger.CallSink, Protocol):
     @property
     def reminders(self) -> ReminderSink:
         """What agents were reminded of."""
+        ...
+
+    @property
+    def traces(self) -> CutSink:
+        """What views cut."""
         ...
 
     def number(self, messages: Sequence[Any]) -> int | None:
@@ -99,21 +107,23 @@ class Recorder:
         self._results: dict[tuple[str, str], Encoded] = {}
         self._by_hand: str | None = None
         self._last_run: str | None = None
-        self._rendered: tuple[list[Any], list[int]] | None = None
         self._settled = False  # whether nobody but the agent can have touched a step since the last comparison
         self._behind: list[tuple[Session, list[Any], Any]] = []
         self._session = self._new_session()
         self._turns: dict[str, int] = {}
         self.ledger = ledger.Ledger(sink, self.here, self._failures.count)
-        self.mind = Mind(sink.reminders)
+        self.mind = Mind(self, sink.reminders, sink.traces)
         self.after_run: Callable[[], None] = lambda: None
+        self.standing: list[tuple[Injected, float | None]] = []
+        """What is put on every new list, and until when."""
+        self._waiting: list[Injected] = []  # on the list while nobody works: these belong to the run that comes
         self.quiet = False
         self.next_call: Call | None = None
         self.going_on: dict[str, list[Callable[[], Any]]] = {}
         self._own = {name: vars(agent).get(name) for name in ("run", "write_memory_to_messages")}
         steplist.listen(agent.memory, self)
         agent.run = self._wrap_run(agent.run)
-        agent.write_memory_to_messages = self._wrap_render(agent.write_memory_to_messages)
+        agent.write_memory_to_messages = self.mind.wrap(agent.write_memory_to_messages)
         self._unwatch = [ledger.watch_model(agent.model), ledger.watch_calls(agent, self.ledger)]
 
     def release(self) -> None:
@@ -208,14 +218,14 @@ class Recorder:
         return None if call is None or call.run is None else (call.run, self._turns.get(call.run, 0))
 
     @property
-    def session_id(self) -> str:
+    def session(self) -> Session:
         """The list that is being recorded."""
-        return self._session.row["id"]
+        return self._session
 
-    def _fresh(self) -> str | None:
+    def fresh(self) -> str | None:
         """The run that is being worked on, if it has not acted yet."""
         run, _ = self.here() or (None, 0)
-        acted = any(entry.run == run and isinstance(entry.step, ActionStep) for entry in self._session.entries)
+        acted = any(entry.run == run and codec.kind_of(entry.step) == "action" for entry in self._session.entries)
         return None if acted else run
 
     def _state(self, step: Any) -> Encoded | None:
@@ -237,7 +247,7 @@ class Recorder:
             log.info("smolmem could not read what was recorded: %s", failure)
 
     def _end(self, call: Call, answer: Any, error: BaseException | None) -> None:
-        with self._guard(quiet=error is not None), self._lock:
+        with self.guard(quiet=error is not None), self._lock:
             if call in self._calls:
                 self._calls.remove(call)
             if call.run is None:
@@ -293,7 +303,7 @@ class Recorder:
 
     def _run_for(self, step: Any) -> str:
         call = self._call()
-        if call is not None and call.run is None and isinstance(step, TaskStep):
+        if call is not None and call.run is None and isinstance(step, (TaskStep, Injected)):
             self._end_by_hand()
             call.run = self._last_run = self._open(step, call)
         if call is not None and call.run is not None:
@@ -352,9 +362,10 @@ class Recorder:
 
     def new_session(self) -> None:
         """The list is about to be emptied: what follows belongs to a new one."""
-        with self._guard(), self._lock:
+        with self.guard(), self._lock:
             self._end_by_hand()
-            steps = list(self.agent.memory.steps)
+            steps = self._listed()
+            self._waiting.clear()
             if not steps and not self._session.entries:
                 return
             self.sync()
@@ -363,10 +374,28 @@ class Recorder:
             self._session.close()
             self._session = self._new_session()
 
+    def begun(self) -> None:
+        """A new list begins, with what stands on every one."""
+        self.standing = [(step, until) for step, until in self.standing if until is None or until > time.time()]
+        for step, _ in self.standing:
+            self.put(again(step))
+
+    def put(self, step: Injected) -> None:
+        """Puts a step on the list; while nobody works, it belongs to the run that comes next."""
+        if self._call() is None and not self._calls:
+            self._waiting.append(step)
+        self.agent.memory.steps.append(step)
+
+    def _listed(self) -> list[Any]:
+        """The list as far as it belongs to a run."""
+        steps = self.agent.memory.steps
+        return [step for step in steps if not any(step is other for other in self._waiting)]
+
     def adopt(self, session: Session, run: RunRow, turns: int) -> None:
         """Takes over a stored session, whose steps are about to be put on the list, and a run of it."""
         self._session.close()
-        self._session, self._last_run, self._rendered = session, run["id"], None
+        self._session, self._last_run = session, run["id"]
+        self.mind.forget()
         self._runs[run["id"]], self._turns[run["id"]] = run, turns
 
     # --- comparing and saving --------------------------------------------------------------------------------------
@@ -375,14 +404,22 @@ class Recorder:
         """Notes the run that a step belongs to before any other thread can see it on the list."""
         if self.quiet:
             return
-        with self._guard(), self._lock:
-            self._session.runs[id(step)] = self._run_of(step)
+        with self.guard(), self._lock:
+            if self._call() is not None:
+                self._waiting.clear()
+            if not any(step is other for other in self._waiting):
+                self._session.runs[id(step)] = self._run_of(step)
+
+    def settle(self) -> None:
+        """Saves what may have been changed since the last comparison by others than the agent."""
+        if not self._settled:
+            self.sync()
 
     def sync(self, *, appended: bool = False) -> None:
         """Saves whatever differs from what was saved last; on failure, counts it and leaves it for the next time."""
         if self.quiet:
             return
-        with self._guard(), self._lock:
+        with self.guard(), self._lock:
             self._session.in_order &= appended
             self._save_all("glance")
             self._settled = True
@@ -398,18 +435,19 @@ class Recorder:
 
     def _save_all(self, care: Care) -> None:
         memory = self.agent.memory
+        steps = self._listed() if self._waiting else memory.steps
         if steplist.listener_of(memory) is self:
-            self._session.claim(memory.steps, self._run_of)
+            self._session.claim(steps, self._run_of)
         while self._behind:
             self._save(*self._behind[0], care)
             del self._behind[0]
         if steplist.listener_of(memory) is self:
-            self._save(self._session, memory.steps, memory.system_prompt, care)
+            self._save(self._session, steps, memory.system_prompt, care)
         self._failures.recovered()
 
     def _save(self, session: Session, steps: Sequence[Any], system: Any, care: Care) -> None:
         self._make_sure(session)
-        drafts = session.compare(steps, system, self._sink.number, self._recognise, self._state, time.time(), care)
+        drafts = session.compare(steps, system, self._sink.number, self.mind.recognise, self._state, time.time(), care)
         if not drafts and not self._unsaved_runs:
             return
         runs = [self._runs[run] for run in self._unsaved_runs]
@@ -430,35 +468,10 @@ class Recorder:
                 session.accept(session.unsure, found, self._sink.stored)
             session.unsure = None
 
-    # --- prompts ---------------------------------------------------------------------------------------------------
-
-    def _wrap_render(self, original: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-        """Notes which saved messages a prompt consists of, so that it need not be compared word by word."""
-        stock = getattr(original, "__func__", None) is MultiStepAgent.write_memory_to_messages
-
-        @wraps(original)
-        def render(*args: Any, **kwargs: Any) -> list[Any]:
-            if not self._settled:
-                self.sync()
-            messages = original(*args, **kwargs)
-            with self._guard():
-                parts = self._session.parts(len(messages)) if stock and not args and not kwargs else None
-                messages, parts = self.mind.put(messages, parts, self._session.entries, self._fresh)
-                self._rendered = None if parts is None else (list(messages), parts)
-            return messages
-
-        return render
-
-    def _recognise(self, messages: Sequence[Any]) -> Sequence[int] | None:
-        """The parts of a prompt, if it is the one that was rendered last."""
-        if self._rendered is None or self._rendered[0] != messages:
-            return None
-        return self._rendered[1]
-
     # --- never in the way ------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _guard(self, *, quiet: bool = False) -> Iterator[None]:
+    def guard(self, *, quiet: bool = False) -> Iterator[None]:
         """Counts what goes wrong and goes on; `quiet` also when strict, where another error is on its way."""
         try:
             yield
@@ -466,31 +479,6 @@ class Recorder:
             self._failures.count(error)
             if self.strict and not quiet:
                 raise
-
-
-class Failures:
-    """Writes that failed: all are counted; they are shown once, until writing works again."""
-
-    def __init__(self) -> None:
-        self.total = 0
-        self.last: Exception | None = None
-        self._shown = False
-
-    def count(self, error: Exception) -> None:
-        """Notes a failure, and says so the first time."""
-        if error is self.last:  # seen again on its way out
-            return
-        self.total += 1
-        self.last = error
-        if not self._shown:
-            self._shown = True
-            log.warning("smolmem could not save a step; it will try again with the next one. %s", error)
-
-    def recovered(self) -> None:
-        """All is saved again."""
-        if self._shown:
-            self._shown = False
-            log.warning("smolmem has now saved what it could not save before.")
 
 
 def _failure(error: BaseException) -> Encoded:

@@ -88,7 +88,7 @@ class Session:
         steps: Sequence[Any],
         system: Any,
         stored: Callable[[Sequence[Any]], int | None],
-        known: Callable[[Sequence[Any]], Sequence[int] | None],
+        known: Callable[[Sequence[Any]], Sequence[int | Encoded] | None],
         state: Callable[[Any], Encoded | None],
         now: float,
         care: Care = "glance",
@@ -179,10 +179,8 @@ class Session:
 
     def _prompt(self, messages: Sequence[Any]) -> Sequence[int | Encoded]:
         known = self._known(messages)
-        if known is not None:
-            return known
-        encoded = [codec.encode(message) for message in messages]
-        return [self._parts.get(message.key, message) for message in encoded]
+        parts = [codec.encode(message) for message in messages] if known is None else known
+        return [part if isinstance(part, int) else self._parts.get(part.key, part) for part in parts]
 
     def _shorten(self, prompt: Sequence[int | Encoded], size: int) -> Sent:
         """A prompt as the longest beginning it shares with an earlier one, and the rest."""

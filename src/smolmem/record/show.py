@@ -16,7 +16,9 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from smolmem.recall.values import Note, Recollection
-    from smolmem.record.values import Run, Step
+    from smolmem.record.values import Alert, Run, Step
+    from smolmem.run.preview import Preview
+    from smolmem.watch.backtest import Backtest
 
 STYLES = {
     "running": "bold cyan",
@@ -153,3 +155,46 @@ def recollection(value: Recollection) -> RenderableType:
     copies = f"  ×{value.copies}" if value.copies > 1 else ""
     head = Text.assemble((f"{value.score:.2f}", "bold"), "  ", inert(value.source), copies)
     return Panel(Group(Text(inert(value.text)), Text(why, style="dim")), title=head, title_align="left")
+
+
+def alert(value: Alert) -> RenderableType:
+    """A rule that fired."""
+    where = "" if value.run is None else f"  run {value.run[:8]}"
+    number = "" if value.number is None else f", step {value.number}"
+    head = Text.assemble(
+        ("▲ ", "bold red"), (inert(value.rule), "bold"), f"  {value.at.astimezone():%Y-%m-%d %H:%M:%S}"
+    )
+    acts = f"  → {', '.join(value.acts)}" if value.acts else ""
+    return Group(head, Text(f"  {inert(value.reason)}"), Text(inert(f"  {value.agent}{where}{number}{acts}"), "dim"))
+
+
+def backtest(value: Backtest, columns: int = 72) -> RenderableType:
+    """When a rule would have fired, over time."""
+    verdict = f"would have fired {len(value.alerts)} times" if value.alerts else "would not have fired"
+    head = Text.assemble((inert(value.rule), "bold"), f" {verdict} in {value.steps:,} steps of {value.runs:,} runs")
+    share = max(1, -(-len(value.counted) // columns))
+    places = range(0, len(value.counted), share)
+    bars, marks = Text("counts  "), Text("fires   ")
+    for place in places:
+        counted = value.counted[place : place + share]
+        bars.append(" ▁▂▃▄▅▆▇█"[-(-8 * sum(counted) // len(counted))], "yellow")
+        marks.append("▲" if any(value.fired[place : place + share]) else "·", "bold red")
+    skipped = [Text(f"{value.unread:,} steps could not be judged", "yellow")] if value.unread else []
+    return Group(head, bars, marks, *skipped, *(alert(each) for each in value.alerts[-20:]))
+
+
+def preview(value: Preview) -> RenderableType:
+    """What would be sent."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("view")
+    table.add_column("tokens", justify="right")
+    table.add_column("cuts", justify="right")
+    table.add_row("everything", f"{value.whole:,}", "")
+    for view in value.views:
+        table.add_row(inert(view.name), f"{view.tokens:,}", f"{view.cut:,}" if view.cut else "")
+    head = Text.assemble(
+        "the next prompt: ", (f"{len(value.messages)} messages, about {value.tokens:,} tokens", "bold")
+    )
+    known = value.tokens - value.read_again
+    tail = f"{known:,} of them are as in the prompt before; about {value.read_again:,} are to be read anew"
+    return Group(head, table, Text(tail, "dim"))

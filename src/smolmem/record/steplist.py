@@ -28,6 +28,10 @@ class Listener(Protocol):
         """The list is about to be emptied by a reset."""
         ...
 
+    def begun(self) -> None:
+        """The list has been emptied by a reset."""
+        ...
+
 
 def _reporting(name: str) -> Any:
     original = getattr(list, name)
@@ -90,6 +94,7 @@ class RecordedMemory(AgentMemory):  # type: ignore[misc]
         """A new list begins; the old one stays in the record."""
         self.listener.new_session()
         super().reset()
+        self.listener.begun()
 
 
 @cache

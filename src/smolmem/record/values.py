@@ -204,6 +204,27 @@ class Event:
 
 
 @dataclass(frozen=True)
+class Alert:
+    """A rule fired: which, why, at which step of which run, and what was done about it."""
+
+    rule: str
+    reason: str
+    agent: str
+    run: str | None
+    number: int | None
+    at: datetime
+    acts: Sequence[str] = ()
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.reason}"
+
+    def __rich__(self) -> RenderableType:
+        from smolmem.record import show
+
+        return show.alert(self)
+
+
+@dataclass(frozen=True)
 class Step:
     """One recorded step, as it stands now."""
 

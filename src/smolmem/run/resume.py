@@ -24,6 +24,7 @@ from smolagents.utils import AgentMaxStepsError
 
 from smolmem.errors import CannotResume, UnknownOutcome
 from smolmem.record import codec
+from smolmem.record.injected import Injected
 from smolmem.record.ledger import Diverged
 from smolmem.record.recorder import Call, Recorder
 from smolmem.record.values import PastCall, Run, RunRow
@@ -129,7 +130,7 @@ def _put_back(recorder: Recorder, agent: Any, steps: list[Any]) -> None:
         recorder.quiet = False
     agent.monitor.reset()
     for step in steps:
-        if isinstance(step, ActionStep) and step.timing is not None:
+        if isinstance(step, ActionStep) and not isinstance(step, Injected) and step.timing is not None:
             agent.monitor.step_durations.append(step.timing.duration)
             if step.token_usage is not None:
                 agent.monitor.total_input_token_count += step.token_usage.input_tokens
@@ -198,7 +199,7 @@ def _next_number(steps: list[Any]) -> int:
     for step in steps:
         if isinstance(step, TaskStep):
             number = 1
-        elif isinstance(step, ActionStep):
+        elif isinstance(step, ActionStep) and not isinstance(step, Injected):
             number = step.step_number + 1
     return number
 

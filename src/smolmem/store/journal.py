@@ -34,6 +34,7 @@ from smolmem.store.base import Row, Store
 from smolmem.store.fold import Fold
 from smolmem.store.records import Records, beginning, seal
 from smolmem.store.reminders import Reminders
+from smolmem.store.traces import Traces
 
 _OPEN: Row = dict.fromkeys(
     ("scope", "below", "run", "agent", "status", "kind", "tool", "failed", "error", "since", "until", "text")
@@ -50,6 +51,7 @@ class Journal(Records):
     def __init__(self, store: Store) -> None:
         super().__init__(store)
         self.reminders = Reminders(self)
+        self.traces = Traces(self)
 
     # --- writing ---------------------------------------------------------------------------------------------------
 

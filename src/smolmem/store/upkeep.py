@@ -135,7 +135,8 @@ def _check_recall(journal: Journal, report: Report) -> None:
     report.checked["notes"] = len(notes)
     for row in notes:
         _check_seal("note", row, report)
-    for table, word in (("unit", "units"), ("recalled", "recalled"), ("forgotten", "forgotten")):
+    tables = {"unit": "units", "recalled": "recalled", "forgotten": "forgotten", "cut": "cuts", "alert": "alerts"}
+    for table, word in tables.items():
         for row in _pages(journal, f"{table}_after", report, word):
             _check_seal(table, row, report)
     for row in journal.store.rows("lost_units", {}):

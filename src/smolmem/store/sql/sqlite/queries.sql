@@ -425,3 +425,27 @@ INSERT INTO words (words, rank) VALUES ('integrity-check', 1);
 
 -- name: forgotten_after
 SELECT * FROM forgotten WHERE id > :id ORDER BY id LIMIT 500;
+
+-- name: add_cut
+INSERT INTO cut (session, view, last, parts, before, after, text, at, hash)
+VALUES (:session, :view, :last, :parts, :before, :after, :text, :at, :hash);
+
+-- name: session_cuts
+SELECT * FROM cut WHERE session = :session ORDER BY id;
+
+-- name: cut_after
+SELECT * FROM cut WHERE id > :id ORDER BY id LIMIT 500;
+
+-- name: add_alert
+INSERT INTO alert (scope, agent, run, number, rule, reason, at, acts, hash)
+VALUES (:scope, :agent, :run, :number, :rule, :reason, :at, :acts, :hash);
+
+-- name: find_alerts
+SELECT * FROM alert
+WHERE (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :below)
+  AND (:run IS NULL OR run = :run)
+  AND (:rule IS NULL OR rule = :rule)
+ORDER BY id DESC LIMIT :limit;
+
+-- name: alert_after
+SELECT * FROM alert WHERE id > :id ORDER BY id LIMIT 500;

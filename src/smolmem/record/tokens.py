@@ -1,0 +1,98 @@
+"""How many tokens a prompt has, as the model itself counts them.
+
+No tokenizer is right for every model, and none is needed: a model reports what each prompt cost it. Three rates are
+fitted to its last reports: a token's worth of text, an image's worth, and what is added to every prompt (templates,
+the tools' descriptions). Until there are reports, and wherever they make no sense, usual rates hold.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+CHARACTERS = 3.6
+"""Of a token, usually."""
+REPORTS = 8
+"""So many of the last reports count: few enough to be gathered again by another process."""
+_STIFF = 150.0**2
+"""What it costs to leave the usual rates: as much as being wrong by so many tokens, squared."""
+_BASE = 500.0
+_RANGE = ((0.4, 3.0), (0.1, 6.0), (0.0, 60.0))
+"""Between which the rates may be, as multiples of the usual; the last, of `_BASE`."""
+
+Size = tuple[float, float]
+"""A prompt's text and images, in usual tokens."""
+
+
+def size(messages: Iterable[Any]) -> Size:
+    """What messages hold."""
+    text, images = 0.0, 0.0
+    for message in messages:
+        content = message.content
+        for part in content if isinstance(content, list) else [{"type": "text", "text": content or ""}]:
+            if part.get("type") == "image":
+                images += _image(part.get("image"))
+            else:
+                text += len(str(part.get("text", ""))) / CHARACTERS
+        text += 4.0
+    return text, images
+
+
+def _image(image: Any) -> float:
+    width, height = getattr(image, "size", None) or (512, 512)
+    return min(1600.0, max(64.0, width * height / 750.0))
+
+
+class Tokens:
+    """Counts the tokens of one agent's prompts."""
+
+    def __init__(self) -> None:
+        self._reports: deque[tuple[tuple[float, float, float], float]] = deque(maxlen=REPORTS)
+        self._rates = (1.0, 1.0, 0.0)
+
+    def learn(self, of: Size, reported: int) -> None:
+        """The model says what a prompt cost."""
+        if reported > 0:
+            self._reports.append(((*of, _BASE), float(reported)))
+            self._rates = _fit(self._reports)
+
+    def count(self, *of: Size) -> int:
+        """About so many tokens are in a prompt of these sizes, and in all that is added to it."""
+        text, images, base = self._rates
+        return round(sum(size[0] for size in of) * text + sum(size[1] for size in of) * images + base * _BASE)
+
+    @property
+    def per_token(self) -> float:
+        """Characters of a token."""
+        return CHARACTERS / self._rates[0]
+
+
+def _fit(reports: Sequence[tuple[tuple[float, float, float], float]]) -> tuple[float, float, float]:
+    """Least squares, held back towards the usual rates where the reports do not tell."""
+    usual = (1.0, 1.0, 0.0)
+    matrix = [[_STIFF * (row == column) for column in range(3)] for row in range(3)]
+    right = [_STIFF * rate for rate in usual]
+    for features, reported in reports:
+        for row in range(3):
+            right[row] += features[row] * reported
+            for column in range(3):
+                matrix[row][column] += features[row] * features[column]
+    text, images, base = (
+        min(most, max(least, rate)) for rate, (least, most) in zip(_solve(matrix, right), _RANGE, strict=True)
+    )
+    return text, images, base
+
+
+def _solve(matrix: list[list[float]], right: list[float]) -> list[float]:
+    """Three equations with three unknowns; the matrix is positive definite."""
+    rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
+    for place, pivot in enumerate(rows):
+        for other in rows[place + 1 :]:
+            share = other[place] / pivot[place]
+            other[:] = [mine - share * theirs for mine, theirs in zip(other, pivot, strict=True)]
+    found = [0.0, 0.0, 0.0]
+    for place in (2, 1, 0):
+        known = sum(rows[place][later] * found[later] for later in range(place + 1, 3))
+        found[place] = (rows[place][3] - known) / rows[place][place]
+    return found

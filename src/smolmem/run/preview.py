@@ -1,0 +1,87 @@
+"""What the model would be sent next, before it is: how many tokens, what each view cuts, what must be read again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from smolagents.memory import TaskStep
+
+from smolmem.record.mind import Mind
+from smolmem.record.prompt import Part, Shown, flat, parts_of
+from smolmem.record.recorder import Recorder
+from smolmem.record.tokens import size
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+@dataclass(frozen=True)
+class Viewed:
+    """What a view leaves: tokens after it, and how many of them it has cut."""
+
+    name: str
+    tokens: int
+    cut: int
+
+
+@dataclass(frozen=True)
+class Preview:
+    """A prompt that was not sent."""
+
+    messages: list[Any]
+    tokens: int
+    whole: int
+    """Without any view."""
+    views: list[Viewed]
+    read_again: int
+    """Tokens behind what the prompt has in common with the one before."""
+
+    def __rich__(self) -> RenderableType:
+        from smolmem.record import show
+
+        return show.preview(self)
+
+
+def preview(recorder: Recorder, task: str | None) -> Preview:
+    """The prompt that the agent's next call would send; with a task, that of the first call of `run(task)`."""
+    mind = recorder.mind
+    parts = mind.unseen() if task is None else _first(recorder, task)
+    with mind.lens.trying():
+        return _through(mind, parts, mind.session_id if task is None else None)
+
+
+def check(recorder: Recorder) -> None:
+    """Lets every view see the system prompt alone, so that what can never work is said at once.
+
+    Raises:
+        BadValue: a view cannot do with so little.
+    """
+    with recorder.mind.lens.trying():
+        recorder.mind.lens.through(_parts([recorder.agent.memory.system_prompt]))
+
+
+def _through(mind: Mind, parts: list[Part], session: str | None) -> Preview:
+    lens, views = mind.lens, list[Viewed]()
+    whole = tokens = lens.count(parts)
+    for name, shown in lens.each(parts, session):
+        after, parts = lens.count(shown), shown
+        views.append(Viewed(name, after, tokens - after))
+        tokens = after
+    messages = flat(parts)
+    same = next(
+        (place for place, (now, then) in enumerate(zip(messages, lens.sent, strict=False)) if now != then),
+        min(len(messages), len(lens.sent)),
+    )
+    known = lens.tokens.count(size(messages[:same])) if same else 0
+    return Preview(messages, tokens, whole, views, max(0, tokens - known))
+
+
+def _first(recorder: Recorder, task: str) -> list[Part]:
+    standing = [step for step, _ in recorder.standing]
+    return _parts([recorder.agent.memory.system_prompt, *standing, TaskStep(task=task)])
+
+
+def _parts(steps: list[Any]) -> list[Part]:
+    messages = [message for step in steps for message in step.to_messages()]
+    return parts_of(messages, [Shown(step) for step in steps], summary=False)

@@ -1,0 +1,419 @@
+"""Ready-made views: what the model is shown of its memory, while the record keeps everything.
+
+    memory.attach(agent, views=[views.KeepImages(last=2), views.TokenBudget(8_000)])
+
+They are applied in order. Without a store a view works as a plain step callback, and does the same from the second
+step on: `CodeAgent(…, step_callbacks=[views.KeepImages(last=2)])`.
+
+A view of your own is a function of the prompt's parts and its lens, or a subclass of `View`; what it returns is shown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from smolagents.models import ChatMessage, MessageRole
+
+from smolmem.arguments import count_of
+from smolmem.errors import BadValue
+from smolmem.patterns import pattern_of, replaced
+from smolmem.record import ledger
+from smolmem.record.injected import Injected
+from smolmem.record.prompt import Lens, Part, lens_of
+from smolmem.record.tokens import CHARACTERS, size
+
+__all__ = [
+    "DropErrors",
+    "KeepImages",
+    "Lens",
+    "Part",
+    "Redact",
+    "Summarize",
+    "Timestamps",
+    "TokenBudget",
+    "TrimObservations",
+    "View",
+]
+
+
+class View:
+    """What a view is: `show` turns parts into parts. As a step callback, it puts itself before the agent's memory."""
+
+    def show(self, parts: list[Part], lens: Lens) -> list[Part]:
+        """The parts that the model is shown."""
+        raise NotImplementedError
+
+    def __call__(self, memory_step: Any, agent: Any) -> None:
+        """As a step callback: from now on the agent's model is shown its memory through this view."""
+        lens = lens_of(agent)
+        if self not in lens.views:
+            lens.views = [*lens.views, self]
+
+
+class KeepImages(View):
+    """Shows the newest images only: of a browser's screenshots, the last few are worth their tokens."""
+
+    def __init__(self, last: int = 2) -> None:
+        self.last = count_of(last, "last")
+
+    def show(self, parts: list[Part], lens: Lens) -> list[Part]:
+        """Leaves out all images but the last; those of the task stay."""
+        left, shown = self.last, []
+        for part in reversed(parts):
+            images = 0 if part.role in ("system", "task") else sum(_is_image(item) for item in _items(part))
+            if images > left:
+                part = _without_images(part, images - left)
+            left = max(0, left - images)
+            shown.append(part)
+        return shown[::-1]
+
+
+class TrimObservations(View):
+    """Shows the head and the tail of long observations, and says where the whole is."""
+
+    def __init__(self, chars: int = 4_000, *, keep_last: int = 0) -> None:
+        """Trims what is longer than `chars` characters, but for the newest `keep_last` steps."""
+        self.chars = max(40, count_of(chars, "chars"))
+        self.keep_last = count_of(keep_last, "keep_last")
+
+    def show(self, parts: list[Part], lens: Lens) -> list[Part]:
+        """Trims what came back from tools."""
+        whole = {part.key for part in _steps(parts)[-self.keep_last :]} if self.keep_last else ()
+        return [
+            part if part.role != "step" or part.key in whole else _texts(part, _trimmer(self.chars, part, lens), SEEN)
+            for part in parts
+        ]
+
+
+class Timestamps(View):
+    """Puts the time before each observation."""
+
+    def __init__(self, form: str = "%Y-%m-%d %H:%M:%S") -> None:
+        self.form = form
+
+    def show(self, parts: list[Part], lens: Lens) -> list[Part]:
+        """Dates every action by when it ended."""
+        return [self._dated(part) if part.role == "step" else part for part in parts]
+
+    def _dated(self, part: Part) -> Part:
+        timing = getattr(part.step, "timing", None)
+        at = getattr(timing, "end_time", None) or getattr(timing, "start_time", None)
+        if not isinstance(at, (int, float)) or isinstance(part.step, Injected):
+            return part
+        stamp = f"[{datetime.fromtimestamp(at).astimezone():{self.form}}] "
+        return _texts(part, lambda text: stamp + text, SEEN)
+
+
+class DropErrors(View):
+    """Leaves failed steps out once so many steps have followed: what went wrong long ago only distracts."""
+
+    def __init__(self, after: int = 3) -> None:
+        self.after = count_of(after, "after")
+
+    def show(self, parts: list[Part], lens: Lens) -> list[Part]:
+        """Leaves out old errors."""
+        steps = _steps(parts)
+        old = steps[: max(0, len(steps) - self.after)]
+        failed = {part.key for part in old if getattr(part.step, "error", None) is not None}
+        return [part for part in parts if part.role != "step" or part.key not in failed]
+
+
+class Redact(View):
+    """Shows `[redacted]` wherever a pattern is found, in the system prompt and task too."""
+
+    def __init__(self, pattern: str | re.Pattern[str], by: str = "[redacted]") -> None:
+        self.pattern = pattern_of(pattern)
+        self.by = by
+
+    def show(self, parts: list[Part], lens: Lens) -> list[Part]:
+        """Redacts every text; one that takes too long is not shown at all."""
+        return [_texts(part, lambda text: self._redacted(text, lens)) for part in parts]
+
+    def _redacted(self, text: str, lens: Lens) -> str:
+        try:
+            return replaced(self.pattern, self.by, text)
+        except TimeoutError:
+            lens.complain(f"the pattern {self.pattern.pattern!r} of Redact takes too long; such texts are not shown.")
+            return f"{self.by} (a text of {len(text):,} characters: the pattern took too long)"
+
+
+class TokenBudget(View):
+    """Fits every prompt into a budget: the oldest steps go first, the task and the newest stay.
+
+    It cuts rarely and then a lot, so that most prompts begin as the one before and a server need not read them again.
+    """
+
+    def __init__(self, tokens: int, *, keep_last: int = 2, bite: float = 0.5) -> None:
+        """Keeps prompts within a budget.
+
+        Args:
+            tokens: the budget, in the model's own tokens.
+            keep_last: so many of the newest steps are never left out; if they are too long, they are trimmed.
+            bite: what part of the budget is to be free after a cut.
+        """
+        self.tokens = count_of(tokens, "tokens")
+        self.keep_last = count_of(keep_last, "keep_last")
+        if not 0 <= bite < 1:
+            raise BadValue(f"bite is from 0 to 1, not {bite!r}.")
+        self.bite = bite
+
+    def show(self, parts: list[Part], lens: Lens) -> list[Part]:
+        """Leaves out what was cut before; cuts more if it must.
+
+        Raises:
+            BadValue: the system prompt and the task alone are more than the budget.
+        """
+        parts = [self._bounded(part, 4, lens) for part in parts]
+        shown = self._without(parts, _upto(parts, lens), lens)
+        if lens.count(shown) <= self.tokens:
+            return shown
+        self._check(parts, lens)
+        kept = {id(part) for part in self._kept(parts)}
+        droppable = [part for part in parts if id(part) not in kept]
+        gone = self._bite(parts, droppable, lens)
+        after = self._without(parts, gone, lens)
+        if gone and len(gone) > len(_upto(parts, lens)):
+            lens.cut_here(shown, after, gone)
+        return self._pressed(after, lens)
+
+    def _kept(self, parts: list[Part]) -> list[Part]:
+        """The system prompt, the last task with what it was reminded of, notes, and the newest steps."""
+        last = max((place for place, part in enumerate(parts) if part.role == "task"), default=0)
+        always = [part for place, part in enumerate(parts) if _stays(part) or (place >= last and part.role != "step")]
+        return always + (_steps(parts)[-self.keep_last :] if self.keep_last else [])
+
+    def _bite(self, parts: list[Part], droppable: list[Part], lens: Lens) -> list[Part]:
+        text, images = size(message for part in parts for message in part.messages)
+        for number, part in enumerate(droppable):
+            if lens.tokens.count((text, images)) <= self.tokens * (1 - self.bite):
+                return droppable[:number]
+            own = size(part.messages)
+            text, images = text - own[0], images - own[1]
+        return droppable
+
+    def _without(self, parts: list[Part], gone: list[Part], lens: Lens) -> list[Part]:
+        if not gone:
+            return parts
+        out = {id(part) for part in gone}
+        steps = [part for part in gone if part.role == "step"]
+        how = "; recall_memory can bring them back" if lens.recalls else ""
+        note = _note(f"[{len(steps)} earlier steps{_numbers(steps)} are not shown any more{how}.]")
+        first = next(place for place, part in enumerate(parts) if id(part) in out)
+        return [*parts[:first], note, *(part for part in parts[first:] if id(part) not in out)]
+
+    def _bounded(self, part: Part, share: int, lens: Lens) -> Part:
+        """No single text of a step may take more than a share of the budget."""
+        most = max(40, int(self.tokens * CHARACTERS / share))
+        return _texts(part, _trimmer(most, part, lens)) if part.role == "step" else part
+
+    def _pressed(self, parts: list[Part], lens: Lens) -> list[Part]:
+        """What is never left out may still be too much: images go, then texts are trimmed more and more."""
+        if lens.count(parts) > self.tokens:
+            parts = KeepImages(last=1).show(parts, lens)
+        if lens.count(parts) > self.tokens:
+            parts = KeepImages(last=0).show(parts, lens)
+        share = 8
+        while lens.count(parts) > self.tokens and share < 4 * self.tokens:
+            parts = [self._bounded(part, share, lens) for part in parts]
+            share *= 2
+        if lens.count(parts) > self.tokens:
+            lens.complain(f"a prompt of about {lens.count(parts):,} tokens cannot be cut to {self.tokens:,}.")
+        return parts
+
+    def _check(self, parts: list[Part], lens: Lens) -> None:
+        least = lens.count([part for part in self._kept(parts) if part.role != "step"])
+        if least > self.tokens and not _steps(parts):
+            raise BadValue(
+                f"TokenBudget(tokens={self.tokens}): the system prompt and the task alone take about {least:,} tokens. "
+                f"Give it at least {round(least * 1.5, -2):,}, or make them shorter."
+            )
+
+
+class Summarize(View):
+    """Shows a summary in the place of old steps, made in large rare bites.
+
+    With a model, the model writes it, and the summary is kept in the record; without one, it is made of each step's
+    calls and the beginning of what came of them.
+    """
+
+    def __init__(self, model: Any = None, *, keep_last: int = 10, chars: int = 3_000) -> None:
+        """Summarizes all steps but the newest once there are twice as many as are kept.
+
+        Args:
+            model: a smolagents model that writes the summary.
+            keep_last: so many of the newest steps are shown as they are.
+            chars: how long a summary may be.
+        """
+        self.model = model
+        self.keep_last = max(1, count_of(keep_last, "keep_last"))
+        self.chars = max(200, count_of(chars, "chars"))
+
+    def show(self, parts: list[Part], lens: Lens) -> list[Part]:
+        """Puts the summary where the first summarized step was."""
+        gone = _upto(parts, lens)
+        old = [part for part in parts if part.role == "step" and not isinstance(part.step, Injected)]
+        text = lens.cut.text if gone and lens.cut is not None else ""
+        due = [part for part in old if id(part) not in {id(each) for each in gone}]
+        if len(due) >= 2 * self.keep_last:
+            due = due[: -self.keep_last]
+            text = self._written(text, due, lens)
+            before, gone = self._summed(parts, gone, text), [*gone, *due]
+            lens.cut_here(before, self._summed(parts, gone, text), gone, text)
+        return self._summed(parts, gone, text)
+
+    def _summed(self, parts: list[Part], gone: list[Part], text: str) -> list[Part]:
+        if not gone:
+            return parts
+        out = {id(part) for part in gone}
+        first = next(place for place, part in enumerate(parts) if id(part) in out)
+        note = _note(f"[Summary of {len(gone)} earlier steps{_numbers(gone)}]\n{text}")
+        return [*parts[:first], note, *(part for part in parts[first:] if id(part) not in out)]
+
+    def _written(self, before: str, steps: list[Part], lens: Lens) -> str:
+        lines = [line for line in before.splitlines() if line] + [_gist(part) for part in steps]
+        if self.model is not None and not lens.dry:
+            try:
+                return self._asked(before, steps)[: self.chars]
+            except Exception as error:
+                lens.complain(f"Summarize's model wrote no summary ({error}); one is made without it.")
+        while len("\n".join(lines)) > self.chars and len(lines) > 1:
+            lines = [line[: max(40, len(line) * 3 // 4)] for line in lines[-(self.chars // 60) :]]
+            if all(len(line) <= 40 for line in lines):
+                lines = lines[1:]
+        return "\n".join(lines)
+
+    def _asked(self, before: str, steps: list[Part]) -> str:
+        told = "\n\n".join(_text(part)[:4_000] for part in steps)
+        ask = (
+            "Summarize what an agent has done and found out so far, for the agent itself to go on from. Keep every "
+            f"name, number, path and decision that may matter. At most {self.chars} characters, no introduction.\n\n"
+        )
+        earlier = f"The summary so far:\n{before}\n\n" if before else ""
+        with ledger.nobody():
+            said = self.model.generate(
+                [ChatMessage(MessageRole.USER, [{"type": "text", "text": f"{ask}{earlier}What came after:\n{told}"}])]
+            )
+        text = said.content if isinstance(said.content, str) else ""
+        if not text.strip():
+            raise BadValue("it answered nothing")
+        return text.strip()
+
+
+# --- what views are made of ------------------------------------------------------------------------------------------
+
+SEEN = MessageRole.TOOL_RESPONSE
+"""The role under which a model is shown observations and errors."""
+
+
+def _items(part: Part) -> list[dict[str, Any]]:
+    return [item for message in part.messages if isinstance(message.content, list) for item in message.content]
+
+
+def _is_image(item: Any) -> bool:
+    return isinstance(item, dict) and item.get("type") == "image"
+
+
+def _steps(parts: Iterable[Part]) -> list[Part]:
+    return [part for part in parts if part.role == "step" and not isinstance(part.step, Injected)]
+
+
+def _stays(part: Part) -> bool:
+    return part.role in ("system", "note") or isinstance(part.step, Injected)
+
+
+def _upto(parts: list[Part], lens: Lens) -> list[Part]:
+    """The parts that the view that asks has cut already: up to the one it cut last, if that is still there."""
+    last = None if lens.cut is None else lens.cut.last
+    place = next((place for place, part in enumerate(parts) if part.key == last and part.role != "note"), -1)
+    final = max((place for place, part in enumerate(parts) if part.role == "task"), default=0)
+    return [
+        part
+        for number, part in enumerate(parts[: place + 1])
+        if not _stays(part) and (part.role == "step" or number < final)
+    ]
+
+
+def _without_images(part: Part, many: int) -> Part:
+    """A part without its first images."""
+    messages = []
+    for message in part.messages:
+        content = message.content
+        if isinstance(content, list) and any(map(_is_image, content)):
+            kept = []
+            for item in content:
+                if _is_image(item) and many:
+                    many -= 1
+                else:
+                    kept.append(item)
+            if not kept:
+                continue
+            message = replace(message, content=kept)
+        messages.append(message)
+    return part.showing(messages)
+
+
+def _texts(part: Part, change: Callable[[str], str], role: Any = None) -> Part:
+    """A part with its texts changed, those of one role or all; the same object where nothing is."""
+    messages = [_changed(message, change) if role in (None, message.role) else message for message in part.messages]
+    same = all(new is old for new, old in zip(messages, part.messages, strict=True))
+    return part if same else part.showing(messages)
+
+
+def _changed(message: Any, change: Callable[[str], str]) -> Any:
+    content = message.content
+    if isinstance(content, str):
+        text = change(content)
+        return message if text == content else replace(message, content=text)
+    if not isinstance(content, list):
+        return message
+    items = [
+        {**item, "text": change(str(item.get("text", "")))} if item.get("type") == "text" else item for item in content
+    ]
+    return message if items == content else replace(message, content=items)
+
+
+def _trimmer(most: int, part: Part, lens: Lens) -> Callable[[str], str]:
+    """Cuts the middle out of what is too long."""
+    where = f"; recall_memory('step {part.id}') shows them" if part.id is not None and lens.recalls else ""
+
+    def trim(text: str) -> str:
+        if len(text) <= most:
+            return text
+        head = most * 2 // 3
+        return f"{text[:head]}\n[… {len(text) - most:,} characters are not shown{where} …]\n{text[-(most - head) :]}"
+
+    return trim
+
+
+def _note(text: str) -> Part:
+    return Part([ChatMessage(role=MessageRole.USER, content=[{"type": "text", "text": text}])])
+
+
+def _numbers(steps: Sequence[Part]) -> str:
+    found = [part.step.step_number for part in steps if isinstance(getattr(part.step, "step_number", None), int)]
+    return f" ({found[0]} to {found[-1]})" if found else ""
+
+
+def _text(part: Part) -> str:
+    return "\n".join(str(item.get("text", "")) for item in _items(part) if item.get("type") == "text")
+
+
+def _gist(part: Part) -> str:
+    """One line for a step: what it did, and how what came of it begins."""
+    step = part.step
+    calls = [f"{call.name}({_short(call.arguments, 80)})" for call in getattr(step, "tool_calls", None) or ()]
+    did = _short(getattr(step, "code_action", None) or "; ".join(calls) or getattr(step, "plan", None) or "", 140)
+    error = getattr(step, "error", None)
+    came = (
+        f"failed: {_short(error, 120)}" if error is not None else _short(getattr(step, "observations", "") or "", 160)
+    )
+    return f"{getattr(step, 'step_number', '·')}. {did} → {came}"
+
+
+def _short(value: Any, length: int) -> str:
+    line = " ".join(str(value)[: length * 3].split())
+    return line if len(line) <= length else f"{line[: length - 1]}…"

@@ -1,0 +1,1 @@
+"""5  Rules over steps."""

@@ -1,0 +1,179 @@
+"""One rule at work on one agent: it is shown each step while that is being done, and acts when it fires.
+
+A rule never ends a run by accident: whatever goes wrong in it is said once, and the run goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import urllib.request
+import weakref
+from collections.abc import Callable, Hashable, Iterable
+from datetime import datetime, timezone
+from typing import Any, Protocol
+
+from smolagents.memory import ActionStep, FinalAnswerStep, PlanningStep
+
+from smolmem.record.injected import Injected, injected
+from smolmem.record.values import Alert
+from smolmem.watch.judges import ALERT, Gap, Judge, Seen
+
+log = logging.getLogger("smolmem")
+
+ACTS = ("note", "inject", "pause")
+Act = str | Callable[[Alert], Any]
+
+
+class Rule(Protocol):
+    """What is watched for, and what is to be done."""
+
+    name: str
+    then: tuple[Act, ...]
+    patience: float | None
+
+    @property
+    def judge(self) -> Callable[[], Judge]:
+        """Makes a judge that knows nothing yet."""
+        ...
+
+    def about(self, step: Any) -> bool:
+        """Whether the rule is about such a step."""
+        ...
+
+
+class Following:
+    """One rule at work on one agent."""
+
+    def __init__(self, rule: Rule, agent: weakref.ref[Any]) -> None:
+        self.rule = rule
+        self.record: Callable[[Alert], None] | None = None
+        self.inject: Callable[[str, str], None] | None = None
+        self.run: Callable[[], str | None] | None = None
+        self._agent = agent
+        self._judge = rule.judge()
+        self._named = False
+        self._turn = 0
+        self._number: int | None = None
+        self._timer: threading.Timer | None = None
+        self._late: list[str] = []
+        """Notes for the next step: there was none to write them into."""
+
+    def past(self, steps: Iterable[Seen]) -> None:
+        """Shows the rule what was before; it learns and does nothing."""
+        for seen in steps:
+            self._see(seen)
+
+    def step(self, step: Any) -> None:
+        """Shows the rule a step that is being done, and acts if it fires."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if isinstance(step, FinalAnswerStep) or not self.rule.about(step):
+            return
+        reason = self._see(Seen(step, self._run(step)))
+        while self._late:
+            _note(step, self._late.pop(0))
+        if reason is not None:
+            self._fire(reason, step)
+        if self.rule.patience is not None and not getattr(step, "is_final_answer", False):
+            self._timer = threading.Timer(self.rule.patience, self._silent)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def stop(self) -> None:
+        """Nothing is waited for any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _run(self, step: Any) -> Hashable:
+        """The run that goes on; without a store it is told from the next by the numbers of steps."""
+        known = None if self.run is None else self.run()
+        number = getattr(step, "step_number", None)
+        if isinstance(number, int):
+            if self._number is not None and number <= self._number:
+                self._turn += 1
+            self._number = number
+        return known if known is not None else self._turn
+
+    def _see(self, seen: Seen) -> str | None:
+        try:
+            return self._judge.see(seen)[1]
+        except TimeoutError:
+            self._complain("its pattern takes too long; it is stopped")
+        except Exception as error:
+            self._complain(f"{type(error).__name__}: {error}")
+        return None
+
+    def _complain(self, why: str) -> None:
+        if not self._named:
+            self._named = True
+            log.warning("smolmem: the rule %r is left out: %s", self.rule.name, why)
+
+    def _silent(self) -> None:
+        if self.run is not None and self.run() is None:
+            return
+        judge = self._judge
+        if isinstance(judge, Gap):
+            judge.told = True
+            self._fire(judge.why(judge.seconds), None)
+
+    # --- acting ------------------------------------------------------------------------------------------------------
+
+    def _fire(self, reason: str, step: Any) -> None:
+        agent = self._agent()
+        if agent is None:
+            return
+        name = str(agent.name or type(agent).__name__)
+        number = getattr(step, "step_number", None)
+        words = tuple(act if isinstance(act, str) else getattr(act, "__name__", "function") for act in self.rule.then)
+        run = None if self.run is None else self.run()
+        alert = Alert(self.rule.name, reason, name, run, number, datetime.now(timezone.utc), words)
+        log.info("smolmem: %s", alert)
+        for act in self.rule.then:
+            self._try(act, alert, step, agent)
+        if self.record is not None:
+            try:
+                self.record(alert)
+            except Exception as error:
+                self._complain(f"it fired, and that could not be written down: {error}")
+
+    def _try(self, act: Act, alert: Alert, step: Any, agent: Any) -> None:
+        try:
+            if callable(act):
+                act(alert)
+            elif act == "pause":
+                agent.interrupt()
+            elif act == "inject":
+                self._inject(alert, agent)
+            elif act == "note" and step is None:
+                self._late.append(f"{ALERT} {alert}")
+            elif act == "note":
+                _note(step, f"{ALERT} {alert}")
+            else:
+                threading.Thread(target=_post, args=(act, alert), daemon=True).start()
+        except Exception as error:
+            self._complain(f"it fired, and then: {type(error).__name__}: {error}")
+
+    def _inject(self, alert: Alert, agent: Any) -> None:
+        if self.inject is not None:
+            self.inject(str(alert), "alert")
+        else:
+            agent.memory.steps.append(injected(str(alert), "alert", "a rule"))
+
+
+def _note(step: Any, text: str) -> None:
+    name = "plan" if isinstance(step, PlanningStep) else "observations"
+    if isinstance(step, (ActionStep, PlanningStep)) and not isinstance(step, Injected):
+        before = getattr(step, name, None)
+        setattr(step, name, f"{before}\n{text}" if before else text)
+
+
+def _post(url: str, alert: Alert) -> None:
+    body = json.dumps({**vars(alert), "at": alert.at.isoformat()}).encode()
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})  # noqa: S310  a user's own URL
+    try:
+        with urllib.request.urlopen(request, timeout=10):  # noqa: S310
+            pass
+    except Exception as error:
+        log.warning("smolmem: the alert %r could not be posted to %s: %s", str(alert), url, error)

@@ -1,0 +1,172 @@
+"""What rules look at, and how they judge it: each judge holds what one rule knows of one agent."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Hashable
+from statistics import median
+from typing import Any, Protocol
+
+ALERT = "[ALERT]"
+"""How a line begins that a rule has written into a step."""
+LONGEST = 100_000
+"""Characters of a step that a pattern is looked for in."""
+
+
+class Seen:
+    """A step as rules see it."""
+
+    def __init__(self, step: Any, run: Hashable, at: float | None = None) -> None:
+        self.step = step
+        self.run = run
+        timing = getattr(step, "timing", None)
+        self.began = getattr(timing, "start_time", None) or at or time.time()
+        self.at = getattr(timing, "end_time", None) or at or time.time()
+
+    @property
+    def text(self) -> str:
+        """What came back, and what went wrong; not what rules have written there."""
+        parts = (getattr(self.step, name, None) for name in ("plan", "observations", "error"))
+        text = "\n".join(str(part) for part in parts if part is not None)[:LONGEST]
+        return "\n".join(line for line in text.splitlines() if ALERT not in line) if ALERT in text else text
+
+    @property
+    def calls(self) -> list[tuple[str, str]]:
+        """What was called, and with what; of a code agent, its code."""
+        if self.code:
+            return [("code", self.code)]
+        return [(call.name, _canonical(call.arguments)) for call in getattr(self.step, "tool_calls", None) or ()]
+
+    @property
+    def code(self) -> str:
+        """A code agent's code."""
+        return str(getattr(self.step, "code_action", None) or "")
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return max(0.0, float(self.at) - float(self.began))
+
+    @property
+    def tokens(self) -> tuple[int, int]:
+        """Tokens in and out."""
+        used = getattr(self.step, "token_usage", None)
+        return (0, 0) if used is None else (used.input_tokens or 0, used.output_tokens or 0)
+
+
+def _canonical(arguments: Any) -> str:
+    try:
+        return json.dumps(arguments, sort_keys=True, default=str)
+    except (TypeError, ValueError):
+        return str(arguments)
+
+
+class Judge(Protocol):
+    """What one rule knows of one agent."""
+
+    def see(self, seen: Seen) -> tuple[bool, str | None]:
+        """Whether a step counts, and why the rule fires now, if it does."""
+        ...
+
+
+class Repeated:
+    """Counts what has the same key within a window; None does not count."""
+
+    def __init__(self, key: Callable[[Seen], Hashable], window: int, threshold: int) -> None:
+        self._key = key
+        self._threshold = threshold
+        self._keys: deque[Hashable] = deque(maxlen=window)
+        self._open: set[Hashable] = set()
+
+    def see(self, seen: Seen) -> tuple[bool, str | None]:
+        """Fires when a key has come up often enough, and not again before it is rarer."""
+        key = self._key(seen)
+        self._keys.append(key)
+        counts = Counter(self._keys)
+        self._open = {old for old in self._open if counts[old] >= self._threshold}
+        if key is None or key in self._open or counts[key] < self._threshold:
+            return key is not None, None
+        self._open.add(key)
+        of = f"{counts[key]} of the last {len(self._keys)} steps"
+        return True, of if key is True else f"{of}: {_brief(key)}"
+
+
+def _brief(key: Hashable) -> str:
+    text = "; ".join(f"{name}({given})" for name, given in key) if isinstance(key, tuple) else str(key)
+    line = " ".join(text.split())
+    return line if len(line) <= 160 else f"{line[:159]}…"
+
+
+class Drift:
+    """Compares how long the newest steps took with those before."""
+
+    def __init__(self, factor: float, window: int, threshold: int) -> None:
+        self._factor = factor
+        self._newest: deque[float] = deque(maxlen=threshold)
+        self._before: deque[float] = deque(maxlen=window)
+        self._slow = False
+
+    def see(self, seen: Seen) -> tuple[bool, str | None]:
+        """Fires when the newest become slow, and not again before they are as quick as before."""
+        if len(self._newest) == self._newest.maxlen and not self._slow:
+            self._before.append(self._newest[0])
+        self._newest.append(seen.seconds)
+        if len(self._before) < 3 or len(self._newest) < (self._newest.maxlen or 1):
+            return False, None
+        now, usual = median(self._newest), max(median(self._before), 0.001)
+        was, self._slow = self._slow, now > self._factor * usual
+        if was or not self._slow:
+            return self._slow, None
+        return True, f"steps take {now:.2f} s, and took {usual:.2f} s before"
+
+
+class Ceiling:
+    """Adds up what was used, in one run or in the last hours."""
+
+    def __init__(self, limit: float, prices: tuple[float, float], hours: float | None) -> None:
+        self._limit, self._prices, self._hours = limit, prices, hours
+        self._used: deque[tuple[float, float]] = deque()
+        self._run: Hashable = None
+        self._over = False
+
+    def see(self, seen: Seen) -> tuple[bool, str | None]:
+        """Fires when the limit is reached."""
+        if self._hours is None and seen.run != self._run:
+            self._used.clear()
+        self._run = seen.run
+        tokens = seen.tokens
+        cost = (tokens[0] * self._prices[0] + tokens[1] * self._prices[1]) / 1e6
+        self._used.append((seen.at, cost))
+        while self._hours is not None and self._used[0][0] < seen.at - self._hours * 3600:
+            self._used.popleft()
+        total = sum(cost for _, cost in self._used)
+        was, self._over = self._over, total >= self._limit
+        if was or not self._over:
+            return self._over, None
+        within = "in this run" if self._hours is None else f"in the last {self._hours:g} hours"
+        return True, f"{total:,.10g} used {within}, the limit is {self._limit:,.10g}"
+
+
+class Gap:
+    """Measures the time between two steps of a run."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.told = False
+        """Whether the silence that goes on was noticed already."""
+        self._last: tuple[Hashable, float] | None = None
+
+    def see(self, seen: Seen) -> tuple[bool, str | None]:
+        """Fires for a silence that nobody noticed while it lasted."""
+        last, self._last = self._last, (seen.run, seen.at)
+        told, self.told = self.told, False
+        silent = seen.at - last[1] if last is not None and last[0] == seen.run else 0.0
+        if silent < self.seconds:
+            return False, None
+        return True, None if told else self.why(silent)
+
+    def why(self, silent: float) -> str:
+        """What is told."""
+        return f"no step for {silent:,.0f} seconds"
