@@ -17,10 +17,12 @@ from typing import Any
 
 from scripted import Scripted, answer, calls, code
 from smolagents import CodeAgent, ToolCallingAgent, tool
+from smolagents.monitoring import TokenUsage
 from workers import fork
 
-from smolmem import Memory, faults
+from smolmem import Memory, faults, views
 from smolmem.errors import NotFound, UnknownOutcome
+from smolmem.record.prompt import lens_of
 
 TASK = "Work, and do not do anything twice."
 moments = [-1]
@@ -61,6 +63,7 @@ class Known(Scripted):
         moment()
         if self.table is None:
             said = super().generate(messages, **kwargs)
+            said.token_usage = TokenUsage(sum(len(str(message.content)) for message in messages) // 4, 5)
         else:
             said = next((said for asked, said in self.table if asked == str(messages)), None)
             if said is None:
@@ -86,7 +89,9 @@ def scripts() -> dict[str, tuple[Callable[..., Any], list[Any], list[Any]]]:
     child = [code("a = pay(amount=5)\nprint(a)"), code("final_answer(a)")]
     manage_code = [code("r = helper(task='buy')\nprint(r)"), code("print(pay(amount=6))\nfinal_answer(r)")]
     manage_calls = [calls(("helper", {"task": "buy"})), calls(("pay", {"amount": 6})), answer("managed")]
+    six = [code(f"print(pay(amount={n}), 'because it was due ' * 40)") for n in range(1, 6)]
     return {
+        "views": (CodeAgent, [*six, code("final_answer('seen')")], []),
         "code": (CodeAgent, steps, []),
         "calling": (ToolCallingAgent, two, []),
         "planning": (CodeAgent, ["plan 1", steps[0], "plan 2", steps[1], "plan 3", steps[3]], []),
@@ -109,7 +114,11 @@ def make(name: str, tables: list[Any] | None) -> Any:
         options["managed_agents"] = [
             CodeAgent(tools=[pay], model=model, name="helper", description="helps", verbosity_level=-1)
         ]
-    return kind(tools=[pay], model=Known(script, tables and tables[0]), name="worker", description="works", **options)
+    model = Known(script, tables and tables[0])
+    agent = kind(tools=[pay], model=model, name="worker", description="works", **options)
+    if name == "views":
+        lens_of(agent).views = [views.TrimObservations(600), views.Summarize(keep_last=2), views.TokenBudget(2_900)]
+    return agent
 
 
 def control(name: str) -> tuple[str, list[Any], list[str]]:

@@ -42,6 +42,20 @@ class Scripted(Model):
         yield ChatMessageStreamDelta(token_usage=TokenUsage(10, 5))
 
 
+class Counting(Scripted):
+    """A model that counts tokens its own way: 4.3 characters, 1,105 an image, 180 for what every prompt has."""
+
+    def generate(self, messages: list[Any], **kwargs: Any) -> Any:
+        said = super().generate(messages, **kwargs)
+        said.token_usage = TokenUsage(self.cost(messages), 5)
+        return said
+
+    @staticmethod
+    def cost(messages: list[Any]) -> int:
+        items = [item for message in messages for item in message.content]
+        return 180 + int(sum(1_105 if item["type"] == "image" else len(item["text"]) / 4.3 for item in items))
+
+
 def code(body: str) -> str:
     return f"Thought: on with it.\n<code>\n{body}\n</code>"
 

@@ -18,7 +18,7 @@ from smolmem import Memory
 from smolmem.errors import CannotResume, NotFound, UnknownOutcome
 
 HERE = Path(__file__).parent
-SCENARIOS = ["code", "calling", "planning", "streaming", "max_steps", "managed_code", "managed_calls"]
+SCENARIOS = ["code", "calling", "planning", "streaming", "max_steps", "managed_code", "managed_calls", "views"]
 
 
 @pytest.mark.promise("D12")

@@ -25,7 +25,7 @@ from smolmem.remembering import Remembering
 from smolmem.run.fork import Diff, Revision, diff, edit, fork, history, restore
 from smolmem.run.handover import TOKENS, Injection, Messages, inject, to_messages
 from smolmem.run.interpreter import Restored
-from smolmem.run.preview import Preview, check, preview
+from smolmem.run.preview import Preview, look, preview
 from smolmem.run.replay import Prices, Rerun, replay, rerun
 from smolmem.run.resume import Resumed, Unknown, drain, resume
 from smolmem.run.stepwise import Stepwise, stepwise
@@ -112,10 +112,9 @@ class Memory(Remembering):
             raise BadValue(f"this agent is attached with the scope {recorder.scope!r}: detach it first.")
         if recorder not in self._access:
             self._access[recorder] = Access(recorder, self._recall, self._journal, diff)
-            self._watching[recorder] = Watching(recorder, self._journal, partial(self._inject, recorder))
+            self._watching[recorder] = Watching(recorder, self._journal)
         if views is not None:
-            recorder.mind.lens.views = views
-            check(recorder)
+            look(recorder, views)
         if watch is not None:
             self._watching[recorder].set(list(watch))
         if reminders is not None:
@@ -322,9 +321,6 @@ class Memory(Remembering):
         """
         until = end_of(expires)
         return inject(self._attach(agent, self.scope), what, text_of(title, "title"), until, count_of(tokens, "tokens"))
-
-    def _inject(self, recorder: Recorder, text: str, title: str) -> None:
-        inject(recorder, text, title, None, TOKENS)
 
     def to_messages(self, run: str, tokens: int | None = None) -> Messages:
         """A run as smolagents messages, for another agent to read; `str()` of them is a transcript.

@@ -229,7 +229,7 @@ class TokenBudget(View):
         if least > self.tokens and not _steps(parts):
             raise BadValue(
                 f"TokenBudget(tokens={self.tokens}): the system prompt and the task alone take about {least:,} tokens. "
-                f"Give it at least {round(least * 1.5, -2):,}, or make them shorter."
+                f"Give it at least {least * 3 // 2 // 100 * 100 + 100:,}, or make them shorter."
             )
 
 
@@ -305,6 +305,8 @@ class Summarize(View):
 
 # --- what views are made of ------------------------------------------------------------------------------------------
 
+WORTH = 120
+"""Characters that must be saved for a text to be trimmed: the note about it has its price too."""
 SEEN = MessageRole.TOOL_RESPONSE
 """The role under which a model is shown observations and errors."""
 
@@ -381,7 +383,7 @@ def _trimmer(most: int, part: Part, lens: Lens) -> Callable[[str], str]:
     where = f"; recall_memory('step {part.id}') shows them" if part.id is not None and lens.recalls else ""
 
     def trim(text: str) -> str:
-        if len(text) <= most:
+        if len(text) <= most + WORTH:
             return text
         head = most * 2 // 3
         return f"{text[:head]}\n[… {len(text) - most:,} characters are not shown{where} …]\n{text[-(most - head) :]}"

@@ -25,6 +25,8 @@ from smolmem.store.units import Place, add_units, drop_units, forget_after
 log = logging.getLogger("smolmem")
 
 BATCH = 64
+UNREAD = ("system_prompt", "injected")
+"""Steps that nobody did: what stands in every run is not remembered once for each."""
 MANY = 1_000
 """Steps that are read without a progress bar."""
 
@@ -53,7 +55,7 @@ def _read_some(journal: Journal) -> bool:
         for row in rows:
             store.do("was_read", {"step": row["id"]})
             before = store.rows("step_units", {"session": row["session"], "step": row["id"]})
-            found = [] if row["forgotten"] or row["kind"] == "system_prompt" else _pieces(journal, row, told)
+            found = [] if row["forgotten"] or row["kind"] in UNREAD else _pieces(journal, row, told)
             drop_units(store, before)
             add_units(store, _place(row), found)
             if before and [unit["text"] for unit in before] != [piece.text for piece in found]:

@@ -7,6 +7,7 @@ user's side, never part of the system prompt.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import wraps
 from typing import Any, Protocol
 
@@ -14,7 +15,7 @@ from smolagents import MultiStepAgent
 from smolagents.memory import TaskStep
 
 from smolmem.record.codec import Encoded
-from smolmem.record.prompt import CutSink, Lens, Part, Shown, flat, parts_of
+from smolmem.record.prompt import CutSink, Lens, Part, Shown, flat, parts_of, taken_over
 from smolmem.record.session import Entry, Session
 
 
@@ -58,6 +59,11 @@ class Owner(Protocol):
         """The run that is being worked on, if it has not acted yet."""
         ...
 
+    @property
+    def working(self) -> bool:
+        """Whether a run goes on: otherwise somebody only wants to see the messages."""
+        ...
+
     def guard(self) -> Any:
         """Counts what goes wrong, and goes on."""
         ...
@@ -83,6 +89,7 @@ class Mind:
 
         Notes which saved messages a prompt consists of, so that it need not be compared word by word.
         """
+        self.lens.views, original = taken_over(original)
         self._original = original
         stock = getattr(original, "__func__", None) is MultiStepAgent.write_memory_to_messages
 
@@ -95,13 +102,15 @@ class Mind:
                 due = self._due()
             if due or self.lens.hides:
                 summary = bool(args[0] if args else kwargs.get("summary_mode", False))
-                parts = self.lens.through(_put(self.parts(messages, summary=summary), due), self.session_id)
+                with nullcontext() if self._owner.working else self.lens.trying():
+                    parts = self.lens.through(_put(self.parts(messages, summary=summary), due), self.session_id)
                 messages = flat(parts)
                 self._rendered = (messages, [self.lens.encoded(part) for part in parts])
                 return list(messages)
             known = self._owner.session.parts(len(messages)) if stock and not args and not kwargs else None
             self._rendered = None if known is None else (list(messages), known)
-            self.lens.sent = messages
+            if self._owner.working:
+                self.lens.sent = messages
             return messages
 
         vars(render)["lens"] = self.lens

@@ -284,6 +284,12 @@ def lens_of(agent: Any) -> Lens:
     return there if isinstance(there, Lens) else _put_in(agent, Lens(agent))
 
 
+def taken_over(render: Callable[..., list[Any]]) -> tuple[list[View], Callable[..., list[Any]]]:
+    """The views that were put before an agent's memory without a store, and how it is rendered without them."""
+    lens, original = getattr(render, "lens", None), getattr(render, "original", render)
+    return (lens.views if isinstance(lens, Lens) else []), original
+
+
 def _put_in(agent: Any, lens: Lens) -> Lens:
     original: Callable[..., list[Any]] = agent.write_memory_to_messages
 
@@ -294,6 +300,6 @@ def _put_in(agent: Any, lens: Lens) -> Lens:
         shown = [Shown(step) for step in (memory.system_prompt, *memory.steps)]
         return flat(lens.through(parts_of(messages, shown, summary=summary_mode)))
 
-    vars(render)["lens"] = lens
+    vars(render).update(lens=lens, original=original)
     agent.write_memory_to_messages = render
     return lens

@@ -222,6 +222,11 @@ class Recorder:
         """The list that is being recorded."""
         return self._session
 
+    @property
+    def working(self) -> bool:
+        """Whether a run goes on, or a person drives one step by step."""
+        return bool(self._calls) or self._by_hand is not None
+
     def fresh(self) -> str | None:
         """The run that is being worked on, if it has not acted yet."""
         run, _ = self.here() or (None, 0)

@@ -20,6 +20,7 @@ from smolmem.record.injected import Injected, injected
 from smolmem.record.prompt import Lens, Part, flat
 from smolmem.record.recorder import Recorder
 from smolmem.record.values import Run, Step
+from smolmem.store.reminders import QUOTE
 from smolmem.views import TokenBudget
 
 TOKENS = 4_000
@@ -53,7 +54,7 @@ class Injection:
 def inject(recorder: Recorder, what: Any, title: str | None, until: float | None, tokens: int) -> Injection:
     """Puts something before an agent's eyes, now and at the beginning of each run."""
     text, about, origin = _told(what, tokens)
-    if not text.strip():
+    if not text.replace(QUOTE.strip(), "").strip():
         raise BadValue("there is nothing to inject: the text is empty.")
     step = injected(text, " ".join((title or about).split()), origin)
     recorder.standing.append((step, until))

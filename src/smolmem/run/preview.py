@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from smolagents.memory import TaskStep
 
+from smolmem.errors import BadValue
 from smolmem.record.mind import Mind
 from smolmem.record.prompt import Part, Shown, flat, parts_of
 from smolmem.record.recorder import Recorder
@@ -51,14 +53,20 @@ def preview(recorder: Recorder, task: str | None) -> Preview:
         return _through(mind, parts, mind.session_id if task is None else None)
 
 
-def check(recorder: Recorder) -> None:
-    """Lets every view see the system prompt alone, so that what can never work is said at once.
+def look(recorder: Recorder, views: Sequence[Any]) -> None:
+    """Puts views before an agent's memory, once each has seen the system prompt: what can never work is said at once.
 
     Raises:
-        BadValue: a view cannot do with so little.
+        BadValue: a view cannot do with so little; the earlier ones stay.
     """
-    with recorder.mind.lens.trying():
-        recorder.mind.lens.through(_parts([recorder.agent.memory.system_prompt]))
+    lens = recorder.mind.lens
+    before, lens.views = lens.views, list(views)
+    try:
+        with lens.trying():
+            lens.through(_parts([recorder.agent.memory.system_prompt]), recorder.mind.session_id)
+    except BadValue:
+        lens.views = before
+        raise
 
 
 def _through(mind: Mind, parts: list[Part], session: str | None) -> Preview:

@@ -20,6 +20,7 @@ from smolagents.memory import PlanningStep, TaskStep
 
 from smolmem.recall.agent import MEMORY, give
 from smolmem.record import codec, ledger
+from smolmem.record.injected import Injected
 from smolmem.record.show import STYLES, inert, picture
 from smolmem.record.values import PastCall, Run
 from smolmem.run.stepwise import stepwise
@@ -42,7 +43,7 @@ def replay(run: Run, console: Console, *, detailed: bool = False, prices: Prices
         live = step.to_smolagents()
         for part in _parts(live, detailed):
             console.print(part)
-        if isinstance(live, ActionStep):
+        if isinstance(live, ActionStep) and not isinstance(live, Injected):
             console.print(_footer(step.seconds, step.input_tokens, step.output_tokens, prices))
     end = f"failed: {run.failure}" if run.failure else f"answer: {run.answer}"
     console.print(Rule(Text(inert(end), style=STYLES[run.status]), style="cyan"))
@@ -53,6 +54,9 @@ def _parts(step: Any, detailed: bool) -> Iterator[RenderableType]:
         yield Panel(Text(inert(step.task)), title="Task", title_align="left", border_style="yellow")
     elif isinstance(step, PlanningStep):
         yield Panel(Text(inert(step.plan)), title="Plan", title_align="left", border_style="blue")
+    elif isinstance(step, Injected):
+        title = inert(f"{step.title} · given by {step.origin}")
+        yield Panel(Text(inert(step.observations)), title=title, title_align="left", border_style="magenta")
     elif isinstance(step, ActionStep):
         yield Rule(f"Step {step.step_number}", style="dim")
         if detailed:

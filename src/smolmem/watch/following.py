@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 import urllib.request
 import weakref
 from collections.abc import Callable, Hashable, Iterable
@@ -43,20 +44,53 @@ class Rule(Protocol):
         ...
 
 
+class Alarm:
+    """Rings when it was not set for so long: one thread, from the first step until it is stopped."""
+
+    def __init__(self, seconds: float, ring: Callable[[], bool]) -> None:
+        """Waits for nothing yet; `ring` tells whether there is more to wait for."""
+        self._seconds, self._ring = seconds, ring
+        self._set = 0.0
+        self._stopped = threading.Event()
+        self._stopped.set()
+
+    def set(self) -> None:
+        """From now on it is waited again."""
+        self._set = time.monotonic()
+        if self._stopped.is_set():
+            self._stopped = threading.Event()
+            threading.Thread(target=self._wait, args=(self._stopped,), name="smolmem-silence", daemon=True).start()
+
+    def stop(self) -> None:
+        """Nothing is waited for any more."""
+        self._stopped.set()
+
+    def _wait(self, stopped: threading.Event) -> None:
+        rung = 0.0
+        while not stopped.wait(self._seconds if rung == self._set else self._left()):
+            if rung != self._set and self._left() <= 0:
+                rung = self._set
+                if not self._ring():
+                    stopped.set()
+
+    def _left(self) -> float:
+        return max(0.0, self._set + self._seconds - time.monotonic())
+
+
 class Following:
     """One rule at work on one agent."""
 
     def __init__(self, rule: Rule, agent: weakref.ref[Any]) -> None:
         self.rule = rule
         self.record: Callable[[Alert], None] | None = None
-        self.inject: Callable[[str, str], None] | None = None
+        self.put: Callable[[Injected], None] | None = None
         self.run: Callable[[], str | None] | None = None
         self._agent = agent
         self._judge = rule.judge()
         self._named = False
         self._turn = 0
         self._number: int | None = None
-        self._timer: threading.Timer | None = None
+        self._alarm = None if rule.patience is None else Alarm(rule.patience, self._silent)
         self._late: list[str] = []
         """Notes for the next step: there was none to write them into."""
 
@@ -67,24 +101,22 @@ class Following:
 
     def step(self, step: Any) -> None:
         """Shows the rule a step that is being done, and acts if it fires."""
-        if self._timer is not None:
-            self._timer.cancel()
-        if isinstance(step, FinalAnswerStep) or not self.rule.about(step):
+        if isinstance(step, FinalAnswerStep) or getattr(step, "is_final_answer", False):
+            self.stop()
+        if not self.rule.about(step):
             return
         reason = self._see(Seen(step, self._run(step)))
         while self._late:
             _note(step, self._late.pop(0))
         if reason is not None:
             self._fire(reason, step)
-        if self.rule.patience is not None and not getattr(step, "is_final_answer", False):
-            self._timer = threading.Timer(self.rule.patience, self._silent)
-            self._timer.daemon = True
-            self._timer.start()
+        if self._alarm is not None and not getattr(step, "is_final_answer", False):
+            self._alarm.set()
 
     def stop(self) -> None:
         """Nothing is waited for any more."""
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._alarm is not None:
+            self._alarm.stop()
 
     def _run(self, step: Any) -> Hashable:
         """The run that goes on; without a store it is told from the next by the numbers of steps."""
@@ -110,13 +142,14 @@ class Following:
             self._named = True
             log.warning("smolmem: the rule %r is left out: %s", self.rule.name, why)
 
-    def _silent(self) -> None:
-        if self.run is not None and self.run() is None:
-            return
+    def _silent(self) -> bool:
+        """Nothing was done for long; tells whether the run goes on."""
         judge = self._judge
-        if isinstance(judge, Gap):
-            judge.told = True
-            self._fire(judge.why(judge.seconds), None)
+        if self._agent() is None or (self.run is not None and self.run() is None) or not isinstance(judge, Gap):
+            return False
+        judge.told = True
+        self._fire(judge.why(judge.seconds), None)
+        return True
 
     # --- acting ------------------------------------------------------------------------------------------------------
 
@@ -145,7 +178,7 @@ class Following:
             elif act == "pause":
                 agent.interrupt()
             elif act == "inject":
-                self._inject(alert, agent)
+                (self.put or agent.memory.steps.append)(injected(str(alert), "alert", "a rule"))
             elif act == "note" and step is None:
                 self._late.append(f"{ALERT} {alert}")
             elif act == "note":
@@ -154,12 +187,6 @@ class Following:
                 threading.Thread(target=_post, args=(act, alert), daemon=True).start()
         except Exception as error:
             self._complain(f"it fired, and then: {type(error).__name__}: {error}")
-
-    def _inject(self, alert: Alert, agent: Any) -> None:
-        if self.inject is not None:
-            self.inject(str(alert), "alert")
-        else:
-            agent.memory.steps.append(injected(str(alert), "alert", "a rule"))
 
 
 def _note(step: Any, text: str) -> None:

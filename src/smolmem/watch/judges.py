@@ -21,9 +21,10 @@ class Seen:
     def __init__(self, step: Any, run: Hashable, at: float | None = None) -> None:
         self.step = step
         self.run = run
-        timing = getattr(step, "timing", None)
-        self.began = getattr(timing, "start_time", None) or at or time.time()
-        self.at = getattr(timing, "end_time", None) or at or time.time()
+        timing, now = getattr(step, "timing", None), time.time() if at is None else at
+        began, ended = getattr(timing, "start_time", None), getattr(timing, "end_time", None)
+        self.began = now if began is None else began
+        self.at = now if ended is None else ended
 
     @property
     def text(self) -> str:
@@ -128,25 +129,27 @@ class Ceiling:
     def __init__(self, limit: float, prices: tuple[float, float], hours: float | None) -> None:
         self._limit, self._prices, self._hours = limit, prices, hours
         self._used: deque[tuple[float, float]] = deque()
+        self._total = 0.0
         self._run: Hashable = None
         self._over = False
 
     def see(self, seen: Seen) -> tuple[bool, str | None]:
         """Fires when the limit is reached."""
         if self._hours is None and seen.run != self._run:
-            self._used.clear()
+            self._total = 0.0
         self._run = seen.run
         tokens = seen.tokens
         cost = (tokens[0] * self._prices[0] + tokens[1] * self._prices[1]) / 1e6
-        self._used.append((seen.at, cost))
-        while self._hours is not None and self._used[0][0] < seen.at - self._hours * 3600:
-            self._used.popleft()
-        total = sum(cost for _, cost in self._used)
-        was, self._over = self._over, total >= self._limit
+        self._total += cost
+        if self._hours is not None:
+            self._used.append((seen.at, cost))
+            while self._used[0][0] < seen.at - self._hours * 3600:
+                self._total -= self._used.popleft()[1]
+        was, self._over = self._over, self._total >= self._limit
         if was or not self._over:
             return self._over, None
         within = "in this run" if self._hours is None else f"in the last {self._hours:g} hours"
-        return True, f"{total:,.10g} used {within}, the limit is {self._limit:,.10g}"
+        return True, f"{self._total:,.10g} used {within}, the limit is {self._limit:,.10g}"
 
 
 class Gap:

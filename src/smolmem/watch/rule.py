@@ -52,7 +52,7 @@ class Watch:
             kinds: which steps it is about: `action`, `planning` or both.
             tools: only steps that call one of these tools.
             then: what to do: `note` (a line in the step's observation, for the agent to read), `inject` (a step of its
-                own, which also stands in later runs), `pause` (the run is interrupted; `memory.resume` goes on with
+                own), `pause` (the run is interrupted; `memory.resume` goes on with
                 it), the URL of a webhook, a function that takes an `Alert`, or several of these.
         """
         self.name: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -23,10 +23,9 @@ MOST = 2_000
 class Watching:
     """The rules of one agent."""
 
-    def __init__(self, recorder: Recorder, journal: Journal, inject: Callable[[str, str], Any]) -> None:
+    def __init__(self, recorder: Recorder, journal: Journal) -> None:
         self._recorder = recorder
         self._journal = journal
-        self._inject = inject
         self._rules: list[Watch] = []
 
     def set(self, rules: list[Watch]) -> None:
@@ -51,10 +50,12 @@ class Watching:
         following = rule.following(recorder.agent)
         following.run = lambda: (recorder.here() or (None,))[0]
         following.record = partial(self._journal.traces.add_alert, scope=recorder.scope)
-        following.inject = self._inject
+        following.put = recorder.put
         following.past(self._past(rule))
+        callbacks = recorder.agent.step_callbacks
         for cls in _classes(rule):
-            recorder.agent.step_callbacks.register(cls, rule)
+            if rule not in callbacks._callbacks.get(cls, ()):
+                callbacks.register(cls, rule)
 
     def _drop(self, rule: Watch) -> None:
         rule.unfollow(self._recorder.agent)
