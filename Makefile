@@ -6,7 +6,7 @@ BIN := .venv/bin
 demo: .venv/ready      ## an agent is killed in the middle of its work, and nothing is lost
 	@$(BIN)/python demo.py $(ARGS)
 
-test: .venv/ready .venv/model   ## lint, types, every test
+test: .venv/ready .venv/model .venv/oldest   ## lint, types, every test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -44,6 +44,11 @@ locomo: .venv/ready .venv/model   ## how much recall finds: make locomo DATA=fol
 # Without it recall goes by words, and the tests that need it are left out.
 .venv/model: .venv/ready
 	-$(BIN)/python -c "from smolmem.recall.models import E5, fetch; fetch(E5)"
+	@touch $@
+
+# The oldest smolagents that is supported, beside the newest: the pages and examples are run on both.
+.venv/oldest: .venv/ready
+	$(BIN)/pip install -q --no-deps --upgrade --target $@ "smolagents==1.24.0"
 	@touch $@
 
 .venv-bench/ready: pyproject.toml bench/requirements.txt

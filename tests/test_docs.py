@@ -7,29 +7,25 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
+import pages
 import pytest
-from scripted import Scripted, code, code_agent
-from smolagents.models import MessageRole
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("habits", "howto", "recall", "showing"))]
+OLDEST = Path(sys.prefix) / "oldest"
+"""Where `make` puts the oldest smolagents that is supported."""
 
 
 def test_the_readmes_python_runs_as_it_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    names = {
-        "model": Scripted(
-            code("print(6 * 7)"), code("final_answer(42)"), code("x = 7\nprint(x)"), code("final_answer(x * x)")
-        )
-    }
-    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len(blocks) == 4
-    for block in blocks:
-        exec(block, names)
+    assert len(pages.blocks(ROOT / "README.md")) == 4
+    names = pages.run(ROOT / "README.md")
     assert [run.answer for run in names["memory"].runs()] == [49, 42]
     names["memory"].close()
     shown = capsys.readouterr().out
@@ -49,28 +45,33 @@ def test_the_make_commands_exist() -> None:
     assert "make test" in (ROOT / ".ci/run").read_text()
 
 
-def counting() -> Any:
-    """The agent of the how-to pages: counts to three, in code, one number a step."""
-
-    def think(messages: list[Any]) -> str:
-        seen = sum(message.role == MessageRole.TOOL_RESPONSE for message in messages)
-        return (
-            code("n = 1\nprint(n)") if seen == 0 else code("n += 1\nprint(n)") if seen < 3 else code("final_answer(n)")
-        )
-
-    return code_agent(*[think] * 20)
-
-
-@pytest.mark.parametrize("name", ["howto.md", "recall.md"])
-def test_the_how_to_pages_run_as_they_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+@pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: page.stem)
+def test_the_pages_run_as_they_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    page = (ROOT / "docs" / name).read_text(encoding="utf-8")
-    names: dict[str, Any] = {"make_agent": counting}
-    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert len(blocks) >= 6
-    for block in blocks:
-        exec(block, names)
-    names["memory"].close()
+    assert len(pages.blocks(page)) >= 6
+    pages.run(page)["memory"].close()
+
+
+@pytest.mark.skipif(not OLDEST.exists(), reason="`make test` fetches the oldest smolagents")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_pages_run_on_the_oldest_smolagents_too(tmp_path: Path, page: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", ROOT / "tests/pages.py", page],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        timeout=120,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (OLDEST, ROOT / "tests")))},
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(not OLDEST.exists(), reason="`make test` fetches the oldest smolagents")
+def test_the_oldest_smolagents_is_the_one_that_is_promised() -> None:
+    wanted = re.search(r'"smolagents>=([\d.]+)"', (ROOT / "pyproject.toml").read_text())
+    assert wanted is not None
+    assert [folder.name for folder in OLDEST.glob("smolagents-*")] == [f"smolagents-{wanted[1]}.0.dist-info"]
 
 
 @pytest.mark.parametrize(
