@@ -26,6 +26,9 @@ bench: .venv-bench/ready   ## side by side with what one would use instead
 bench-vectors: .venv-bench/ready   ## the nearest vectors, side by side with vector databases and libraries
 	.venv-bench/bin/python bench/vectors.py $(ARGS)
 
+bench-prompts: .venv/ready   ## what a long run's prompts cost, with views and without
+	$(BIN)/python bench/prompts.py $(ARGS)
+
 bench-recall: .venv/ready .venv/model   ## how long a recall takes among 100,000 memories
 	$(BIN)/python bench/recall.py $(ARGS)
 
@@ -60,4 +63,4 @@ locomo: .venv/ready .venv/model   ## how much recall finds: make locomo DATA=fol
 help:                  ## this list
 	@grep -E '^[a-z-]+:' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/'
 
-.PHONY: demo test check torture bench bench-vectors bench-recall bench-runs locomo help
+.PHONY: demo test check torture bench bench-vectors bench-prompts bench-recall bench-runs locomo help

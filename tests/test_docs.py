@@ -24,7 +24,7 @@ def test_the_readmes_python_runs_as_it_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert len(pages.blocks(ROOT / "README.md")) == 4
+    assert len(pages.blocks(ROOT / "README.md")) == 5
     names = pages.run(ROOT / "README.md")
     assert [run.answer for run in names["memory"].runs()] == [49, 42]
     names["memory"].close()

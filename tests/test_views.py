@@ -70,6 +70,15 @@ def test_keep_images_shows_the_newest_and_those_of_the_task(memory: Memory) -> N
     assert pictures.count((1024, 768)) == 1
 
 
+def test_slack_lets_images_gather_so_that_prompts_begin_as_the_one_before(memory: Memory) -> None:
+    agent = memory.attach(walker(41, step_callbacks=[shoot]), views=[views.KeepImages(last=1, slack=3)])
+    agent.run("Look")
+    pictures = [texts(prompt).count("<picture>") for prompt in agent.model.prompts]
+    assert pictures[:17] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 1, 1, 2, 2, 3, 3, 4]
+    begun = [texts(after).startswith(texts(before)) for before, after in pairwise(agent.model.prompts)]
+    assert begun.count(False) == len(memory._journal.traces.cuts(memory.runs()[0].session)) == 4
+
+
 def test_trimmed_observations_keep_head_and_tail_and_point_at_the_whole(memory: Memory) -> None:
     agent = code_agent(code("print('head' + 'x' * 9000 + 'needle' + 'y' * 9000 + 'tail')"), code("final_answer(1)"))
     memory.attach(agent, views=[views.TrimObservations(chars=300)], tools=True)

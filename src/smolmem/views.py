@@ -57,19 +57,30 @@ class View:
 class KeepImages(View):
     """Shows the newest images only: of a browser's screenshots, the last few are worth their tokens."""
 
-    def __init__(self, last: int = 2) -> None:
+    def __init__(self, last: int = 2, *, slack: int = 0) -> None:
+        """Shows the newest `last` images; those of the task stay.
+
+        Args:
+            last: how many.
+            slack: lets so many more gather before the older ones go: most prompts then begin as the one before, which
+                a server that keeps what it has read is thankful for.
+        """
         self.last = count_of(last, "last")
+        self.slack = count_of(slack, "slack")
 
     def show(self, parts: list[Part], lens: Lens) -> list[Part]:
-        """Leaves out all images but the last; those of the task stay."""
-        left, shown = self.last, []
-        for part in reversed(parts):
-            images = 0 if part.role in ("system", "task") else sum(_is_image(item) for item in _items(part))
-            if images > left:
-                part = _without_images(part, images - left)
-            left = max(0, left - images)
-            shown.append(part)
-        return shown[::-1]
+        """Leaves out all images but the last."""
+        if not self.slack:
+            return _with_images(parts, self.last)
+        cut = None if lens.cut is None else lens.cut.last
+        place = next((place for place, part in enumerate(parts) if part.key == cut), -1)
+        gathered = sum(map(_images, parts[place + 1 :]))
+        if gathered <= self.last + self.slack:
+            return _with_images(parts, gathered)
+        shown = _with_images(parts, self.last)
+        gone = [part for part, left in zip(parts, shown, strict=True) if part is not left]
+        lens.cut_here(_with_images(parts, gathered), shown, gone)
+        return shown
 
 
 class TrimObservations(View):
@@ -213,9 +224,9 @@ class TokenBudget(View):
     def _pressed(self, parts: list[Part], lens: Lens) -> list[Part]:
         """What is never left out may still be too much: images go, then texts are trimmed more and more."""
         if lens.count(parts) > self.tokens:
-            parts = KeepImages(last=1).show(parts, lens)
+            parts = _with_images(parts, 1)
         if lens.count(parts) > self.tokens:
-            parts = KeepImages(last=0).show(parts, lens)
+            parts = _with_images(parts, 0)
         share = 8
         while lens.count(parts) > self.tokens and share < 4 * self.tokens:
             parts = [self._bounded(part, share, lens) for part in parts]
@@ -337,6 +348,21 @@ def _upto(parts: list[Part], lens: Lens) -> list[Part]:
         for number, part in enumerate(parts[: place + 1])
         if not _stays(part) and (part.role == "step" or number < final)
     ]
+
+
+def _images(part: Part) -> int:
+    """How many images a part has that may go; those of the task stay."""
+    return 0 if part.role in ("system", "task") else sum(_is_image(item) for item in _items(part))
+
+
+def _with_images(parts: list[Part], left: int) -> list[Part]:
+    """Parts with so many of their newest images."""
+    shown = []
+    for part in reversed(parts):
+        images = _images(part)
+        shown.append(_without_images(part, images - left) if images > left else part)
+        left = max(0, left - images)
+    return shown[::-1]
 
 
 def _without_images(part: Part, many: int) -> Part:

@@ -1,0 +1,385 @@
+"""The examples run as their README says, tell what they promise, and fail in plain words."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from smolagents.models import ChatMessage, MessageRole
+
+from smolmem import Memory
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+sys.path.insert(0, str(EXAMPLES))
+
+from scripted_operator import ScriptedOperator  # noqa: E402
+from shop.control import FAULTS, Shop  # noqa: E402
+
+PROGRAMS = ("simple_memory_example.py", "05-main.py", "06-memory_example.py")
+
+
+def begin(*words: object) -> subprocess.Popen[str]:
+    """Starts a program from inside the examples' folder."""
+    env = {name: value for name, value in os.environ.items() if name != "OPENAI_API_KEY"} | {"COLUMNS": "200"}
+    command = [sys.executable, *map(str, words)]
+    return subprocess.Popen(command, cwd=EXAMPLES, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def run(*words: object, code: int = 0) -> str:
+    """Runs a program to its end; what it printed, in one line."""
+    with begin(*words) as process:
+        told = process.communicate(timeout=100)[0]
+    assert process.returncode == code, told
+    assert "Traceback" not in told
+    return " ".join(told.split())
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[list[object]]:
+    """Where the shop and the memory are, as words for the command line."""
+    yield ["--folder", tmp_path / "shop", "--db", tmp_path / "agent.db"]
+    Shop(tmp_path / "shop").stop()
+
+
+def steps(told: str) -> list[int]:
+    """How many steps each run took, from the table at the end."""
+    return [int(number) for number in re.findall(r"(\d+) \d+ [\d,]+ [\d,]+ [\d.]+ (?:finished|max_steps)", told)]
+
+
+# --- as documented -------------------------------------------------------------------------------------------------
+
+
+def test_the_simple_example_goes_through_every_idea(tmp_path: Path) -> None:
+    told = run("simple_memory_example.py", "--db", tmp_path / "agent.db")
+    for line in (
+        "Model: a script that reads the conversation; no LLM",
+        "Answer: 6765",
+        "view: the step is Execution logs",
+        "appended to agent.memory.steps: I know of no outage",
+        "memory.inject(agent, …): 2 hours yesterday",
+        "in the next run too: 2 hours yesterday",
+        "missing 1 required positional argument: 'timing'",
+        "It is recorded as interrupted. Another agent goes on: memory.resume(agent) Answer: 6765",
+        "its steps, as smolagents made them: True",
+        "And the Fibonacci number after that? 10946",
+        "Analysis: 2 steps, no error; it ended with 6765",
+        "fact from user: On Sunday the system was down for 20 minutes",
+        "How long was the system down on Sunday? I know of no outage",
+        "The same with attach(agent, recall=1): 20 minutes",
+        "all as it was written",
+    ):
+        assert line in told, line
+    assert re.search(r"the model reads \[\d\d:\d\d:\d\d\] Observation", told)
+    assert re.search(r"callback: the step is \[\d\d:\d\d:\d\d\] Execution logs", told)
+
+
+def test_the_second_incident_takes_fewer_steps_and_fires_the_rule(place: list[object]) -> None:
+    first = run("05-main.py", "--fault", "errors", *place)
+    assert "no LLM" in first
+    assert (
+        "Answer: Resolved: health check 500, no such column: currency (release 41). Remedy: roll_back_release." in first
+    )
+    assert "The shop now: health check: 200 OK (release 40)" in first
+    second = run("05-main.py", "--fault", "errors", *place)
+    assert "Reminded of ❘" in second
+    assert "▲ [ALERT] health: 3 of the last 4 steps" in second
+    assert "📟 to the person on call" in second
+    assert steps(first) == [9]
+    assert steps(second) == [9, 5]
+
+
+def test_a_flapping_shop_is_noticed_by_the_rule(place: list[object]) -> None:
+    told = run("05-main.py", "--fault", "flapping", *place)
+    assert "check its health 8 times" in told
+    assert "▲ [ALERT] health: 3 of the last 5 steps" in told
+    assert "8 checks, 4 of them failed" in told
+
+
+def test_the_shop_stays_if_asked_and_is_stopped_if_not(place: list[object], tmp_path: Path) -> None:
+    assert "The shop goes on at" in run("05-main.py", *place, "--task", "Watch the shop: check it 2 times", "--keep")
+    assert Shop(tmp_path / "shop").running()
+    assert "The shop goes on at" in run("05-main.py", *place), "it was there before, so it stays"
+    Shop(tmp_path / "shop").stop()
+    run("05-main.py", *place)
+    assert not Shop(tmp_path / "shop").running()
+
+
+def test_a_killed_run_goes_on_with_the_flag(place: list[object], tmp_path: Path) -> None:
+    with begin("05-main.py", "--fault", "errors", "--interval", "0.3", *place) as process:
+        wait_for(lambda: recorded(tmp_path / "agent.db") >= 5)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    told = run("05-main.py", "--resume", *place)
+    assert "The agent goes on where it stopped" in told
+    assert "1 check_health" not in told
+    assert "Answer: Resolved: health check 500" in told
+    assert steps(told) == [9]
+    assert "no unfinished run" in run("05-main.py", "--resume", *place, code=1)
+
+
+def recorded(db: Path) -> int:
+    if not db.exists():
+        return 0
+    with Memory(db) as memory:
+        return len(memory.steps(kind="action"))
+
+
+def wait_for(true: Callable[[], bool], seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+REPLAYED = (
+    "two in a row would have fired 2 times",
+    "Step 10",
+    "answer: Watched the shop",
+    "8 health checks, 4 of them failed",
+)
+INJECTED = (
+    "before its eyes: previous session, known issue, baseline, maintenance window",
+    "before its eyes: previous session, known issue, baseline The",
+)
+RESUMED = (
+    "kill -9: process",
+    "7 steps, finished; resumed after a kill.",
+    "in the run: 6. Counted by the shop itself: 6.",
+)
+
+
+def test_replay_shows_patterns_the_run_and_its_analysis(place: list[object]) -> None:
+    told = run("06-memory_example.py", "--demo_mode", "replay", *place)
+    for line in (*REPLAYED, "▲ [ALERT] health", "8 health checks, 4 failed; 0 steps", "earlier steps were not in what"):
+        assert line in told, line
+
+
+def test_inject_changes_what_the_agent_does_and_expires(place: list[object]) -> None:
+    told = run("06-memory_example.py", "--demo_mode", "inject", *place)
+    assert steps(told) == [9, 9, 4]
+    assert INJECTED[0] in told
+    assert told.count("maintenance window") == 1
+
+
+def test_step_by_step_survives_a_kill(place: list[object]) -> None:
+    told = run("06-memory_example.py", "--demo_mode", "step_by_step", *place)
+    for line in RESUMED:
+        assert line in told, line
+    assert told.count(" 3 check_health") == 1
+
+
+def test_full_is_the_default_and_shows_everything(place: list[object]) -> None:
+    told = run("06-memory_example.py", *place)
+    for line in (*REPLAYED, INJECTED[0], *RESUMED, "Second time: 5 steps fewer."):
+        assert line in told, line
+    assert steps(told) == [9, 4, 9, 9, 4]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_every_program_explains_itself(program: str) -> None:
+    assert "--llm_url" in run(program, "--help")
+
+
+# --- servers -------------------------------------------------------------------------------------------------------
+
+Say = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+@contextmanager
+def server(say: Say, models: Any = None) -> Iterator[str]:
+    """A small server that speaks OpenAI's protocol; `say` turns a request into the message it answers with."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.give(200, {"data": [{"id": "tiny:latest"}]} if models is None else models)
+
+        def do_POST(self) -> None:
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            try:
+                message = {"role": "assistant", **say(asked)}
+            except ConnectionError as error:
+                self.give(500, {"error": {"message": str(error)}})
+                return
+            choice = {"index": 0, "finish_reason": "stop", "message": message}
+            usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
+            about = {"id": "1", "object": "chat.completion", "created": 1, "model": "tiny"}
+            self.give(200, about | {"choices": [choice], "usage": usage})
+
+        def give(self, code: int, body: Any) -> None:
+            data = json.dumps(body).encode()
+            self.send_response(code)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
+        thread = threading.Thread(target=listening.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.server_address[1]}/v1"
+        finally:
+            listening.shutdown()
+            thread.join()
+
+
+PARTS = re.compile(r"^(?=New task:|Calling tools:|Observation:)", re.MULTILINE)
+ROLES = {"Calling tools:": MessageRole.TOOL_CALL, "Observation:": MessageRole.TOOL_RESPONSE}
+
+
+def operate(asked: dict[str, Any]) -> dict[str, Any]:
+    """The scripted operator behind the wire, where smolagents has merged messages and renamed roles."""
+    talk = []
+    for message in asked["messages"]:
+        text = "".join(part["text"] for part in message["content"])
+        for part in PARTS.split(text) if message["role"] != "system" else [text]:
+            role = next((role for begin, role in ROLES.items() if part.startswith(begin)), MessageRole(message["role"]))
+            talk.append(ChatMessage(role, [{"type": "text", "text": part}]))
+    said = ScriptedOperator().generate(talk, tools_to_call_from=asked.get("tools"))
+    calls = [
+        {
+            "id": call.id,
+            "type": "function",
+            "function": {"name": call.function.name, "arguments": json.dumps(call.function.arguments)},
+        }
+        for call in said.tool_calls or ()
+    ]
+    return {"content": said.content, "tool_calls": calls or None}
+
+
+def test_a_model_on_a_server_does_the_same_work(place: list[object]) -> None:
+    with server(operate) as url:
+        llm = ["--llm_url", url, "--model", "tiny"]
+        first = run("05-main.py", "--fault", "errors", *llm, *place)
+        second = run("05-main.py", "--fault", "errors", *llm, *place)
+        assert "Model: tiny" in first
+        assert "no LLM" not in first
+        assert steps(second) == [9, 5]
+        shop, db = Path(str(place[1])), Path(str(place[3]))
+        other = ["--folder", shop, "--db", db.with_name("other.db")]
+        assert RESUMED[1] in run("06-memory_example.py", "--demo_mode", "step_by_step", *llm, *other)
+
+
+def test_a_server_that_goes_away_is_told_and_the_run_goes_on_later(place: list[object]) -> None:
+    asked = []
+
+    def fail_later(request: dict[str, Any]) -> dict[str, Any]:
+        asked.append(request)
+        if len(asked) > 4:
+            raise ConnectionError("out of memory")
+        return operate(request)
+
+    with server(fail_later) as url:
+        told = run("05-main.py", "--fault", "errors", "--llm_url", url, "--model", "tiny", *place, code=1)
+    assert "The model's server failed: Error code: 500" in told
+    assert "--resume goes on with it" in told
+    told = run("05-main.py", "--resume", *place)
+    assert "Answer: Resolved: health check 500" in told
+
+
+# --- what can go wrong ---------------------------------------------------------------------------------------------
+
+
+def unused() -> str:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_an_absent_server_is_one_plain_sentence(program: str, tmp_path: Path) -> None:
+    told = run(program, "--llm_url", unused(), "--db", tmp_path / "agent.db", code=1)
+    assert re.fullmatch(r"✖ No model server answers at http://127.0.0.1:\d+/v1 \(.*\)\. Start it, .*", told)
+    assert not (tmp_path / "agent.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("models", "sentence"),
+    [
+        (None, "has no model 'llama3.2'; it has tiny:latest. Choose one with --model"),
+        ([], "answers, but not as an OpenAI-compatible server"),
+        ({"data": [{"name": "x"}]}, "answers, but not as an OpenAI-compatible server"),
+    ],
+)
+def test_a_server_without_the_model_says_what_it_has(models: Any, sentence: str, place: list[object]) -> None:
+    with server(operate, models) as url:
+        assert sentence in run("05-main.py", "--llm_url", url, *place, code=1)
+
+
+def test_an_address_that_is_none_is_told(place: list[object]) -> None:
+    told = run("05-main.py", "--llm_url", "localhost:11434", *place, code=1)
+    assert "it looks like http://localhost:11434/v1" in told
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("content", ["Bananas are a fruit.", "", None])
+def test_a_model_that_talks_nonsense_is_stopped_and_told(program: str, content: str | None, tmp_path: Path) -> None:
+    words = [program, "--db", tmp_path / "agent.db", "--model", "tiny"]
+    if program != PROGRAMS[0]:
+        words += ["--folder", tmp_path / "shop"]
+    with server(lambda _: {"content": content}) as url:
+        told = run(*words, "--llm_url", url, code=1)
+    assert (
+        "'tiny' did not solve this" in told or "'tiny' may not be able to call tools" in told or "server failed" in told
+    )
+    Shop(tmp_path / "shop").stop()
+
+
+def test_a_model_that_only_claims_to_have_mended_it_is_found_out(place: list[object]) -> None:
+    function = {"name": "final_answer", "arguments": '{"answer": "All is well."}'}
+    with server(
+        lambda _: {"content": None, "tool_calls": [{"id": "1", "type": "function", "function": function}]}
+    ) as url:
+        told = run("05-main.py", "--fault", "errors", "--llm_url", url, "--model", "tiny", *place, code=1)
+    assert "the shop is still ill, and nobody was called" in told
+    with Memory(Path(str(place[3]))) as memory:
+        assert memory.notes() == [], "nothing is learned from that"
+
+
+def test_places_that_cannot_be_used_are_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("taken")
+    told = run("05-main.py", "--folder", tmp_path / "file", "--db", tmp_path / "agent.db", code=1)
+    assert "cannot be used: Not a directory. Choose another place with --folder." in told
+    told = run("05-main.py", "--folder", tmp_path / "shop", "--db", tmp_path / "file", code=1)
+    assert "is not a SQLite database" in told or "not a smolmem" in told or "file" in told
+    assert not Shop(tmp_path / "shop").running()
+
+
+# --- the page ------------------------------------------------------------------------------------------------------
+
+
+def test_the_readme_names_what_is_there() -> None:
+    page = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    for command in re.findall(r"python ([\w-]+\.py)", page):
+        assert (EXAMPLES / command).exists(), command
+    flags = "".join(run(program, "--help") for program in PROGRAMS)
+    for flag in set(re.findall(r"(?<![\w-])--[a-z_]+", page)) - {"--folder"}:
+        assert flag in flags, flag
+    assert all(f"| `{fault}` |" in page for fault in FAULTS)
+    for target in re.findall(r"\]\((?!https?://)([^)#]+)\)", page):
+        assert (EXAMPLES / target).exists(), target
+
+
+def test_the_readmes_python_is_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert blocks
+    for block in blocks:
+        compile(block, "README.md", "exec")
