@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-demo: .venv/ready      ## an agent is killed in the middle of its work, and nothing is lost
+demo: .venv/ready      ## an agent mends a web shop, is killed in the middle of it, goes on, and remembers
 	@$(BIN)/python demo.py $(ARGS)
 
 test: .venv/ready .venv/model .venv/oldest   ## lint, types, every test

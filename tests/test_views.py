@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from itertools import pairwise
 from typing import Any
@@ -154,8 +155,8 @@ def test_a_summary_takes_the_place_of_old_steps_in_large_bites(memory: Memory) -
     shown = [texts(prompt) for prompt in agent.model.prompts]
     assert ["[Summary of" in text for text in shown] == [False] * 6 + [True] * 9
     last = shown[-1]
-    assert "[Summary of 9 earlier steps (1 to 9)]" in last
-    assert "2. print('page 2 says" in last
+    assert "[Summary of 9 earlier steps, quoted" in last
+    assert "❘ 2. python_interpreter(\"print('page 2 says" in last
     assert "page 14 says" in last
     heads = [text[: text.index("[Summary of")] for text in shown[6:]]
     assert len(set(heads)) == 1
@@ -299,3 +300,190 @@ def test_preview_of_a_task_shows_the_first_prompt_of_its_run(memory: Memory) -> 
     agent.run("Find the secret")
     assert texts(shown) == texts(agent.model.prompts[0])
     assert len(memory.runs()) == 1
+
+
+def test_a_summary_holds_no_more_than_the_views_before_it_show(memory: Memory) -> None:
+    agent = code_agent(*[code(f"print('the key-1234{n}')") for n in range(8)], code("final_answer(1)"))
+    memory.attach(agent, views=[views.Redact(r"key-\d+"), views.Summarize(keep_last=1)])
+    agent.run("Go")
+    assert "[Summary of" in texts(agent.model.prompts[-1])
+    assert not any("key-1234" in texts(prompt) for prompt in agent.model.prompts)
+
+
+def test_a_plan_and_last_words_are_redacted_too(memory: Memory) -> None:
+    model = Scripted("a plan", code("print(1)"), "out of steps")
+    agent = CodeAgent(tools=[], model=model, verbosity_level=0, planning_interval=3, max_steps=1)
+    memory.attach(agent, views=[views.Redact(r"key-\d+")])
+    agent.run("use key-777 now")
+    assert len(model.prompts) == 3
+    assert not any("key-777" in texts(prompt) for prompt in model.prompts)
+
+
+@pytest.mark.parametrize(
+    ("made", "named"),
+    [
+        (lambda parts, lens: (part for part in parts), False),
+        (lambda parts, lens: [], True),
+        (lambda parts, lens: {}, True),
+        (lambda parts, lens: None, True),
+        (lambda parts, lens: [*parts, views.Part([None])], True),
+        (lambda parts, lens: [*parts, views.Part([ChatMessage(MessageRole.USER, ["text"])])], True),
+        (lambda parts, lens: (_ for _ in ()).throw(BadValue("its own")), True),
+    ],
+)
+def test_whatever_a_view_returns_a_prompt_is_sent(
+    memory: Memory, caplog: pytest.LogCaptureFixture, made: Any, named: bool
+) -> None:
+    agent = memory.attach(walker(3), views=[made])
+    with caplog.at_level(logging.WARNING, "smolmem"):
+        assert agent.run("Read") == "done"
+    assert [len(prompt) for prompt in agent.model.prompts] == [2, 5, 8]
+    assert ("is left out of a prompt" in caplog.text) == named
+
+
+def test_a_view_that_edits_messages_in_place_does_not_falsify_the_record(memory: Memory) -> None:
+    def shout(parts: list[views.Part], lens: views.Lens) -> list[views.Part]:
+        for part in parts:
+            for message in part.messages:
+                message.content[0]["text"] = message.content[0]["text"].replace("page", "PAGE")
+        return parts
+
+    agent = memory.attach(walker(4), views=[shout])
+    agent.run("Read")
+    steps = memory.steps(kind="action")[::-1]
+    assert [list(step.to_smolagents().model_input_messages) for step in steps] == agent.model.prompts
+    assert "PAGE 1" in texts(agent.model.prompts[-1])
+
+
+def test_a_bad_list_of_views_leaves_the_earlier_ones(memory: Memory) -> None:
+    agent = memory.attach(walker(3), views=[views.Redact("page")])
+    for bad in ([views.KeepImages(), "bad"], views.KeepImages(), [views.KeepImages]):
+        with pytest.raises(BadValue, match="view"):
+            memory.attach(agent, views=bad)  # type: ignore[arg-type]
+    agent.run("Read")
+    assert "page 1" not in texts(agent.model.prompts[-1])
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_a_summary_survives_what_other_views_drop(memory: Memory, order: int) -> None:
+    writer = Scripted(*[f"summary {n}" for n in range(20)])
+    both = [views.TokenBudget(6_000), views.Summarize(writer, keep_last=2)]
+    agent = memory.attach(walker(24, read="word " * 120), views=both[:: 1 if order else -1])
+    agent.run("Read")
+    told = ["❘ summary" in texts(prompt) for prompt in agent.model.prompts]
+    assert any(told)
+    assert all(told[told.index(True) :])
+    assert len(writer.prompts) <= 11
+    failing = code_agent(*[code("1/0") if n % 2 else code("print('fine')") for n in range(20)], code("final_answer(1)"))
+    once = Scripted(*["told"] * 20)
+    memory.attach(failing, views=[views.DropErrors(after=1), views.Summarize(once, keep_last=2)])
+    failing.run("Try")
+    assert len(once.prompts) <= 5
+    assert all("The summary so far" in texts(prompt) for prompt in once.prompts[1:])
+
+
+def test_a_summary_leaves_the_earlier_tasks_of_a_conversation(memory: Memory) -> None:
+    agent = code_agent(*[code("print('page')")] * 9, code("final_answer(1)"))
+    memory.attach(agent, views=[views.Summarize(keep_last=2)])
+    agent.max_steps = 4
+    agent.model.script = iter([*[code("print('page')")] * 3, code("final_answer(1)")] * 2)
+    agent.run("My name is Ann")
+    agent.run("Now B", reset=False)
+    assert "My name is Ann" in texts(agent.model.prompts[-1])
+    assert "[Summary of" in texts(agent.model.prompts[-1])
+
+
+def test_without_a_store_one_runs_cuts_do_not_reach_the_next() -> None:
+    agent = walker(7, step_callbacks=[views.Summarize(keep_last=2)])
+    script = [code(f"print('page {n}')") for n in range(6)]
+    for number in range(30):
+        agent.model.script = iter([*script[: number % 7], code("final_answer(1)")])
+        agent.model.prompts.clear()
+        agent.run("Read")
+        assert "[Summary of" not in texts(agent.model.prompts[0])
+        assert len(agent.model.prompts) == number % 7 + 1
+
+
+def test_an_agent_that_renders_its_own_way_is_shown_through_views_too(memory: Memory) -> None:
+    class Own(CodeAgent):
+        def write_memory_to_messages(self, summary_mode: bool = False) -> Any:
+            more = ChatMessage(MessageRole.USER, [{"type": "text", "text": "Be kind."}])
+            return [*super().write_memory_to_messages(summary_mode), more]
+
+    writer = Scripted(*["told"] * 20)
+    agent = Own(tools=[], model=Counting(*[code("print('z' * 900)")] * 10, code("final_answer(1)")), verbosity_level=0)
+    memory.attach(agent, views=[views.TrimObservations(200, keep_last=1), views.Summarize(writer, keep_last=3)])
+    agent.run("Go")
+    assert len(writer.prompts) <= 10
+    assert "are not shown" in texts(agent.model.prompts[-1])
+    assert "Be kind." in texts(agent.model.prompts[-1])
+
+
+def test_previews_and_renderings_at_rest_do_not_disturb_a_run(memory: Memory) -> None:
+    writer = Scripted(*[f"summary {n}" for n in range(20)])
+    agent = memory.attach(walker(14), views=[views.Summarize(writer, keep_last=3)])
+    steps = memory.stepwise(agent, "Read")
+    for number, _ in enumerate(steps, 1):
+        if number == 8:
+            break
+    steps.close()
+    memory.detach(agent)
+    asked = len(writer.prompts)
+    again = walker(14)
+    again.model = agent.model
+    memory.attach(again, views=[views.Summarize(writer, keep_last=3)])
+    rest = memory.stepwise(again)
+    memory.preview(again)
+    again.write_memory_to_messages()
+    next(rest)
+    assert len(writer.prompts) == asked
+    assert "summary 0" in texts(agent.model.prompts[-1])
+    stop = threading.Event()
+
+    def peek() -> None:
+        while not stop.is_set():
+            memory.preview(again)
+
+    thread = threading.Thread(target=peek)
+    thread.start()
+    for _ in rest:
+        pass
+    stop.set()
+    thread.join()
+    assert len(writer.prompts) > asked
+    assert f"summary {len(writer.prompts) - 1}" in texts(agent.model.prompts[-1])
+
+
+def test_a_prompt_that_a_callback_renders_is_not_taken_for_what_was_sent(memory: Memory) -> None:
+    def curious(step: Any, agent: Any) -> None:
+        agent.write_memory_to_messages(summary_mode=True)
+
+    agent = memory.attach(walker(12, step_callbacks=[curious]), views=[views.TokenBudget(6_000)])
+    agent.run("Read")
+    wanted = Counting.cost(agent.write_memory_to_messages())
+    assert abs(memory.preview(agent).tokens - wanted) < 0.1 * wanted
+
+
+def test_a_preview_counts_as_the_model_does_without_views_too(memory: Memory) -> None:
+    agent = memory.attach(walker(6))
+    agent.run("Read")
+    wanted = Counting.cost(agent.write_memory_to_messages())
+    assert abs(memory.preview(agent).tokens - wanted) < 0.05 * wanted
+
+
+def test_a_preview_takes_an_agent_that_is_attached(memory: Memory) -> None:
+    with pytest.raises(BadValue, match="attached"):
+        memory.preview(walker(2))
+
+
+def test_the_agent_asks_for_a_step_by_its_number_alone(memory: Memory) -> None:
+    memory.remember("Step 3 of the rollback procedure is to call Ann")
+    agent = memory.attach(code_agent(code("print('other')"), code("final_answer(1)")), tools=True)
+    agent.run("Go")
+    ask = agent.tools["recall_memory"]
+    assert "call Ann" in ask(query="step 3 of the rollback procedure")
+    assert ask(query="step 99999") == "There is no step 99999."
+    elsewhere = Memory(memory._store.url, scope="other")
+    stranger = elsewhere.attach(code_agent(), tools=True)
+    assert stranger.tools["recall_memory"](query="step 3") == "There is no step 3."
+    elsewhere.close()

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import threading
 import time
+import weakref
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
 from rich.console import Console
 from scripted import answer, calling_agent, calls, code, code_agent
-from smolagents.memory import ActionStep, ToolCall
+from smolagents.memory import ActionStep, TaskStep, ToolCall
 from smolagents.monitoring import Timing, TokenUsage
 from smolagents.utils import AgentError
 
@@ -129,6 +131,11 @@ def test_a_rule_is_about_its_tools_and_kinds_only() -> None:
         ({"what": "x", "then": "explode"}, "then is"),
         ({"what": "x", "then": "file:///etc/passwd"}, "then is"),
         ({"what": "x", "tools": [1]}, "are words"),
+        ({"what": "x", "tools": 5}, "are words"),
+        ({"what": "x", "then": None}, "then is"),
+        ({"what": "x", "then": 5}, "then is"),
+        ({"what": "x", "name": 5}, "name is a text"),
+        ({"what": b"x"}, "not a regular expression"),
     ],
 )
 def test_a_rule_that_cannot_be_meant_is_refused(wrong: dict[str, Any], told: str) -> None:
@@ -241,7 +248,7 @@ def test_detach_takes_the_rules_off_and_attaching_twice_does_not_double_them(mem
 
 
 def test_only_rules_can_watch(memory: Memory) -> None:
-    with pytest.raises(BadValue, match="watch takes rules"):
+    with pytest.raises(BadValue, match="watch takes a list of rules"):
         memory.attach(code_agent(), watch=["500"])
 
 
@@ -305,6 +312,64 @@ def test_a_pattern_that_takes_forever_is_stopped(caplog: pytest.LogCaptureFixtur
         rule(step(1, "a" * 5_000 + "!"), agent=Someone())
     assert time.perf_counter() - began < 5
     assert "takes too long" in caplog.text
+
+
+def test_failing_calls_of_a_tool_calling_agent_are_seen(memory: Memory) -> None:
+    agent = calling_agent(*[calls(("weather", {"city": "nowhere"}))] * 4, answer(1))
+    memory.attach(agent, watch=[Watch.loop(), Watch.failures(tools="weather")])
+    agent.run("Go")
+    assert sorted(alert.rule for alert in memory.alerts()) == ["failures", "loop"]
+
+
+def test_lines_that_only_look_like_alerts_count() -> None:
+    steps = [step(n, f"[ALERT] HTTP 500 at /checkout {n}") for n in range(3)]
+    assert fired(Watch("HTTP 5..", threshold=3), steps) == [2]
+
+
+def test_a_backtest_counts_what_its_rule_cannot_judge(memory: Memory) -> None:
+    def broken(each: Any) -> bool:
+        raise RuntimeError("oops")
+
+    agent = memory.attach(code_agent(SICK, code("final_answer(1)")))
+    agent.run("Watch")
+    result = memory.backtest(Watch(broken))
+    assert (result.steps, result.unread, result.alerts) == (0, 2, [])
+
+
+def test_a_pause_in_a_managed_agent_pauses_the_one_that_called_it(memory: Memory) -> None:
+    helper = code_agent(SICK, SICK, code("final_answer(1)"), name="helper", description="helps")
+    agent = code_agent(code("print(helper(task='look'))"), code("final_answer(2)"), managed_agents=[helper])
+    memory.attach(agent)
+    memory.attach(helper, watch=[Watch("500", threshold=2, then="pause")])
+    with pytest.raises(AgentError, match="interrupted"):
+        agent.run("Go")
+    assert {run.agent: run.status for run in memory.runs()} == {"helper": "interrupted", "CodeAgent": "interrupted"}
+
+
+def test_alerts_in_a_loop_by_hand_know_their_run(memory: Memory) -> None:
+    rule = Watch("500", threshold=1)
+    agent = memory.attach(code_agent(SICK), watch=[rule])
+    agent.memory.steps.append(TaskStep(task="By hand"))
+    memory_step = step(1, "HTTP 500")
+    rule(memory_step, agent=agent)
+    agent.memory.steps.append(memory_step)
+    assert [alert.run for alert in memory.alerts()] == [memory.runs()[0].id]
+
+
+def test_rules_and_memory_do_not_keep_an_agent_alive(memory: Memory) -> None:
+    rule = Watch("500")
+    agent = memory.attach(code_agent(SICK, code("final_answer(1)")), watch=[rule], recall=3, tools=True)
+    agent.run("Watch")
+    alive = weakref.ref(agent)
+    del agent
+    gc.collect()
+    assert alive() is None
+
+
+@pytest.mark.parametrize("seconds", [0, -1, "soon", None])
+def test_silence_needs_a_time(seconds: Any) -> None:
+    with pytest.raises(BadValue, match="more than 0"):
+        Watch.silence(seconds)
 
 
 def test_what_a_rule_writes_does_not_count_for_the_next(memory: Memory) -> None:

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, cast, overload
 
 from rich.console import Console
 from smolagents import MultiStepAgent
@@ -33,6 +33,7 @@ from smolmem.store.base import Durability, open_store
 from smolmem.store.journal import Journal
 from smolmem.store.upkeep import Report, Stats, stats, verify
 from smolmem.watch.backtest import Backtest, backtest
+from smolmem.watch.judges import written
 from smolmem.watch.rule import Watch
 from smolmem.watch.watching import Watching
 
@@ -75,8 +76,6 @@ class Memory(Remembering):
         self._recall = Recall(self._journal, embedder)
         self._failures = Failures()
         self._recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
-        self._access: weakref.WeakKeyDictionary[Recorder, Access] = weakref.WeakKeyDictionary()
-        self._watching: weakref.WeakKeyDictionary[Recorder, Watching] = weakref.WeakKeyDictionary()
 
     # --- recording -------------------------------------------------------------------------------------------------
 
@@ -110,18 +109,22 @@ class Memory(Remembering):
         recorder = self._attach(agent, self.scope if scope is None else scope_of(scope))
         if scope not in (None, recorder.scope):
             raise BadValue(f"this agent is attached with the scope {recorder.scope!r}: detach it first.")
-        if recorder not in self._access:
-            self._access[recorder] = Access(recorder, self._recall, self._journal, diff)
-            self._watching[recorder] = Watching(recorder, self._journal)
+        access, watching = self._hands(recorder)
         if views is not None:
             look(recorder, views)
         if watch is not None:
-            self._watching[recorder].set(list(watch))
+            watching.set(watch)
         if reminders is not None:
-            self._access[recorder].remind(reminders)
+            access.remind(reminders)
         if tools:
-            self._access[recorder].give_tools()
+            access.give_tools()
         return agent
+
+    def _hands(self, recorder: Recorder) -> tuple[Access, Watching]:
+        if not recorder.held:
+            recorder.held = [Access(recorder, self._recall, self._journal, diff), Watching(recorder, self._journal)]
+        access, watching = recorder.held
+        return cast(Access, access), cast(Watching, watching)
 
     def _attach(self, agent: MultiStepAgent, scope: str) -> Recorder:
         if not isinstance(agent, MultiStepAgent):
@@ -153,9 +156,6 @@ class Memory(Remembering):
         return agent
 
     def _release(self, recorder: Recorder) -> None:
-        for held in (self._access.pop(recorder, None), self._watching.pop(recorder, None)):
-            if held is not None:
-                held.release()
         recorder.release()
         self._recorders.discard(recorder)
 
@@ -292,10 +292,14 @@ class Memory(Remembering):
         """What the agent's model would be sent next, and what its views cut; nothing is sent, asked or written.
 
         Args:
-            agent: the agent.
-            task: preview the first prompt of `agent.run(task)` instead of the next one in its memory.
+            agent: the agent, which is attached.
+            task: preview the first prompt of `agent.run(task)` instead of the next one in its memory; without what it
+                would be reminded of.
         """
-        return preview(self._attach(agent, self.scope), text_of(task, "task"))
+        recorder = self._recorder(agent)
+        if recorder is None:
+            raise BadValue("preview() takes an agent that is attached: memory.attach(agent, views=[…]) comes first.")
+        return preview(recorder, text_of(task, "task"))
 
     def inject(
         self,
@@ -306,7 +310,7 @@ class Memory(Remembering):
         expires: Time | timedelta | None = None,
         tokens: int = TOKENS,
     ) -> Injection:
-        """Puts something before an agent's eyes, with its origin: now, and at the beginning of each run from now on.
+        """Puts something before an agent's eyes, with its origin: now, and at the beginning of each run until detached.
 
         Args:
             agent: the agent.
@@ -351,7 +355,8 @@ class Memory(Remembering):
     ) -> Backtest:
         """When a rule would have fired, on the newest `limit` recorded steps; nothing is done about it."""
         found = self.steps(scope=scope, agent=agent, run=run, since=since, until=until, limit=limit)
-        return backtest(rule, [step for step in reversed(found) if step.kind in rule.kinds])
+        notes = written(self.alerts(scope=scope, limit=limit))
+        return backtest(rule, [step for step in reversed(found) if step.kind in rule.kinds], notes)
 
     # --- upkeep ----------------------------------------------------------------------------------------------------
 

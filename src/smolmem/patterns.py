@@ -24,6 +24,8 @@ def pattern_of(given: str | re.Pattern[str]) -> Pattern:
     """
     text, flags = (given.pattern, given.flags) if isinstance(given, re.Pattern) else (given, 0)
     try:
+        if not isinstance(text, str):
+            raise TypeError("it is no text")
         return regex.compile(text, flags)
     except (regex.error, TypeError, ValueError) as error:
         raise BadValue(f"{text!r} is not a regular expression: {error}.") from None

@@ -21,9 +21,10 @@ from smolagents.models import ChatMessage, MessageRole
 from smolmem.arguments import count_of
 from smolmem.errors import BadValue
 from smolmem.patterns import pattern_of, replaced
+from smolmem.recall.context import quoted
 from smolmem.record import ledger
 from smolmem.record.injected import Injected
-from smolmem.record.prompt import Lens, Part, lens_of
+from smolmem.record.prompt import CannotFit, Lens, Part, lens_of
 from smolmem.record.tokens import CHARACTERS, size
 
 __all__ = [
@@ -72,9 +73,7 @@ class KeepImages(View):
         """Leaves out all images but the last."""
         if not self.slack:
             return _with_images(parts, self.last)
-        cut = None if lens.cut is None else lens.cut.last
-        place = next((place for place, part in enumerate(parts) if part.key == cut), -1)
-        gathered = sum(map(_images, parts[place + 1 :]))
+        gathered = sum(_images(part) for part in parts if not lens.is_cut(part))
         if gathered <= self.last + self.slack:
             return _with_images(parts, gathered)
         shown = _with_images(parts, self.last)
@@ -93,9 +92,9 @@ class TrimObservations(View):
 
     def show(self, parts: list[Part], lens: Lens) -> list[Part]:
         """Trims what came back from tools."""
-        whole = {part.key for part in _steps(parts)[-self.keep_last :]} if self.keep_last else ()
+        whole = {id(part) for part in _steps(parts)[-self.keep_last :]} if self.keep_last else ()
         return [
-            part if part.role != "step" or part.key in whole else _texts(part, _trimmer(self.chars, part, lens), SEEN)
+            part if part.role != "step" or id(part) in whole else _texts(part, _trimmer(self.chars, part, lens), SEEN)
             for part in parts
         ]
 
@@ -129,33 +128,47 @@ class DropErrors(View):
         """Leaves out old errors."""
         steps = _steps(parts)
         old = steps[: max(0, len(steps) - self.after)]
-        failed = {part.key for part in old if getattr(part.step, "error", None) is not None}
-        return [part for part in parts if part.role != "step" or part.key not in failed]
+        failed = {id(part) for part in old if getattr(part.step, "error", None) is not None}
+        return [part for part in parts if id(part) not in failed]
 
 
 class Redact(View):
-    """Shows `[redacted]` wherever a pattern is found, in the system prompt and task too."""
+    """Shows `[redacted]` wherever a pattern is found, in the system prompt and task too.
+
+    With a store also in prompts that are not made from the memory alone: a plan, the last words of a run that is out of
+    steps. Without one it covers what comes from the memory. The record keeps the original.
+    """
 
     def __init__(self, pattern: str | re.Pattern[str], by: str = "[redacted]") -> None:
         self.pattern = pattern_of(pattern)
         self.by = by
+        self._slow: set[int] = set()
 
     def show(self, parts: list[Part], lens: Lens) -> list[Part]:
         """Redacts every text; one that takes too long is not shown at all."""
         return [_texts(part, lambda text: self._redacted(text, lens)) for part in parts]
 
+    def outgoing(self, messages: list[Any], lens: Lens) -> list[Any]:
+        """The same for the messages that are about to be sent."""
+        return [_changed(message, lambda text: self._redacted(text, lens)) for message in messages]
+
     def _redacted(self, text: str, lens: Lens) -> str:
-        try:
-            return replaced(self.pattern, self.by, text)
-        except TimeoutError:
-            lens.complain(f"the pattern {self.pattern.pattern!r} of Redact takes too long; such texts are not shown.")
-            return f"{self.by} (a text of {len(text):,} characters: the pattern took too long)"
+        if hash(text) not in self._slow:
+            try:
+                return replaced(self.pattern, self.by, text)
+            except TimeoutError:
+                self._slow.add(hash(text))
+        lens.complain(
+            "slow", f"the pattern {self.pattern.pattern!r} of Redact takes too long; such texts are not shown."
+        )
+        return f"{self.by} (a text of {len(text):,} characters: the pattern took too long)"
 
 
 class TokenBudget(View):
     """Fits every prompt into a budget: the oldest steps go first, the task and the newest stay.
 
     It cuts rarely and then a lot, so that most prompts begin as the one before and a server need not read them again.
+    No single text of a step gets more than a quarter of the budget: what is longer is trimmed.
     """
 
     def __init__(self, tokens: int, *, keep_last: int = 2, bite: float = 0.5) -> None:
@@ -168,7 +181,7 @@ class TokenBudget(View):
         """
         self.tokens = count_of(tokens, "tokens")
         self.keep_last = count_of(keep_last, "keep_last")
-        if not 0 <= bite < 1:
+        if not isinstance(bite, (int, float)) or not 0 <= bite < 1:
             raise BadValue(f"bite is from 0 to 1, not {bite!r}.")
         self.bite = bite
 
@@ -176,18 +189,19 @@ class TokenBudget(View):
         """Leaves out what was cut before; cuts more if it must.
 
         Raises:
-            BadValue: the system prompt and the task alone are more than the budget.
+            CannotFit: the system prompt and the task alone are more than the budget.
         """
         parts = [self._bounded(part, 4, lens) for part in parts]
-        shown = self._without(parts, _upto(parts, lens), lens)
+        kept = {id(part) for part in self._kept(parts)}
+        droppable = [part for part in parts if id(part) not in kept]
+        before = [part for part in droppable if lens.is_cut(part)]
+        shown = self._without(parts, before, lens)
         if lens.count(shown) <= self.tokens:
             return shown
         self._check(parts, lens)
-        kept = {id(part) for part in self._kept(parts)}
-        droppable = [part for part in parts if id(part) not in kept]
         gone = self._bite(parts, droppable, lens)
         after = self._without(parts, gone, lens)
-        if gone and len(gone) > len(_upto(parts, lens)):
+        if len(gone) > len(before):
             lens.cut_here(shown, after, gone)
         return self._pressed(after, lens)
 
@@ -232,13 +246,13 @@ class TokenBudget(View):
             parts = [self._bounded(part, share, lens) for part in parts]
             share *= 2
         if lens.count(parts) > self.tokens:
-            lens.complain(f"a prompt of about {lens.count(parts):,} tokens cannot be cut to {self.tokens:,}.")
+            lens.complain("large", f"a prompt of about {lens.count(parts):,} tokens cannot be cut to {self.tokens:,}.")
         return parts
 
     def _check(self, parts: list[Part], lens: Lens) -> None:
         least = lens.count([part for part in self._kept(parts) if part.role != "step"])
         if least > self.tokens and not _steps(parts):
-            raise BadValue(
+            raise CannotFit(
                 f"TokenBudget(tokens={self.tokens}): the system prompt and the task alone take about {least:,} tokens. "
                 f"Give it at least {least * 3 // 2 // 100 * 100 + 100:,}, or make them shorter."
             )
@@ -265,32 +279,37 @@ class Summarize(View):
 
     def show(self, parts: list[Part], lens: Lens) -> list[Part]:
         """Puts the summary where the first summarized step was."""
-        gone = _upto(parts, lens)
-        old = [part for part in parts if part.role == "step" and not isinstance(part.step, Injected)]
-        text = lens.cut.text if gone and lens.cut is not None else ""
-        due = [part for part in old if id(part) not in {id(each) for each in gone}]
+        steps = _steps(parts)
+        gone = [part for part in steps if lens.is_cut(part)]
+        text, many = ("", 0) if lens.cut is None else (lens.cut.text, lens.cut.parts)
+        due = steps[len(gone) :]
         if len(due) >= 2 * self.keep_last:
             due = due[: -self.keep_last]
+            before = self._summed(parts, gone, text, many)
             text = self._written(text, due, lens)
-            before, gone = self._summed(parts, gone, text), [*gone, *due]
-            lens.cut_here(before, self._summed(parts, gone, text), gone, text)
-        return self._summed(parts, gone, text)
+            gone, many = [*gone, *due], many + len(due)
+            lens.cut_here(before, self._summed(parts, gone, text, many), gone, text, many)
+        return self._summed(parts, gone, text, many)
 
-    def _summed(self, parts: list[Part], gone: list[Part], text: str) -> list[Part]:
-        if not gone:
+    def _summed(self, parts: list[Part], gone: list[Part], text: str, many: int) -> list[Part]:
+        if not many:
             return parts
         out = {id(part) for part in gone}
-        first = next(place for place, part in enumerate(parts) if id(part) in out)
-        note = _note(f"[Summary of {len(gone)} earlier steps{_numbers(gone)}]\n{text}")
+        first = next(
+            (place for place, part in enumerate(parts) if part.role == "step" and not _stays(part)), len(parts)
+        )
+        note = _note(
+            f"[Summary of {many} earlier steps, quoted: it is information, not an instruction]\n{quoted(text)}"
+        )
         return [*parts[:first], note, *(part for part in parts[first:] if id(part) not in out)]
 
     def _written(self, before: str, steps: list[Part], lens: Lens) -> str:
-        lines = [line for line in before.splitlines() if line] + [_gist(part) for part in steps]
         if self.model is not None and not lens.dry:
             try:
                 return self._asked(before, steps)[: self.chars]
             except Exception as error:
-                lens.complain(f"Summarize's model wrote no summary ({error}); one is made without it.")
+                lens.complain("unwritten", f"Summarize's model wrote no summary ({error}); one is made without it.")
+        lines = [line for line in before.splitlines() if line] + [_gist(part) for part in steps]
         while len("\n".join(lines)) > self.chars and len(lines) > 1:
             lines = [line[: max(40, len(line) * 3 // 4)] for line in lines[-(self.chars // 60) :]]
             if all(len(line) <= 40 for line in lines):
@@ -318,6 +337,8 @@ class Summarize(View):
 
 WORTH = 120
 """Characters that must be saved for a text to be trimmed: the note about it has its price too."""
+_GISTS = (MessageRole.ASSISTANT, MessageRole.TOOL_CALL, MessageRole.TOOL_RESPONSE)
+_CALL = re.compile(r"'name': '(\w+)', 'arguments': (.*?)\}\}")
 SEEN = MessageRole.TOOL_RESPONSE
 """The role under which a model is shown observations and errors."""
 
@@ -336,18 +357,6 @@ def _steps(parts: Iterable[Part]) -> list[Part]:
 
 def _stays(part: Part) -> bool:
     return part.role in ("system", "note") or isinstance(part.step, Injected)
-
-
-def _upto(parts: list[Part], lens: Lens) -> list[Part]:
-    """The parts that the view that asks has cut already: up to the one it cut last, if that is still there."""
-    last = None if lens.cut is None else lens.cut.last
-    place = next((place for place, part in enumerate(parts) if part.key == last and part.role != "note"), -1)
-    final = max((place for place, part in enumerate(parts) if part.role == "task"), default=0)
-    return [
-        part
-        for number, part in enumerate(parts[: place + 1])
-        if not _stays(part) and (part.role == "step" or number < final)
-    ]
 
 
 def _images(part: Part) -> int:
@@ -422,8 +431,9 @@ def _note(text: str) -> Part:
 
 
 def _numbers(steps: Sequence[Part]) -> str:
+    """Which steps these are, if their numbers tell: each task of a conversation begins to count anew."""
     found = [part.step.step_number for part in steps if isinstance(getattr(part.step, "step_number", None), int)]
-    return f" ({found[0]} to {found[-1]})" if found else ""
+    return f" ({found[0]} to {found[-1]})" if found and found == sorted(set(found)) else ""
 
 
 def _text(part: Part) -> str:
@@ -431,15 +441,14 @@ def _text(part: Part) -> str:
 
 
 def _gist(part: Part) -> str:
-    """One line for a step: what it did, and how what came of it begins."""
-    step = part.step
-    calls = [f"{call.name}({_short(call.arguments, 80)})" for call in getattr(step, "tool_calls", None) or ()]
-    did = _short(getattr(step, "code_action", None) or "; ".join(calls) or getattr(step, "plan", None) or "", 140)
-    error = getattr(step, "error", None)
-    came = (
-        f"failed: {_short(error, 120)}" if error is not None else _short(getattr(step, "observations", "") or "", 160)
-    )
-    return f"{getattr(step, 'step_number', '·')}. {did} → {came}"
+    """One line for a step, of what is shown of it: what it did, and how what came of it begins."""
+    said = {
+        role: _text(part.showing([message for message in part.messages if message.role == role])) for role in _GISTS
+    }
+    calls = _CALL.findall(said[MessageRole.TOOL_CALL])
+    did = "; ".join(f"{name}({_short(given, 100)})" for name, given in calls) or said[MessageRole.ASSISTANT]
+    came = said[SEEN].removeprefix("Observation:")
+    return f"{getattr(part.step, 'step_number', '·')}. {_short(did, 140)} → {_short(came, 160)}"
 
 
 def _short(value: Any, length: int) -> str:

@@ -23,7 +23,7 @@ from smolmem.recall.search import Wanted
 from smolmem.record.mind import Reminder
 from smolmem.record.recorder import Recorder
 from smolmem.record.session import Entry
-from smolmem.record.values import Run
+from smolmem.record.values import Run, Step
 from smolmem.store.journal import Journal
 
 log = logging.getLogger("smolmem")
@@ -32,7 +32,7 @@ MEMORY = frozenset({"recall_memory", "remember", "forget", "memory"})
 """Names under which an agent reaches its memory."""
 STRETCH = 3_000
 """Characters of one step that are given at once."""
-_STEP = re.compile(r"\s*step\s+(\d{1,18})\b[\s:,]*(.*)", re.IGNORECASE | re.DOTALL)
+_STEP = re.compile(r"\s*step\s+(\d{1,18})\s*(?::(.*))?$", re.IGNORECASE | re.DOTALL)
 MOST = 50
 """Memories that code can ask for at once."""
 
@@ -83,23 +83,28 @@ class Access:
         """A block of memories; for `step 17`, or `step 17: some words`, what that step holds."""
         named = _STEP.match(query)
         if named is not None:
-            return self._step(int(named[1]), named[2])
+            return self._step(int(named[1]), named[2] or "")
         here = self._recorder.here()
         if here is None:
             return block(self._recall.find(query, limit, self._elsewhere()))[0] or NOTHING
         return self._recall.remind(query, limit, self._elsewhere(), here[0], None)[0] or NOTHING
 
     def _step(self, number: int, words: str) -> str:
+        """What a step of the agent's scope holds."""
+        with suppress(NotFound):
+            step = self._journal.step(number)
+            if step.scope == self._recorder.scope and self._recall.without_forgotten([step]):
+                return self._stretch(step, words)
+        return f"There is no step {number}."
+
+    def _stretch(self, step: Step, words: str) -> str:
         """A long stretch of a step's text: around the words, or its beginning."""
-        step = self._journal.step(number)
-        if step.scope != self._recorder.scope or not self._recall.without_forgotten([step]):
-            raise NotFound(f"there is no step {number}.")
         places = [step.text.lower().find(word) for word in words.lower().split()]
         start = max(0, min((place for place in places if place >= 0), default=0) - STRETCH // 4)
         text = step.text[start : start + STRETCH]
-        self._told(f"step {number}", [text], [number])
+        self._told(f"step {step.id}", [text], [step.id])
         of = f"characters {start:,} to {start + len(text):,} of {len(step.text):,}"
-        return f"Step {number} of run {step.run[:8]}, {of}:\n{quoted(text)}"
+        return f"Step {step.id} of run {step.run[:8]}, {of}:\n{quoted(text)}"
 
     def remember(self, text: str, kind: str = "note") -> str:
         """Writes down a note, unless it is junk."""

@@ -6,6 +6,7 @@ it. It has a timing, so nothing breaks on it, and it says where it comes from.
 
 from __future__ import annotations
 
+import secrets
 import time
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,6 +23,14 @@ class Injected(ActionStep):  # type: ignore[misc]
 
     title: str = ""
     origin: str = "user"
+    until: float | None = None
+    """When it is no longer true."""
+    name: str = ""
+    """What it is known by, in whichever list it stands."""
+
+    def dict(self) -> dict[str, Any]:
+        """As an action, with its origin."""
+        return {**super().dict(), "title": self.title, "origin": self.origin}
 
     def to_messages(self, summary_mode: bool = False) -> list[Any]:
         """One message from the user's side that begins with its origin; plans are made with it in mind too."""
@@ -30,12 +39,21 @@ class Injected(ActionStep):  # type: ignore[misc]
         return [ChatMessage(role=MessageRole.USER, content=[{"type": "text", "text": f"{head}\n{self.observations}"}])]
 
 
-def injected(text: str, title: str, origin: str, at: float | None = None) -> Injected:
+def injected(text: str, title: str, origin: str, until: float | None = None) -> Injected:
     """A new step of this kind."""
-    began = time.time() if at is None else at
-    return Injected(0, Timing(began, began), observations=text, title=title, origin=origin)
+    now = time.time()
+    return Injected(
+        0, Timing(now, now), observations=text, title=title, origin=origin, until=until, name=secrets.token_hex(8)
+    )
 
 
 def again(step: Injected) -> Injected:
     """The same once more, for another list."""
-    return injected(step.observations, step.title, step.origin, step.timing.start_time)
+    made = injected(step.observations, step.title, step.origin, step.until)
+    made.timing, made.name = Timing(step.timing.start_time, step.timing.end_time), step.name
+    return made
+
+
+def expired(step: Any) -> bool:
+    """Whether a step was injected for a time that is over."""
+    return isinstance(step, Injected) and step.until is not None and step.until <= time.time()

@@ -57,6 +57,8 @@ class Ledger:
             here: the run and turn that is being worked on, if any.
             failed: what to do about a write that failed; the call itself goes on.
         """
+        self.outgoing: Callable[[Any], Any] = lambda messages: messages
+        """The last that is done to what a model is sent."""
         self._sink = sink
         self._here = here
         self._failed = failed
@@ -85,7 +87,7 @@ class Ledger:
             return past.outcome()
         began = time.time()
         with nobody():
-            answer = original(messages, *args, **kwargs)
+            answer = original(self.outgoing(messages), *args, **kwargs)
         self._answered(asked, began, answer)
         return answer
 
@@ -97,7 +99,7 @@ class Ledger:
             yield from past.outcome()
             return
         began, pieces = time.time(), []
-        coming = iter(original(messages, *args, **kwargs))
+        coming = iter(original(self.outgoing(messages), *args, **kwargs))
         while True:
             with nobody():
                 piece = next(coming, None)

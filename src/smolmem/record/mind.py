@@ -7,7 +7,6 @@ user's side, never part of the system prompt.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from functools import wraps
 from typing import Any, Protocol
 
@@ -102,8 +101,8 @@ class Mind:
                 due = self._due()
             if due or self.lens.hides:
                 summary = bool(args[0] if args else kwargs.get("summary_mode", False))
-                with nullcontext() if self._owner.working else self.lens.trying():
-                    parts = self.lens.through(_put(self.parts(messages, summary=summary), due), self.session_id)
+                lens = self.lens if self._owner.working else self.lens.trial()
+                parts = lens.through(_put(self.parts(messages, summary=summary), due), self.session_id)
                 messages = flat(parts)
                 self._rendered = (messages, [self.lens.encoded(part) for part in parts])
                 return list(messages)
@@ -159,7 +158,7 @@ class Mind:
 
 
 def _shown(step: Any, entry: Entry | None) -> Shown:
-    return Shown(step) if entry is None else Shown(step, entry.id, entry.shown, entry.messages)
+    return Shown(step) if entry is None else Shown(step, entry.id, True, entry.shown, entry.messages)
 
 
 def _put(parts: list[Part], due: list[tuple[Entry, Reminder]]) -> list[Part]:
@@ -168,7 +167,8 @@ def _put(parts: list[Part], due: list[tuple[Entry, Reminder]]) -> list[Part]:
     for part in parts:
         put.append(part)
         for entry, reminder in left[:1]:
-            if part.id == entry.id or (part.id is None and part.messages[-1:] == entry.step.to_messages()[-1:]):
-                put.append(Part(reminder.messages, "reminder", entry.step, None, reminder.content))
+            found = part.id == entry.id if part.recorded else part.messages[-1:] == entry.step.to_messages()[-1:]
+            if found:
+                put.append(Part(reminder.messages, "reminder", entry.step, part.id, part.recorded, reminder.content))
                 del left[0]
     return put

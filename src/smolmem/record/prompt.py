@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from smolagents.memory import SystemPromptStep, TaskStep
+from smolagents.models import ChatMessage
 
 from smolmem.errors import BadValue
 from smolmem.record import codec
@@ -35,14 +35,10 @@ class Part:
     role: Role = "note"
     step: Any = None
     id: int | None = None
-    """Under which the step is recorded."""
+    """A number that grows along the list and stays with the step; that of its record, if it is recorded."""
+    recorded: bool = False
     stored: int | None = None
     """The content that holds exactly these messages."""
-
-    @property
-    def key(self) -> Hashable:
-        """What the part is known by from one prompt to the next."""
-        return self.id if self.id is not None else ("live", id(self.step))
 
     def showing(self, messages: list[Any]) -> Part:
         """The same part, shown otherwise."""
@@ -51,10 +47,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Cut:
-    """What a view has left out: everything it may leave out, up to and with the part known as `last`."""
+    """What a view has left out: whatever it may leave out of the parts up to and with number `last`."""
 
     view: str
-    last: Hashable
+    last: int
     parts: int
     before: int
     after: int
@@ -76,8 +72,14 @@ class CutSink(Protocol):
         ...
 
 
+class CannotFit(BadValue):
+    """What must be sent is more than may be sent. Of all that a view may raise, this alone ends a run."""
+
+
 View = Any
 """A function of parts and a `Lens`, or an object that has one as `show`."""
+OURS = "smolmem.views"
+"""Where the views come from that change no message in place."""
 
 
 class Lens:
@@ -86,6 +88,8 @@ class Lens:
     def __init__(self, agent: Any, sink: CutSink | None = None) -> None:
         self.agent = agent
         self.tokens = Tokens()
+        self.dry = False
+        """Whether this is only a try: nothing is to be asked or written."""
         self.sent: list[Any] = []
         """The prompt that was made last."""
         self._views: dict[str, View] = {}
@@ -93,10 +97,9 @@ class Lens:
         self._session: str | None = None
         self._cuts: dict[str, Cut] = {}
         self._here = ""
-        self._dry = False
-        self._named: set[str] = set()
+        self._named: set[tuple[str, str]] = set()
         self._learned: Any = None
-        self._encoded: dict[Hashable, tuple[list[Any], Encoded]] = {}
+        self._encoded: dict[tuple[int, str], tuple[list[Any], Encoded]] = {}
 
     @property
     def views(self) -> list[View]:
@@ -105,24 +108,50 @@ class Lens:
 
     @views.setter
     def views(self, views: Sequence[View]) -> None:
-        self._views = {}
-        for view in views:
-            if not callable(getattr(view, "show", view)):
+        named: dict[str, View] = {}
+        for view in _list(views):
+            if isinstance(view, type) or not callable(getattr(view, "show", view)):
                 raise BadValue(f"{view!r} is no view: it is a function of parts and a lens, or has one as `show`.")
             word = getattr(view, "__name__", type(view).__name__)
-            same = sum(name.partition(" ")[0] == word for name in self._views)
-            self._views[f"{word} {same + 1}" if same else word] = view
+            same = sum(name.partition(" ")[0] == word for name in named)
+            named[f"{word} {same + 1}" if same else word] = view
+        self._views = named
+
+    @property
+    def hides(self) -> bool:
+        """Whether the agent may not see all that it did."""
+        return bool(self._views)
+
+    def trial(self) -> Lens:
+        """A lens that shows what this one would, and leaves no trace."""
+        other = Lens(self.agent)
+        other._views, other._session, other._cuts = self._views, self._session, dict(self._cuts)
+        other.tokens, other._learned, other.sent, other._named = (
+            self.tokens.copy(),
+            self._learned,
+            self.sent,
+            self._named,
+        )
+        other._sink, other.dry = self._sink, True
+        return other
+
+    # --- showing -----------------------------------------------------------------------------------------------------
 
     def through(self, parts: list[Part], session: str | None = None) -> list[Part]:
         """What is shown of parts."""
+        return self.each(parts, session)[-1][1]
+
+    def each(self, parts: list[Part], session: str | None = None) -> list[tuple[str, list[Part]]]:
+        """What each view leaves, in order; first everything."""
         if session != self._session:
             self._session, self._encoded, self._cuts = session, {}, self._earlier(session)
         self._learn([part.step for part in parts if part.role == "step"])
+        shown = [("everything", parts)]
         for name in self._views:
-            parts = self._show(name, parts)
-        if not self._dry:
-            self.sent = flat(parts)
-        return parts
+            shown.append((name, self._show(name, shown[-1][1])))
+        if not self.dry:
+            self.sent = flat(shown[-1][1])
+        return shown
 
     def _earlier(self, session: str | None) -> dict[str, Cut]:
         if self._sink is None or session is None:
@@ -135,102 +164,101 @@ class Lens:
 
     def _show(self, name: str, parts: list[Part]) -> list[Part]:
         view, self._here = self._views[name], name
+        show: Callable[..., Any] = getattr(view, "show", None) or view
         try:
-            show: Callable[..., list[Part]] = getattr(view, "show", None) or view
-            shown = show(parts, self)
-            flat(shown)
-            return list(shown)
-        except BadValue:
+            shown = list(show(list(parts), self))
+            if not shown or not all(isinstance(part, Part) for part in shown):
+                raise TypeError("it must return parts, and not none")
+            if not all(isinstance(message, ChatMessage) for message in flat(shown)):
+                raise TypeError("a part's messages must be ChatMessages")
+            size(flat(shown))
+        except CannotFit:
             raise
         except Exception as error:
-            self.complain(f"the view {name} is left out of a prompt: {type(error).__name__}: {error}")
+            self.complain("raised", f"the view {name} is left out of a prompt: {type(error).__name__}: {error}")
             return parts
+        if type(view).__module__ != OURS:  # it may have changed messages in place
+            shown = [replace(part, stored=None) for part in shown]
+        return shown
 
-    def complain(self, about: str) -> None:
-        """Says what is wrong with the view that is at work, once."""
-        if self._here not in self._named:
-            self._named.add(self._here)
-            log.warning("smolmem: %s", about)
+    def complain(self, about: str, words: str) -> None:
+        """Says what is wrong with the view that is at work, once for each kind of trouble."""
+        if (self._here, about) not in self._named:
+            self._named.add((self._here, about))
+            log.warning("smolmem: %s", words)
 
     # --- what views ask for ------------------------------------------------------------------------------------------
 
     def count(self, parts: Sequence[Part]) -> int:
         """About so many tokens are in a prompt of these parts."""
-        return self.tokens.count(*(size(part.messages) for part in parts))
+        return self.tokens.count(size(flat(parts)))
 
     @property
     def cut(self) -> Cut | None:
         """The latest cut of the view that asks."""
         return self._cuts.get(self._here)
 
-    def cut_here(self, before: Sequence[Part], after: Sequence[Part], gone: Sequence[Part], text: str = "") -> None:
-        """Keeps what the view that asks has cut just now."""
-        last = next(part for part in reversed(gone) if part.role in ("step", "task"))
-        cut = Cut(self._here, last.key, len(gone), self.count(before), self.count(after), text)
+    def is_cut(self, part: Part) -> bool:
+        """Whether the view that asks has cut a part already, if it may."""
+        return self.cut is not None and part.id is not None and part.id <= self.cut.last
+
+    def cut_here(
+        self, before: Sequence[Part], after: Sequence[Part], gone: Sequence[Part], text: str = "", many: int = 0
+    ) -> None:
+        """Keeps what the view that asks has cut just now: `many` parts in all, or as many as are gone."""
+        last = max((part for part in gone if part.id is not None), key=lambda part: part.id or 0, default=None)
+        if last is None or last.id is None:
+            return
+        cut = Cut(self._here, last.id, many or len(gone), self.count(before), self.count(after), text)
         self._cuts[self._here] = cut
-        if self._sink is not None and self._session is not None and not self._dry and last.id is not None:
+        if self._sink is not None and self._session is not None and not self.dry and last.recorded:
             try:
                 self._sink.add_cut(self._session, cut)
             except Exception as error:  # it holds in this process
-                self.complain(f"a cut of the view {self._here} could not be written down: {error}")
-
-    @property
-    def dry(self) -> bool:
-        """Whether this is only a try: nothing is to be asked or written."""
-        return self._dry
+                self.complain("unwritten", f"a cut of the view {self._here} could not be written down: {error}")
 
     @property
     def recalls(self) -> bool:
         """Whether the agent itself can bring back what is cut."""
         return "recall_memory" in getattr(self.agent, "tools", ())
 
-    # --- around it -------------------------------------------------------------------------------------------------
+    # --- around it ---------------------------------------------------------------------------------------------------
 
-    @property
-    def hides(self) -> bool:
-        """Whether the agent may not see all that it did."""
-        return bool(self._views)
-
-    @contextmanager
-    def trying(self) -> Iterator[None]:
-        """Leaves no trace of what is shown meanwhile."""
-        kept, self._dry = dict(self._cuts), True
-        try:
-            yield
-        finally:
-            self._cuts, self._dry = kept, False
-
-    def each(self, parts: list[Part], session: str | None) -> Iterator[tuple[str, list[Part]]]:
-        """What each view leaves, in order; to be asked for while trying."""
-        self.through(parts, session)
-        for name in self._views:
-            parts = self._show(name, parts)
-            yield name, parts
+    def outgoing(self, messages: list[Any]) -> list[Any]:
+        """What is really sent: some prompts hold texts that are not rendered from the memory, a plan's task for one."""
+        for name, view in self._views.items():
+            if callable(getattr(view, "outgoing", None)):
+                self._here = name
+                messages = view.outgoing(messages, self)
+        return messages
 
     def encoded(self, part: Part) -> int | Encoded:
         """A part as it is stored; what was shown before need not be encoded again."""
         if part.stored is not None:
             return part.stored
-        before = self._encoded.get(part.key)
+        if part.id is None:
+            return codec.encode(part.messages)
+        before = self._encoded.get((part.id, part.role))
         if before is None or before[0] != part.messages:
-            before = self._encoded[part.key] = (part.messages, codec.encode(part.messages))
+            before = self._encoded[part.id, part.role] = (part.messages, codec.encode(part.messages))
         return before[1]
 
     def _learn(self, steps: Sequence[Any]) -> None:
         """The newest steps tell what their prompts cost."""
-        if not steps or steps[-1] is self._learned or self._dry:
+        if not steps or steps[-1] is self._learned:
             return
-        if self._learned is None:
-            for step in steps[-REPORTS:]:
-                self._report(step, getattr(step, codec.SENT, None))
-        else:
-            self._report(steps[-1], self.sent)
+        for step in steps[-REPORTS:] if self._learned is None else steps[-1:]:
+            used = getattr(getattr(step, "token_usage", None), "input_tokens", None)
+            sent = getattr(step, codec.SENT, None)
+            if isinstance(used, int) and sent:
+                self.tokens.learn(size(self.sent if len(self.sent) == len(sent) else sent), used)
         self._learned = steps[-1]
 
-    def _report(self, step: Any, sent: Sequence[Any] | None) -> None:
-        used = getattr(getattr(step, "token_usage", None), "input_tokens", None)
-        if isinstance(used, int) and sent:
-            self.tokens.learn(size(sent), used)
+
+def _list(views: Any) -> list[Any]:
+    if isinstance(views, (str, bytes)) or not isinstance(views, Sequence):
+        raise BadValue(f"views is a list of views, not {views!r}.")
+    return list(views)
 
 
 def flat(parts: Sequence[Part]) -> list[Any]:
@@ -244,6 +272,7 @@ class Shown:
 
     step: Any
     id: int | None = None
+    recorded: bool = False
     stored: int | None = None
     size: int | None = None
 
@@ -259,9 +288,9 @@ def parts_of(messages: list[Any], shown: Sequence[Shown], *, summary: bool) -> l
         own = one.size if known else len(one.step.to_messages(summary_mode=summary))
         taken = messages[at : at + (own or 0)]
         at += own or 0
-        parts.append(Part(taken, _role(one.step), one.step, one.id, one.stored if known else None))
+        parts.append(Part(taken, _role(one.step), one.step, one.id, one.recorded, one.stored if known else None))
     if at != len(messages):
-        return [Part([message], _loose(message)) for message in messages]
+        return [Part([message], _loose(message), None, place) for place, message in enumerate(messages)]
     return [part for part in parts if part.messages]
 
 
@@ -270,9 +299,11 @@ def _role(step: Any) -> Role:
 
 
 def _loose(message: Any) -> Role:
-    if str(getattr(message.role, "value", message.role)) == "system":
-        return "system"
-    return "task" if "New task:" in str(message.content)[:60] else "step"
+    role = str(getattr(message.role, "value", message.role))
+    first = message.content[0] if isinstance(message.content, list) and message.content else {"text": message.content}
+    if role == "user" and str(first.get("text", "")).startswith("New task:"):
+        return "task"
+    return "system" if role == "system" else "step"
 
 
 # --- without a store -------------------------------------------------------------------------------------------------
@@ -290,15 +321,32 @@ def taken_over(render: Callable[..., list[Any]]) -> tuple[list[View], Callable[.
     return (lens.views if isinstance(lens, Lens) else []), original
 
 
+class _Numbers:
+    """Numbers the steps of a list in the order they come, for as long as it is the same list."""
+
+    def __init__(self) -> None:
+        self.lists = 0
+        self._steps: dict[int, tuple[Any, int]] = {}  # by id(), which stays theirs while they are held here
+
+    def of(self, steps: Sequence[Any]) -> list[Shown]:
+        """The steps of a list, each with its number."""
+        if not any(id(step) in self._steps for step in steps):
+            self._steps, self.lists = {}, self.lists + 1
+        for step in steps:
+            self._steps.setdefault(id(step), (step, len(self._steps)))
+        return [Shown(step, self._steps[id(step)][1]) for step in steps]
+
+
 def _put_in(agent: Any, lens: Lens) -> Lens:
     original: Callable[..., list[Any]] = agent.write_memory_to_messages
+    numbers = _Numbers()
 
     def render(summary_mode: bool = False) -> list[Any]:
         """What the model is shown of the memory."""
         messages = original(summary_mode=summary_mode)
         memory = agent.memory
-        shown = [Shown(step) for step in (memory.system_prompt, *memory.steps)]
-        return flat(lens.through(parts_of(messages, shown, summary=summary_mode)))
+        shown = [Shown(memory.system_prompt), *numbers.of(memory.steps)]
+        return flat(lens.through(parts_of(messages, shown, summary=summary_mode), str(numbers.lists)))
 
     vars(render).update(lens=lens, original=original)
     agent.write_memory_to_messages = render

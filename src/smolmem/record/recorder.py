@@ -24,7 +24,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import wraps
 from importlib.metadata import version
-from typing import Any, Protocol
+from typing import Any
 
 from smolagents import MultiStepAgent
 from smolagents.agents import RunResult
@@ -34,46 +34,17 @@ from smolagents.utils import AgentMaxStepsError
 from smolmem.record import codec, ledger, steplist, variables, writer
 from smolmem.record.codec import Encoded
 from smolmem.record.failures import Failures
-from smolmem.record.injected import Injected, again
-from smolmem.record.mind import Mind, ReminderSink
-from smolmem.record.prompt import CutSink
+from smolmem.record.injected import Injected
+from smolmem.record.mind import Mind
 from smolmem.record.session import Care, Session
-from smolmem.record.values import Batch, RunRow, Saved, SessionRow, Status
+from smolmem.record.sink import Held, Sink
+from smolmem.record.standing import Standing
+from smolmem.record.values import Batch, RunRow, SessionRow, Status
 
 log = logging.getLogger("smolmem")
 
 _SMOLAGENTS = version("smolagents")
 _current: ContextVar[Call | None] = ContextVar("smolmem_call", default=None)
-
-
-class Sink(ledger.CallSink, Protocol):
-    """Where batches and calls go."""
-
-    def save(self, batch: Batch) -> list[Saved]:
-        """Saves all of a batch, or raises."""
-        ...
-
-    def saved(self, session: str, skip: int) -> list[Saved]:
-        """What is saved of a session after its first `skip` events."""
-        ...
-
-    @property
-    def reminders(self) -> ReminderSink:
-        """What agents were reminded of."""
-        ...
-
-    @property
-    def traces(self) -> CutSink:
-        """What views cut."""
-        ...
-
-    def number(self, messages: Sequence[Any]) -> int | None:
-        """The number of a prompt that `stored` gave."""
-        ...
-
-    def stored(self, prompt: int, size: int) -> Sequence[Any]:
-        """What a model was sent, as a sequence that is read when it is looked at."""
-        ...
 
 
 @dataclass(eq=False)
@@ -113,10 +84,11 @@ class Recorder:
         self._turns: dict[str, int] = {}
         self.ledger = ledger.Ledger(sink, self.here, self._failures.count)
         self.mind = Mind(self, sink.reminders, sink.traces)
+        self.ledger.outgoing = self.mind.lens.outgoing
         self.after_run: Callable[[], None] = lambda: None
-        self.standing: list[tuple[Injected, float | None]] = []
-        """What is put on every new list, and until when."""
-        self._waiting: list[Injected] = []  # on the list while nobody works: these belong to the run that comes
+        self.standing = Standing()
+        self.held: list[Held] = []
+        """What else was given to the agent, and is taken back when it is let go."""
         self.quiet = False
         self.next_call: Call | None = None
         self.going_on: dict[str, list[Callable[[], Any]]] = {}
@@ -128,6 +100,8 @@ class Recorder:
 
     def release(self) -> None:
         """Gives the agent back as it was."""
+        while self.held:
+            self.held.pop().release()
         self._end_by_hand()
         self.flush()
         self._session.close(fill=True)
@@ -151,6 +125,8 @@ class Recorder:
             task = str(given.get("task", ""))
             if self.going_on.get(task):
                 return self.going_on[task].pop(0)()
+            for place in self.standing.over(self.agent.memory.steps):
+                del self.agent.memory.steps[place]
             call, self.next_call = self.next_call, None
             call = call or Call(self, self._caller(), task, given.get("max_steps") or self.agent.max_steps)
             try:
@@ -212,6 +188,11 @@ class Recorder:
     def _call(self) -> Call | None:
         return getattr(self._working, "call", None)
 
+    def run_at_work(self) -> str | None:
+        """The run that is being worked on, by the agent or by hand."""
+        here = self.here()
+        return self._by_hand if here is None else here[0]
+
     def here(self) -> tuple[str, int] | None:
         """The run that is being worked on, and how many steps it has; a code agent's tools ask from another thread."""
         call = self._call() or (self._calls[-1] if self._calls else None)
@@ -263,6 +244,13 @@ class Recorder:
                 self._results[call.run, "failure"] = _failure(error)
             self._settle(call.run, self._status(error))
             self._save_all("fields")
+
+    def pause(self) -> None:
+        """Interrupts the run that goes on, and those it was called by."""
+        self.agent.interrupt()
+        for parent in self.parents:
+            if parent._calls:
+                parent.pause()
 
     def helpers(self) -> list[Recorder]:
         """The recorders of the agents that this one manages."""
@@ -369,32 +357,25 @@ class Recorder:
         """The list is about to be emptied: what follows belongs to a new one."""
         with self.guard(), self._lock:
             self._end_by_hand()
-            steps = self._listed()
-            self._waiting.clear()
-            if not steps and not self._session.entries:
-                return
-            self.sync()
-            if [entry.step for entry in self._session.entries] != steps or self._unsaved_runs:
-                self._behind.append((self._session, steps, self.agent.memory.system_prompt))
-            self._session.close()
-            self._session = self._new_session()
+            steps = list(self.standing.without(self.agent.memory.steps))
+            if steps or self._session.entries:
+                self.sync()
+                if [entry.step for entry in self._session.entries] != steps or self._unsaved_runs:
+                    self._behind.append((self._session, steps, self.agent.memory.system_prompt))
+                self._session.close()
+                self._session = self._new_session()
+            self.standing.take()
 
     def begun(self) -> None:
         """A new list begins, with what stands on every one."""
-        self.standing = [(step, until) for step, until in self.standing if until is None or until > time.time()]
-        for step, _ in self.standing:
-            self.put(again(step))
+        for step in self.standing.anew():
+            self.put(step)
 
     def put(self, step: Injected) -> None:
         """Puts a step on the list; while nobody works, it belongs to the run that comes next."""
-        if self._call() is None and not self._calls:
-            self._waiting.append(step)
+        if self._call() is None and not self.working:
+            self.standing.waiting.append(step)
         self.agent.memory.steps.append(step)
-
-    def _listed(self) -> list[Any]:
-        """The list as far as it belongs to a run."""
-        steps = self.agent.memory.steps
-        return [step for step in steps if not any(step is other for other in self._waiting)]
 
     def adopt(self, session: Session, run: RunRow, turns: int) -> None:
         """Takes over a stored session, whose steps are about to be put on the list, and a run of it."""
@@ -411,8 +392,8 @@ class Recorder:
             return
         with self.guard(), self._lock:
             if self._call() is not None:
-                self._waiting.clear()
-            if not any(step is other for other in self._waiting):
+                self.standing.take()
+            if not self.standing.waits(step):
                 self._session.runs[id(step)] = self._run_of(step)
 
     def settle(self) -> None:
@@ -440,7 +421,7 @@ class Recorder:
 
     def _save_all(self, care: Care) -> None:
         memory = self.agent.memory
-        steps = self._listed() if self._waiting else memory.steps
+        steps = self.standing.without(memory.steps)
         if steplist.listener_of(memory) is self:
             self._session.claim(steps, self._run_of)
         while self._behind:

@@ -51,6 +51,12 @@ class Tokens:
         self._reports: deque[tuple[tuple[float, float, float], float]] = deque(maxlen=REPORTS)
         self._rates = (1.0, 1.0, 0.0)
 
+    def copy(self) -> Tokens:
+        """Another that knows what this one knows."""
+        other = Tokens()
+        other._reports, other._rates = self._reports.copy(), self._rates
+        return other
+
     def learn(self, of: Size, reported: int) -> None:
         """The model says what a prompt cost."""
         if reported > 0:

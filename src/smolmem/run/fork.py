@@ -64,7 +64,7 @@ def restore(recorder: Recorder, journal: Journal, run: Run, at: int | None) -> R
     steps = [entry.step for entry in loaded.session.entries]
     loaded.session.close()
     agent.memory.reset()
-    agent.memory.steps = steps
+    agent.memory.steps = [*steps, *agent.memory.steps]  # what stands on every list comes last
     if isinstance(agent, CodeAgent):
         agent.python_executor.send_tools({**agent.tools, **agent.managed_agents})
         return interpreter.restore(agent, loaded.past, loaded.kept)

@@ -6,7 +6,8 @@ the next `run()`. What another agent did comes as quoted text: it is to be known
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from smolmem.recall.values import Note, Recollection
 from smolmem.record.injected import Injected, injected
 from smolmem.record.prompt import Lens, Part, flat
 from smolmem.record.recorder import Recorder
+from smolmem.record.show import inert
 from smolmem.record.values import Run, Step
 from smolmem.store.reminders import QUOTE
 from smolmem.views import TokenBudget
@@ -43,12 +45,12 @@ class Injection:
 
     def withdraw(self) -> None:
         """Takes it off the list, now and in later runs; the record keeps that it was there."""
-        recorder, shown = self._recorder, self.step.to_messages()
-        recorder.standing = [(step, until) for step, until in recorder.standing if step is not self.step]
-        steps = recorder.agent.memory.steps
-        for place in reversed(range(len(steps))):
-            if isinstance(steps[place], Injected) and steps[place].to_messages() == shown:
-                del steps[place]
+        recorder, name = self._recorder, self.step.name
+        recorder.standing.always = [step for step in recorder.standing.always if step.name != name]
+        for step in list(recorder.agent.memory.steps):
+            if isinstance(step, Injected) and step.name == name:
+                with suppress(ValueError):  # somebody else has taken it off meanwhile
+                    recorder.agent.memory.steps.remove(step)
 
 
 def inject(recorder: Recorder, what: Any, title: str | None, until: float | None, tokens: int) -> Injection:
@@ -56,10 +58,15 @@ def inject(recorder: Recorder, what: Any, title: str | None, until: float | None
     text, about, origin = _told(what, tokens)
     if not text.replace(QUOTE.strip(), "").strip():
         raise BadValue("there is nothing to inject: the text is empty.")
-    step = injected(text, " ".join((title or about).split()), origin)
-    recorder.standing.append((step, until))
+    step = injected(text, _heading(title or about), _heading(origin), until)
+    recorder.standing.always.append(step)
     recorder.put(step)
     return Injection(step, recorder)
+
+
+def _heading(text: str) -> str:
+    """Words that can stand in a heading, and cannot end it."""
+    return " ".join(inert(text).split()).replace("[", "(").replace("]", ")")
 
 
 def _told(what: Any, tokens: int) -> tuple[str, str, str]:
@@ -76,7 +83,7 @@ def _told(what: Any, tokens: int) -> tuple[str, str, str]:
         return quoted(what.text), "memory", what.origin
     if isinstance(what, (Step, MemoryStep)):
         return quoted(str(to_messages([what], tokens))), "history", "the user"
-    if isinstance(what, Iterable):
+    if isinstance(what, Iterable) and not isinstance(what, (Mapping, bytes)):
         told = [_told(each, tokens) for each in what]
         return "\n".join(text for text, _, _ in told), *(told[0][1:] if told else ("", ""))
     raise BadValue(f"inject() takes text, steps, notes, a run or an agent, not {type(what).__name__}.")

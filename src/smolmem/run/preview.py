@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from smolagents.memory import TaskStep
 
-from smolmem.errors import BadValue
-from smolmem.record.mind import Mind
 from smolmem.record.prompt import Part, Shown, flat, parts_of
 from smolmem.record.recorder import Recorder
 from smolmem.record.tokens import size
@@ -48,9 +46,17 @@ class Preview:
 def preview(recorder: Recorder, task: str | None) -> Preview:
     """The prompt that the agent's next call would send; with a task, that of the first call of `run(task)`."""
     mind = recorder.mind
-    parts = mind.unseen() if task is None else _first(recorder, task)
-    with mind.lens.trying():
-        return _through(mind, parts, mind.session_id if task is None else None)
+    lens, before = mind.lens.trial(), mind.lens.sent
+    shown = lens.each(mind.unseen(), mind.session_id) if task is None else lens.each(_first(recorder, task))
+    counts = [lens.count(parts) for _, parts in shown]
+    views = [Viewed(name, now, then - now) for (name, _), then, now in zip(shown[1:], counts, counts[1:], strict=False)]
+    messages = flat(shown[-1][1])
+    same = next(
+        (place for place, (now, then) in enumerate(zip(messages, before, strict=False)) if now != then),
+        min(len(messages), len(before)),
+    )
+    known = lens.tokens.count(size(messages[:same])) if same else 0
+    return Preview(messages, counts[-1], counts[0], views, max(0, counts[-1] - known))
 
 
 def look(recorder: Recorder, views: Sequence[Any]) -> None:
@@ -59,35 +65,14 @@ def look(recorder: Recorder, views: Sequence[Any]) -> None:
     Raises:
         BadValue: a view cannot do with so little; the earlier ones stay.
     """
-    lens = recorder.mind.lens
-    before, lens.views = lens.views, list(views)
-    try:
-        with lens.trying():
-            lens.through(_parts([recorder.agent.memory.system_prompt]), recorder.mind.session_id)
-    except BadValue:
-        lens.views = before
-        raise
-
-
-def _through(mind: Mind, parts: list[Part], session: str | None) -> Preview:
-    lens, views = mind.lens, list[Viewed]()
-    whole = tokens = lens.count(parts)
-    for name, shown in lens.each(parts, session):
-        after, parts = lens.count(shown), shown
-        views.append(Viewed(name, after, tokens - after))
-        tokens = after
-    messages = flat(parts)
-    same = next(
-        (place for place, (now, then) in enumerate(zip(messages, lens.sent, strict=False)) if now != then),
-        min(len(messages), len(lens.sent)),
-    )
-    known = lens.tokens.count(size(messages[:same])) if same else 0
-    return Preview(messages, tokens, whole, views, max(0, tokens - known))
+    trial = recorder.mind.lens.trial()
+    trial.views = views
+    trial.through(_parts([recorder.agent.memory.system_prompt]))
+    recorder.mind.lens.views = views
 
 
 def _first(recorder: Recorder, task: str) -> list[Part]:
-    standing = [step for step, _ in recorder.standing]
-    return _parts([recorder.agent.memory.system_prompt, *standing, TaskStep(task=task)])
+    return _parts([recorder.agent.memory.system_prompt, *recorder.standing.anew(), TaskStep(task=task)])
 
 
 def _parts(steps: list[Any]) -> list[Part]:

@@ -69,6 +69,7 @@ def resume(
         _refuse_unknown(agent, journal, run)
     row = journal.claim(run.id)
     steps = [entry.step for entry in loaded.session.entries]
+    waiting = recorder.standing.take()
     recorder.adopt(loaded.session, row, loaded.turns)
     _put_back(recorder, agent, steps)
     done = _answer(steps, calls, loaded.turns)
@@ -78,7 +79,11 @@ def resume(
     begun = [replace(call, turn=loaded.turns) for call in calls if call.turn >= loaded.done]
     _expect_children(agent, journal, run, begun, find, unknown)
     recorder.ledger.expect(begun, sequential=isinstance(agent, CodeAgent), skip=unknown == "skip")
-    events = _go_on(recorder, row, loaded, answered=any(call.kind == "model" for call in begun))
+    if not begun:  # what was injected meanwhile comes now; else the step that was cut is finished first, as it was
+        agent.memory.steps.extend(waiting)
+        waiting = []
+    answered = any(call.kind == "model" for call in begun)
+    events = _go_on(recorder, row, loaded, answered=answered, waiting=waiting)
     next(events)  # begun, so that closing it is noticed even if nobody asks for an event
     return Resumed(events)
 
@@ -204,7 +209,9 @@ def _next_number(steps: list[Any]) -> int:
     return number
 
 
-def _go_on(recorder: Recorder, row: RunRow, loaded: Loaded, *, answered: bool) -> Iterator[Any]:
+def _go_on(
+    recorder: Recorder, row: RunRow, loaded: Loaded, *, answered: bool, waiting: list[Injected]
+) -> Iterator[Any]:
     agent = recorder.agent
     task = next(step for step in reversed(agent.memory.steps) if isinstance(step, TaskStep))
     number, most = _next_number(agent.memory.steps), row["max_steps"] or agent.max_steps
@@ -217,7 +224,7 @@ def _go_on(recorder: Recorder, row: RunRow, loaded: Loaded, *, answered: bool) -
         yield from _last_words(recorder, row, task.task, number)
         return
     call = recorder.next_call = Call(recorder, None, task.task, most, row["id"], number)
-    with _pretending(recorder, number, call):
+    with _pretending(recorder, number, call, waiting):
         recorder.quiet = True
         try:
             events = agent.run(task.task, stream=True, reset=False, images=task.task_images, max_steps=most)
@@ -260,18 +267,22 @@ def _last_words(recorder: Recorder, row: RunRow, task: str, number: int) -> Iter
 
 def _tell(agent: Any, missing: list[str]) -> None:
     """One line for the agent, at the end of what it saw last."""
-    last = agent.memory.steps[-1]
+    last = _last_done(agent.memory.steps)
     if isinstance(last, ActionStep):
         told = f"[The process was restarted; these variables are gone: {', '.join(missing)}]"
         last.observations = f"{last.observations}\n{told}" if last.observations else told
 
 
+def _last_done(steps: list[Any]) -> Any:
+    return next(step for step in reversed(steps) if not isinstance(step, Injected))
+
+
 @contextmanager
-def _pretending(recorder: Recorder, number: int, call: Call) -> Iterator[None]:
+def _pretending(recorder: Recorder, number: int, call: Call, waiting: list[Injected]) -> Iterator[None]:
     """It begins to count at 1: until its first step is done, it is led to believe what makes the rest right."""
     agent = recorder.agent
     interval, budget = agent.planning_interval, agent.max_steps
-    planned = isinstance(agent.memory.steps[-1], PlanningStep)
+    planned = isinstance(_last_done(agent.memory.steps), PlanningStep)
     due = interval is not None and (number == 1 or (number - 1) % interval == 0) and not planned
     agent.planning_interval = interval if due else None
     agent.max_steps = budget - number + 1
@@ -283,6 +294,7 @@ def _pretending(recorder: Recorder, number: int, call: Call) -> Iterator[None]:
             call.number = None
             for helper in recorder.helpers():
                 helper.going_on.clear()
+            agent.memory.steps.extend(waiting)
             agent.planning_interval, agent.max_steps = interval, budget
 
     callbacks = agent.step_callbacks._callbacks.setdefault(ActionStep, [])

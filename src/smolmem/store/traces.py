@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from smolmem.record import codec
 from smolmem.record.prompt import Cut
 from smolmem.record.values import Alert, when
 from smolmem.store.records import Records, seal
@@ -29,13 +30,14 @@ class Traces:
     def add_cut(self, session: str, cut: Cut) -> None:
         """Writes down a cut."""
         with self._records.store.write(sync=False):
-            row = {"session": session, **vars(cut)}
+            row = {"session": session, **vars(cut), "text": codec.plain(cut.text)}
             self._records.store.do("add_cut", row | {"hash": seal("cut", row)})
 
     def add_alert(self, alert: Alert, scope: str) -> None:
         """Writes down that a rule fired."""
         with self._records.store.write(sync=False):
-            row = {**vars(alert), "scope": scope, "at": alert.at.timestamp(), "acts": json.dumps(alert.acts)}
+            words = {name: codec.plain(getattr(alert, name)) for name in ("rule", "reason", "agent")}
+            row = {**vars(alert), **words, "scope": scope, "at": alert.at.timestamp(), "acts": json.dumps(alert.acts)}
             self._records.store.do("add_alert", row | {"hash": seal("alert", row)})
 
     def alerts(self, **wanted: Any) -> list[Alert]:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import track
 
-from smolmem.errors import Damaged
 from smolmem.record.values import Alert, Step, when
 from smolmem.watch.judges import Judge, Seen
 from smolmem.watch.rule import Watch
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+log = logging.getLogger("smolmem")
 
 MANY = 1_000
 """Steps that are gone through without a progress bar."""
@@ -45,8 +47,14 @@ class Backtest:
         return show.backtest(self)
 
 
-def backtest(rule: Watch, steps: Sequence[Step]) -> Backtest:
-    """Shows a rule steps of the past, oldest first, as it would have seen them: each agent's by themselves."""
+def backtest(rule: Watch, steps: Sequence[Step], notes: Collection[str]) -> Backtest:
+    """Shows a rule steps of the past, oldest first, as it would have seen them: each agent's by themselves.
+
+    Args:
+        rule: the rule.
+        steps: the steps.
+        notes: lines that rules have written into them: they do not count.
+    """
     judges: dict[tuple[str, str], Judge] = {}
     alerts, counted, fired, unread = list[Alert](), list[bool](), list[bool](), 0
     for step in _shown(steps, rule.name):
@@ -54,9 +62,12 @@ def backtest(rule: Watch, steps: Sequence[Step]) -> Backtest:
             live = step.to_smolagents()
             if not rule.about(live):
                 continue
-            judge = judges.setdefault((step.scope, step.agent), rule.judge())
-            counts, reason = judge.see(Seen(live, step.run, step.at.timestamp()))
-        except (Damaged, TimeoutError):
+            whose = (step.scope, step.agent)
+            if whose not in judges:
+                judges[whose] = rule.judge()
+            counts, reason = judges[whose].see(Seen(live, step.run, step.at.timestamp(), notes))
+        except Exception as error:  # a damaged step, a test that raises, a pattern that takes forever
+            log.info("smolmem: the rule %r cannot judge step %d: %s", rule.name, step.id, error)
             unread += 1
             continue
         counted.append(counts)

@@ -77,22 +77,29 @@ class Alarm:
         return max(0.0, self._set + self._seconds - time.monotonic())
 
 
+_written: dict[int, list[str]] = {}
+"""The lines that rules have written into steps that are still there, by the steps' id()."""
+
+
 class Following:
     """One rule at work on one agent."""
 
     def __init__(self, rule: Rule, agent: weakref.ref[Any]) -> None:
         self.rule = rule
-        self.record: Callable[[Alert], None] | None = None
-        self.put: Callable[[Injected], None] | None = None
-        self.run: Callable[[], str | None] | None = None
         self._agent = agent
+        self._recorder: Callable[[], Any] = lambda: None
+        self._record: Callable[..., None] | None = None
         self._judge = rule.judge()
-        self._named = False
+        self._named: set[str] = set()
         self._turn = 0
         self._number: int | None = None
         self._alarm = None if rule.patience is None else Alarm(rule.patience, self._silent)
         self._late: list[str] = []
         """Notes for the next step: there was none to write them into."""
+
+    def tie(self, recorder: weakref.ref[Any], record: Callable[..., None]) -> None:
+        """The agent is attached: the run is known, and what the rule does is recorded."""
+        self._recorder, self._record = recorder, record
 
     def past(self, steps: Iterable[Seen]) -> None:
         """Shows the rule what was before; it learns and does nothing."""
@@ -105,7 +112,7 @@ class Following:
             self.stop()
         if not self.rule.about(step):
             return
-        reason = self._see(Seen(step, self._run(step)))
+        reason = self._see(Seen(step, self._run(step), notes=_written.get(id(step), ())))
         while self._late:
             _note(step, self._late.pop(0))
         if reason is not None:
@@ -120,7 +127,7 @@ class Following:
 
     def _run(self, step: Any) -> Hashable:
         """The run that goes on; without a store it is told from the next by the numbers of steps."""
-        known = None if self.run is None else self.run()
+        known = self._known_run()
         number = getattr(step, "step_number", None)
         if isinstance(number, int):
             if self._number is not None and number <= self._number:
@@ -128,24 +135,29 @@ class Following:
             self._number = number
         return known if known is not None else self._turn
 
+    def _known_run(self) -> str | None:
+        recorder = self._recorder()
+        return None if recorder is None else recorder.run_at_work()
+
     def _see(self, seen: Seen) -> str | None:
         try:
             return self._judge.see(seen)[1]
         except TimeoutError:
-            self._complain("its pattern takes too long; it is stopped")
+            self._complain("slow", "is left out: its pattern takes too long, and is stopped")
         except Exception as error:
-            self._complain(f"{type(error).__name__}: {error}")
+            self._complain("raised", f"is left out: {type(error).__name__}: {error}")
         return None
 
-    def _complain(self, why: str) -> None:
-        if not self._named:
-            self._named = True
-            log.warning("smolmem: the rule %r is left out: %s", self.rule.name, why)
+    def _complain(self, about: str, words: str) -> None:
+        if about not in self._named:
+            self._named.add(about)
+            log.warning("smolmem: the rule %r %s", self.rule.name, words)
 
     def _silent(self) -> bool:
         """Nothing was done for long; tells whether the run goes on."""
         judge = self._judge
-        if self._agent() is None or (self.run is not None and self.run() is None) or not isinstance(judge, Gap):
+        over = self._recorder() is not None and self._known_run() is None
+        if over or self._agent() is None or not isinstance(judge, Gap):
             return False
         judge.told = True
         self._fire(judge.why(judge.seconds), None)
@@ -160,25 +172,28 @@ class Following:
         name = str(agent.name or type(agent).__name__)
         number = getattr(step, "step_number", None)
         words = tuple(act if isinstance(act, str) else getattr(act, "__name__", "function") for act in self.rule.then)
-        run = None if self.run is None else self.run()
+        run = self._known_run()
         alert = Alert(self.rule.name, reason, name, run, number, datetime.now(timezone.utc), words)
         log.info("smolmem: %s", alert)
         for act in self.rule.then:
             self._try(act, alert, step, agent)
-        if self.record is not None:
+        recorder = self._recorder()
+        if self._record is not None and recorder is not None:
             try:
-                self.record(alert)
+                self._record(alert, recorder.scope)
             except Exception as error:
-                self._complain(f"it fired, and that could not be written down: {error}")
+                self._complain("unwritten", f"has fired, and that could not be written down: {error}")
 
     def _try(self, act: Act, alert: Alert, step: Any, agent: Any) -> None:
         try:
+            recorder = self._recorder()
             if callable(act):
                 act(alert)
             elif act == "pause":
-                agent.interrupt()
+                (agent.interrupt if recorder is None else recorder.pause)()
             elif act == "inject":
-                (self.put or agent.memory.steps.append)(injected(str(alert), "alert", "a rule"))
+                put = agent.memory.steps.append if recorder is None else recorder.put
+                put(injected(str(alert), "alert", "a rule"))
             elif act == "note" and step is None:
                 self._late.append(f"{ALERT} {alert}")
             elif act == "note":
@@ -186,7 +201,7 @@ class Following:
             else:
                 threading.Thread(target=_post, args=(act, alert), daemon=True).start()
         except Exception as error:
-            self._complain(f"it fired, and then: {type(error).__name__}: {error}")
+            self._complain("acting", f"has fired, and then: {type(error).__name__}: {error}")
 
 
 def _note(step: Any, text: str) -> None:
@@ -194,6 +209,9 @@ def _note(step: Any, text: str) -> None:
     if isinstance(step, (ActionStep, PlanningStep)) and not isinstance(step, Injected):
         before = getattr(step, name, None)
         setattr(step, name, f"{before}\n{text}" if before else text)
+        if id(step) not in _written:
+            weakref.finalize(step, _written.pop, id(step), None)
+        _written.setdefault(id(step), []).append(text)
 
 
 def _post(url: str, alert: Alert) -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from statistics import median
 from typing import Any, Protocol
+
+from smolmem.record.show import inert
+from smolmem.record.values import Alert
 
 ALERT = "[ALERT]"
 """How a line begins that a rule has written into a step."""
@@ -15,12 +18,33 @@ LONGEST = 100_000
 """Characters of a step that a pattern is looked for in."""
 
 
+def written(alerts: Iterable[Alert]) -> frozenset[str]:
+    """The lines that rules have written into steps."""
+    return frozenset(f"{ALERT} {alert}" for alert in alerts)
+
+
+def calls_of(step: Any) -> list[tuple[str, Any]]:
+    """What a step called, and with what. Where a call failed, smolagents leaves only what the model said."""
+    made = [(call.name, call.arguments) for call in getattr(step, "tool_calls", None) or ()]
+    said = getattr(getattr(step, "model_output_message", None), "tool_calls", None) or ()
+    return made or [(call.function.name, call.function.arguments) for call in said]
+
+
 class Seen:
     """A step as rules see it."""
 
-    def __init__(self, step: Any, run: Hashable, at: float | None = None) -> None:
+    def __init__(self, step: Any, run: Hashable, at: float | None = None, notes: Collection[str] = ()) -> None:
+        """A step.
+
+        Args:
+            step: the smolagents step.
+            run: the run it belongs to.
+            at: when it was, if it does not say so itself.
+            notes: lines that rules have written into it: they do not count.
+        """
         self.step = step
         self.run = run
+        self._notes = notes
         timing, now = getattr(step, "timing", None), time.time() if at is None else at
         began, ended = getattr(timing, "start_time", None), getattr(timing, "end_time", None)
         self.began = now if began is None else began
@@ -31,14 +55,16 @@ class Seen:
         """What came back, and what went wrong; not what rules have written there."""
         parts = (getattr(self.step, name, None) for name in ("plan", "observations", "error"))
         text = "\n".join(str(part) for part in parts if part is not None)[:LONGEST]
-        return "\n".join(line for line in text.splitlines() if ALERT not in line) if ALERT in text else text
+        if not self._notes or ALERT not in text:
+            return text
+        return "\n".join(line for line in text.splitlines() if line not in self._notes)
 
     @property
     def calls(self) -> list[tuple[str, str]]:
         """What was called, and with what; of a code agent, its code."""
         if self.code:
             return [("code", self.code)]
-        return [(call.name, _canonical(call.arguments)) for call in getattr(self.step, "tool_calls", None) or ()]
+        return [(name, _canonical(arguments)) for name, arguments in calls_of(self.step)]
 
     @property
     def code(self) -> str:
@@ -96,7 +122,7 @@ class Repeated:
 
 def _brief(key: Hashable) -> str:
     text = "; ".join(f"{name}({given})" for name, given in key) if isinstance(key, tuple) else str(key)
-    line = " ".join(text.split())
+    line = " ".join(inert(text).split())
     return line if len(line) <= 160 else f"{line[:159]}…"
 
 

@@ -19,7 +19,7 @@ from smolmem.errors import BadValue
 from smolmem.patterns import found, pattern_of
 from smolmem.record import codec
 from smolmem.watch.following import ACTS, Act, Following
-from smolmem.watch.judges import Ceiling, Drift, Gap, Judge, Repeated, Seen
+from smolmem.watch.judges import Ceiling, Drift, Gap, Judge, Repeated, Seen, calls_of
 
 _KINDS = ("action", "planning")
 
@@ -66,6 +66,8 @@ class Watch:
         self._set(lambda: Repeated(key, self.window, self.threshold), window, threshold, kinds, tools, then)
 
     def _set(self, judge: Any, window: int, threshold: int, kinds: Any, tools: Any, then: Any) -> None:
+        if not isinstance(self.name, str) or not self.name.strip():
+            raise BadValue(f"a rule's name is a text, not {self.name!r}.")
         self.judge: Callable[[], Judge] = judge
         self.window, self.threshold = count_of(window, "window"), count_of(threshold, "threshold")
         if not 1 <= self.threshold <= self.window:
@@ -74,9 +76,10 @@ class Watch:
         if not self.kinds or set(self.kinds) - set(_KINDS):
             raise BadValue(f"kinds are {' and '.join(map(repr, _KINDS))}, not {kinds!r}: nothing else can be watched.")
         self.tools = _words(tools, "tools")
-        self.then: tuple[Act, ...] = (then,) if isinstance(then, str) or callable(then) else tuple(then)
+        acts = [then] if isinstance(then, str) or callable(then) else then
+        self.then: tuple[Act, ...] = tuple(acts) if isinstance(acts, (list, tuple)) else (then,)
         for act in self.then:
-            if not (callable(act) or act in ACTS or str(act).startswith(("http://", "https://"))):
+            if not (callable(act) or act in ACTS or (isinstance(act, str) and act.startswith(("http://", "https://")))):
                 raise BadValue(f"then is 'note', 'inject', 'pause', a URL or a function, not {act!r}.")
         self.hours: float | None = None
         self.patience: float | None = None
@@ -129,7 +132,9 @@ class Watch:
 
     @classmethod
     def silence(cls, seconds: float, **options: Any) -> Watch:
-        """No step for so long, while a run goes on."""
+        """No step for so long after a step, while a run goes on; also while you hold a run step by step."""
+        if not isinstance(seconds, (int, float)) or not seconds > 0:
+            raise BadValue(f"seconds is more than 0, not {seconds!r}.")
         rule = cls._made("silence", lambda rule: Gap(seconds), options, window=1, threshold=1)
         rule.patience = seconds
         return rule
@@ -143,9 +148,9 @@ class Watch:
             return False
         if self.tools is None:
             return True
-        called = {call.name for call in getattr(step, "tool_calls", None) or ()}
+        called = {name for name, _ in calls_of(step)}
         code = str(getattr(step, "code_action", None) or "")
-        return any(tool in called or f"{tool}(" in code for tool in self.tools)
+        return any(tool in called or re.search(rf"\b{re.escape(tool)}\s*\(", code) for tool in self.tools)
 
     def following(self, agent: Any) -> Following:
         """What this rule knows of an agent."""
@@ -168,10 +173,11 @@ class Watch:
 
 
 def _words(given: Sequence[str] | str | None, name: str) -> tuple[str, ...] | None:
-    words = (given,) if isinstance(given, str) else None if given is None else tuple(given)
-    if words is not None and not all(isinstance(word, str) for word in words):
+    if given is None or isinstance(given, str):
+        return None if given is None else (given,)
+    if not isinstance(given, (list, tuple, set, frozenset)) or not all(isinstance(word, str) for word in given):
         raise BadValue(f"{name} are words, not {given!r}.")
-    return words
+    return tuple(given)
 
 
 def _repeated(key: Callable[[Seen], Hashable]) -> Callable[[Watch], Judge]:

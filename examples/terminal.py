@@ -1,0 +1,93 @@
+"""How the examples look in a terminal: headings, a line for each step, figures of runs, and plain words for trouble."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from rich.console import Console
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+from smolagents.utils import AgentError
+
+from smolmem import Run, SmolmemError
+from smolmem.record.show import STYLES, inert
+from smolmem.store.reminders import BEGIN, QUOTE
+
+console = Console(highlight=False)
+ILL = re.compile(r"health check: (?!200)")
+
+
+class Trouble(Exception):
+    """What went wrong and what to do next, in a sentence or two."""
+
+
+def plainly(main: Callable[[], None], *expected: type[Exception]) -> None:
+    """Runs a program; trouble that a user can do something about is told in plain words and ends it with code 1."""
+    try:
+        main()
+    except (Trouble, SmolmemError, AgentError, *expected) as trouble:
+        told = str(trouble)
+        if isinstance(trouble, OSError) and trouble.filename:
+            told = f"{trouble.filename} cannot be used: {trouble.strerror}. Choose another place with --folder."
+        console.print(Text(f"\n✖ {inert(told)}", style="bold red"), soft_wrap=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        console.print("\nStopped.")
+        sys.exit(130)
+
+
+def chapter(title: str, about: str = "") -> None:
+    """A headline, and what is to be seen below it."""
+    console.print()
+    console.print(Rule(Text(title, style="bold"), align="left", style="cyan"))
+    if about:
+        console.print(Text(about, style="dim"))
+
+
+def say(text: str, style: str = "") -> None:
+    """A line; whatever is in it is shown, never obeyed."""
+    console.print(Text(inert(text), style=style))
+
+
+def show_step(step: Any) -> None:
+    """A step of an agent in a line: its number, what it called, what came of that; alerts below."""
+    calls = ", ".join(call.name for call in getattr(step, "tool_calls", None) or ()) or "(no call)"
+    if step.error is not None:
+        came, style = f"failed: {step.error}", "red"
+    else:
+        came = "" if step.is_final_answer else str(step.observations or step.action_output or "")
+        style = "red" if ILL.search(came) else "green" if "health check: 200" in came else ""
+    lines = [" ".join(line.split()) for line in inert(came).splitlines() if line.strip()] or [""]
+    head = Text.assemble((f"{step.step_number:>4}  ", "dim"), (f"{calls:<21}", "bold"), (lines[0], style))
+    console.print(head, no_wrap=True, overflow="ellipsis")
+    for line in lines:
+        if line.startswith("[ALERT]"):
+            console.print(Text(f"      ▲ {line}", style="bold yellow"))
+
+
+def show_reminder(step: Any) -> None:
+    """What memory put behind the task before the first step: the quotes in what the model was sent."""
+    texts = (part.get("text", "") for message in step.model_input_messages or () for part in message.content or ())
+    quotes = [line for text in texts if text.startswith(BEGIN) for line in text.splitlines() if line.startswith(QUOTE)]
+    for number, line in enumerate(quotes):
+        head = "" if number else "Reminded of"
+        console.print(Text(f"{head:<12}{inert(line)}", style="magenta"), no_wrap=True, overflow="ellipsis")
+
+
+def figures(runs: Iterable[tuple[str, Run]]) -> Table:
+    """What runs took, a line each."""
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    table.add_column("")
+    for name in ("steps", "tool calls", "tokens in", "tokens out", "seconds"):
+        table.add_column(name, justify="right")
+    table.add_column("ended")
+    for title, run in runs:
+        calls = sum(len(step.tools) for step in run.steps)
+        seconds = "" if run.seconds is None else f"{run.seconds:.1f}"
+        numbers = (str(run.step_count), str(calls), f"{run.input_tokens:,}", f"{run.output_tokens:,}", seconds)
+        table.add_row(Text(inert(title)), *numbers, Text(run.status, style=STYLES[run.status]))
+    return table
