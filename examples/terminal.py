@@ -14,7 +14,8 @@ from rich.text import Text
 from smolagents.utils import AgentError
 
 from smolmem import Run, SmolmemError
-from smolmem.record.show import STYLES, inert
+from smolmem.inert import inert
+from smolmem.record.show import STYLES
 from smolmem.store.reminders import BEGIN, QUOTE
 
 console = Console(highlight=False)

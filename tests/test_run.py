@@ -249,6 +249,8 @@ def test_a_fork_of_a_fork_may_go_back_before_the_first(memory: Memory) -> None:
     agent = code_agent(code("final_answer(n)"))
     memory.restore(agent, fork.id, at=1)
     assert agent.run("Go on", reset=False) == 1
+    memory.resume(code_agent(code("final_answer(n)")), memory.fork(memory.fork(run.id, at=2).id, at=1).id)
+    assert memory.verify()
 
 
 def test_a_run_that_was_cut_inside_a_step_is_not_forked_at_its_end(memory: Memory) -> None:

@@ -14,7 +14,7 @@ import smolmem
 SOURCE = Path(smolmem.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 ORDER = [
-    *("errors", "faults", "patterns"),
+    *("errors", "faults", "inert", "patterns"),
     *("record.wire", "record.kinds", "record.edits", "record.injected", "record.codec", "record.writer"),
     *("record.steplist", "record.show", "record.values", "record.session", "record.variables", "record.ledger"),
     *("record.tokens", "record.prompt", "record.mind", "record.failures", "record.sink"),
@@ -24,9 +24,14 @@ ORDER = [
     *("recall.text", "recall.values", "recall.question", "recall.models", "recall.embed", "recall.index"),
     *("recall.search", "recall.meaning", "recall.context", "recall.notes", "recall.distill", "recall.reader"),
     *("recall.recall", "recall.agent", "arguments", "views"),
+    *("store.archive", "store.shapes", "store.rebuild", "store.loading", "store.transfer", "store.doctor"),
     *("watch.judges", "watch.following", "watch.rule", "watch.backtest", "watch.watching"),
     *("run.stepwise", "run.interpreter", "run.resume", "run.fork", "run.replay", "run.handover", "run.preview"),
-    *("looking", "remembering", "memory"),
+    *("looking", "remembering", "memory", "plain", "sample"),
+    *("inspector.draw", "inspector.words", "inspector.guard", "inspector.reading", "inspector.app", "inspector.serve"),
+    *("cli.as_json", "cli.flat", "cli.output", "cli.command", "cli.following", "cli.looking", "cli.reviewing"),
+    *("cli.watching", "cli.remembering", "cli.keeping", "cli.starting", "cli.parser", "cli.completion"),
+    *("cli.reference", "cli.main"),
 ]
 """The data's way. A module may import what stands before it; `show` is fetched late by the values it draws."""
 

@@ -11,6 +11,7 @@
     ├── CannotResume       the run is finished, in use, another agent's, or went another way
     │   └── UnknownOutcome nobody knows whether a tool was called
     └── BadValue           an argument that cannot be meant
+        └── CannotFit      what must be sent to a model is more than may be sent
 
 A message says what happened, where, and what to do next. An error of a driver is wrapped once and kept as
 `__cause__`.
@@ -61,3 +62,7 @@ class UnknownOutcome(CannotResume):
 
 class BadValue(SmolmemError, ValueError):
     """An argument that cannot be meant."""
+
+
+class CannotFit(BadValue):
+    """What must be sent is more than may be sent. Of all that a view may raise, this alone ends a run."""

@@ -26,6 +26,7 @@ class Looking:
         text: str | None = None,
         parent: str | None = None,
         session: str | None = None,
+        managed: bool = True,
         limit: int = 100,
     ) -> list[Run]:
         """Recorded runs, the newest first.
@@ -39,6 +40,7 @@ class Looking:
             text: only runs whose task begins with a text that holds this.
             parent: only runs of managed agents that this run called.
             session: only runs that shared this context.
+            managed: False for no runs of managed agents.
             limit: how many at most.
         """
         return self._journal.find_runs(
@@ -50,6 +52,7 @@ class Looking:
             text=text_of(text, "text"),
             parent=None if parent is None else self.run(parent).id,
             session=text_of(session, "session"),
+            roots=None if managed else 1,
             limit=count_of(limit),
         )
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast, overload
 from rich.console import Console
 from smolagents import MultiStepAgent
 
-from smolmem.arguments import Time, count_of, end_of, one_of, scope_of, text_of
+from smolmem.arguments import Time, count_of, end_of, one_of, scope_of, scopes, text_of
 from smolmem.errors import BadValue, CannotResume, NotFound
 from smolmem.recall.agent import Access
 from smolmem.recall.recall import Given, Recall
@@ -29,8 +29,11 @@ from smolmem.run.preview import Preview, look, preview
 from smolmem.run.replay import Prices, Rerun, replay, rerun
 from smolmem.run.resume import Resumed, Unknown, drain, resume
 from smolmem.run.stepwise import Stepwise, stepwise
-from smolmem.store.base import Durability, open_store
+from smolmem.store.base import Durability, Progress, open_store
+from smolmem.store.doctor import Diagnosis, examine
 from smolmem.store.journal import Journal
+from smolmem.store.loading import Imported, load
+from smolmem.store.transfer import Exported, export
 from smolmem.store.upkeep import Report, Stats, stats, verify
 from smolmem.watch.backtest import Backtest, backtest
 from smolmem.watch.judges import written
@@ -367,6 +370,43 @@ class Memory(Remembering):
     def stats(self) -> Stats:
         """How much is stored, and writes that failed since this `Memory` was opened."""
         return stats(self._journal, self._failures.total)
+
+    def doctor(self) -> Diagnosis:
+        """What is wrong, or could be better, with the file, its surroundings and how it is used; changes nothing."""
+        return examine(self._journal)
+
+    def export(
+        self, path: str | os.PathLike[str], *, scope: str | None = None, progress: Progress | None = None
+    ) -> Exported:
+        """Writes everything, or one scope, in an open form: JSON lines, and pictures as files.
+
+        Args:
+            path: a new folder, or a new file that ends in `.zip`.
+            scope: only this scope; `acme/*` for all below `acme` too.
+            progress: told, now and then, how much is done and how much there is.
+        """
+        self.flush()
+        return export(self._journal, path, **scopes("*" if scope is None else scope), progress=progress)
+
+    def load(
+        self, path: str | os.PathLike[str], *, scope: str | None = None, progress: Progress | None = None
+    ) -> Imported:
+        """Reads what `export` wrote, all of it or nothing; runs and notes that are here already are left as they are.
+
+        Args:
+            path: the folder or the `.zip`.
+            scope: put everything under this scope.
+            progress: told, now and then, how much is done and how much there is.
+
+        Raises:
+            StoreError: it is not what `export` writes; the message says where and what to do.
+        """
+        return load(self._journal, path, scope=None if scope is None else scope_of(scope), progress=progress)
+
+    def backup(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
+        """Copies the whole file, while others may go on writing; the copy is complete or not there."""
+        self.flush()
+        self._store.backup(path, progress)
 
     def close(self) -> None:
         """Writes what is left and lets go of the file; agents that are attached go on unrecorded.

@@ -19,12 +19,12 @@ from typing import Any
 from smolagents.models import ChatMessage, MessageRole
 
 from smolmem.arguments import count_of
-from smolmem.errors import BadValue
+from smolmem.errors import BadValue, CannotFit
 from smolmem.patterns import pattern_of, replaced
 from smolmem.recall.context import quoted
 from smolmem.record import ledger
 from smolmem.record.injected import Injected
-from smolmem.record.prompt import CannotFit, Lens, Part, lens_of
+from smolmem.record.prompt import Lens, Part, lens_of
 from smolmem.record.tokens import CHARACTERS, size
 
 __all__ = [

@@ -13,8 +13,8 @@ from typing import Any
 
 from smolagents.models import ChatMessage, MessageRole
 
+from smolmem.inert import inert
 from smolmem.recall.values import Recollection
-from smolmem.record.show import inert
 from smolmem.store.reminders import BEGIN, END, QUOTE
 
 TOKENS = 1_500

@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol
 from smolagents.memory import SystemPromptStep, TaskStep
 from smolagents.models import ChatMessage
 
-from smolmem.errors import BadValue
+from smolmem.errors import BadValue, CannotFit
 from smolmem.record import codec
 from smolmem.record.codec import Encoded
 from smolmem.record.tokens import REPORTS, Tokens, size
@@ -70,10 +70,6 @@ class CutSink(Protocol):
     def add_cut(self, session: str, cut: Cut) -> None:
         """Writes one down."""
         ...
-
-
-class CannotFit(BadValue):
-    """What must be sent is more than may be sent. Of all that a view may raise, this alone ends a run."""
 
 
 View = Any

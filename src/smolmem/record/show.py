@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +13,14 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
+from smolmem.inert import inert
+
 if TYPE_CHECKING:
     from smolmem.recall.values import Note, Recollection
     from smolmem.record.values import Alert, Run, Step
     from smolmem.run.preview import Preview
+    from smolmem.store.doctor import Diagnosis
+    from smolmem.store.transfer import Exported, Imported
     from smolmem.watch.backtest import Backtest
 
 STYLES = {
@@ -27,12 +30,6 @@ STYLES = {
     "interrupted": "yellow",
     "max_steps": "yellow",
 }
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-
-
-def inert(text: str) -> str:
-    """Text without control characters, each shown as `␀`-like pictures instead of being obeyed."""
-    return _CONTROL.sub(lambda found: chr(0x2400 + ord(found[0])) if ord(found[0]) < 0x20 else "\ufffd", text)
 
 
 def run(value: Run) -> RenderableType:
@@ -74,7 +71,7 @@ def step(value: Step) -> RenderableType:
         "at": f"{value.at.astimezone():%Y-%m-%d %H:%M:%S}",
         "took": "" if value.seconds is None else f"{value.seconds:.1f} s",
         "tools": ", ".join(inert(tool) for tool in value.tools),
-        "error": value.error or "",
+        "error": inert(value.error or ""),
         "revision": str(value.revision) if value.revision else "",
     }
     return Panel(Group(_grid(facts), Text(), Text(inert(value.text))), title=head, title_align="left")
@@ -115,7 +112,7 @@ def report(url: str, checked: Mapping[str, int], problems: Sequence[str], count:
     """What `verify` found."""
     verdict = Text(f"{count:,} problems", style="bold red") if count else Text("all as it was written", style="green")
     lines = [
-        Text.assemble(f"{url}: ", verdict),
+        Text.assemble(f"{inert(url)}: ", verdict),
         Text(", ".join(f"{number:,} {what}" for what, number in checked.items())),
     ]
     lines += [Text(f"  {inert(problem)}") for problem in problems]
@@ -124,7 +121,9 @@ def report(url: str, checked: Mapping[str, int], problems: Sequence[str], count:
 
 def stats(value: Any) -> RenderableType:
     """Figures, a line each."""
-    return _grid({name: f"{item:,}" if isinstance(item, int) else str(item) for name, item in vars(value).items()})
+    return _grid(
+        {name: f"{item:,}" if isinstance(item, int) else inert(str(item)) for name, item in vars(value).items()}
+    )
 
 
 def _grid(facts: Mapping[str, str]) -> Table:
@@ -198,3 +197,55 @@ def preview(value: Preview) -> RenderableType:
     known = value.tokens - value.read_again
     tail = f"{known:,} of them are as in the prompt before; about {value.read_again:,} are to be read anew"
     return Group(head, table, Text(tail, "dim"))
+
+
+def exported(value: Exported) -> RenderableType:
+    """What was written to an export."""
+    head = Text.assemble(
+        ("✓ ", "green"), (inert(value.path), "bold"), f"  {_bytes(value.bytes)}, {value.media:,} files beside"
+    )
+    return Group(head, Text(f"  {_counted(value.written)}", "dim"))
+
+
+def imported(value: Imported) -> RenderableType:
+    """What was loaded from an export."""
+    head = Text.assemble(("✓ ", "green"), (inert(value.path), "bold"), f"  {_counted(value.added) or 'nothing new'}")
+    lines = [head]
+    if value.skipped:
+        lines.append(Text(f"  here already: {_counted(value.skipped)}", "dim"))
+    if value.differing:
+        lines.append(
+            Text(f"  {value.differing:,} sessions go on differently there, and stay as they are here:", "yellow")
+        )
+        lines.append(Text("  → load it into a new file to see them", "dim"))
+    return Group(*lines)
+
+
+_SIGNS = {"ok": ("✓", "green"), "hint": ("•", "cyan"), "warning": ("▲", "yellow"), "problem": ("✗", "bold red")}
+
+
+def diagnosis(value: Diagnosis) -> RenderableType:
+    """What `doctor` found."""
+    table = Table.grid(padding=(0, 1))
+    for finding in value.findings:
+        sign, style = _SIGNS[finding.level]
+        said = Text(inert(finding.text))
+        if finding.mend:
+            said.append(f"\n→ {inert(finding.mend)}", "dim")
+        table.add_row(Text(sign, style), said)
+    return Group(Text(inert(value.url), "bold"), table)
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    plural = {"forgotten": "forgotten", "recalled": "recalled"}
+    return ", ".join(
+        f"{count:,} {plural.get(name, name if count == 1 else f'{name}s')}" for name, count in counts.items()
+    )
+
+
+def _bytes(size: float) -> str:
+    for unit in ("bytes", "kB", "MB"):
+        if size < 1000:
+            return f"{size:,.0f} {unit}" if unit == "bytes" or size >= 100 else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:,.1f} GB"

@@ -15,12 +15,12 @@ from smolagents import MultiStepAgent
 from smolagents.memory import MemoryStep, TaskStep
 
 from smolmem.errors import BadValue
+from smolmem.inert import inert
 from smolmem.recall.context import quoted
 from smolmem.recall.values import Note, Recollection
 from smolmem.record.injected import Injected, injected
 from smolmem.record.prompt import Lens, Part, flat
 from smolmem.record.recorder import Recorder
-from smolmem.record.show import inert
 from smolmem.record.values import Run, Step
 from smolmem.store.reminders import QUOTE
 from smolmem.views import TokenBudget

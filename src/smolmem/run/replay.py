@@ -18,10 +18,11 @@ from rich.text import Text
 from smolagents import ActionStep, MultiStepAgent
 from smolagents.memory import PlanningStep, TaskStep
 
+from smolmem.inert import inert
 from smolmem.recall.agent import MEMORY, give
 from smolmem.record import codec, ledger
 from smolmem.record.injected import Injected
-from smolmem.record.show import STYLES, inert, picture
+from smolmem.record.show import STYLES, picture
 from smolmem.record.values import PastCall, Run
 from smolmem.run.stepwise import stepwise
 
@@ -55,7 +56,7 @@ def _parts(step: Any, detailed: bool) -> Iterator[RenderableType]:
     elif isinstance(step, PlanningStep):
         yield Panel(Text(inert(step.plan)), title="Plan", title_align="left", border_style="blue")
     elif isinstance(step, Injected):
-        title = inert(f"{step.title} · given by {step.origin}")
+        title = Text(inert(f"{step.title} · given by {step.origin}"))
         yield Panel(Text(inert(step.observations)), title=title, title_align="left", border_style="magenta")
     elif isinstance(step, ActionStep):
         yield Rule(f"Step {step.step_number}", style="dim")
@@ -94,7 +95,7 @@ def _action(step: ActionStep) -> Iterator[RenderableType]:
         yield picture(image)
         yield Text(f"image, {image.mode}, {image.width} × {image.height}", style="dim")
     if step.error is not None:
-        yield Panel(Text(inert(str(step.error))), title=type(step.error).__name__, border_style="red")
+        yield Panel(Text(inert(str(step.error))), title=Text(inert(type(step.error).__name__)), border_style="red")
 
 
 def _footer(seconds: float | None, sent: int | None, got: int | None, prices: Prices | None) -> Text:

@@ -111,7 +111,7 @@ def _check_tools(agent: Any, run: Run, calls: list[PastCall]) -> None:
 
 def _refuse_unknown(agent: Any, journal: Journal, run: Run) -> None:
     """Looks before anything is done, also at the runs of managed agents that were cut."""
-    for child in journal.find_runs(**_NO_FILTER, parent=run.id):
+    for child in journal.find_runs(parent=run.id, limit=1000):
         if child.agent in agent.managed_agents and child.status != "finished":
             _refuse_unknown(agent.managed_agents[child.agent], journal, child)
     loaded = journal.session(run.session, run.id)
@@ -170,7 +170,7 @@ def _expect_children(
 ) -> None:
     """Managed agents that were cut go on, when the step that called them does so again."""
     number, ended = _next_number(agent.memory.steps), Counter(call.name for call in begun if call.ended)
-    for child in reversed(journal.find_runs(**_NO_FILTER, parent=run.id)):
+    for child in reversed(journal.find_runs(parent=run.id, limit=1000)):
         helper = agent.managed_agents.get(child.agent)
         if helper is None or child.parent_step != number:
             continue
@@ -184,9 +184,6 @@ def _expect_children(
 
 def _child(recorder: Recorder, journal: Journal, child: Run, find: Callable[[Any], Recorder], unknown: Unknown) -> Any:
     return child.answer if child.status == "finished" else drain(resume(recorder, journal, child, find, unknown))
-
-
-_NO_FILTER = dict.fromkeys(("scope", "below", "agent", "status", "since", "until", "text", "session")) | {"limit": 1000}
 
 
 def drain(resumed: Resumed) -> Any:

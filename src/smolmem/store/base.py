@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from importlib import resources
 from typing import Any, Literal, Protocol
@@ -17,6 +17,8 @@ from smolmem.errors import NotAStore
 
 Row = dict[str, Any]
 Durability = Literal["full", "normal"]
+Progress = Callable[[int, int], None]
+"""Told of long work: how much of it is done, and how much there is."""
 
 
 class Store(Protocol):
@@ -68,6 +70,14 @@ class Store(Protocol):
 
     def facts(self) -> dict[str, str]:
         """Versions and settings, for `stats()`."""
+        ...
+
+    def backup(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
+        """Copies the store, as it is at one moment, to a new file while others go on writing: whole, or not at all.
+
+        Raises:
+            Unwritable: there is something under that name already, or it cannot be written.
+        """
         ...
 
     def close(self) -> None:

@@ -41,6 +41,11 @@ _OPEN: Row = dict.fromkeys(
 )
 
 
+_OPEN_RUNS: Row = dict.fromkeys(
+    ("scope", "below", "agent", "status", "since", "until", "text", "parent", "session", "roots")
+)
+
+
 def _count(value: Any) -> int | None:
     return value if type(value) is int and abs(value) < 1 << 62 else None
 
@@ -180,8 +185,8 @@ class Journal(Records):
     # --- reading ---------------------------------------------------------------------------------------------------
 
     def find_runs(self, **wanted: Any) -> list[Run]:
-        """Runs, newest first; every filter is a parameter of `find_runs` in queries.sql."""
-        return [self._run(row) for row in self.store.rows("find_runs", {**wanted, "dead": self._dead()})]
+        """Runs, newest first; every filter is a parameter of `find_runs` in queries.sql, open if it is not given."""
+        return [self._run(row) for row in self.store.rows("find_runs", _OPEN_RUNS | wanted | {"dead": self._dead()})]
 
     def run(self, prefix: str) -> Run:
         """The run whose id begins so.

@@ -13,6 +13,7 @@ What must stay true:
 from __future__ import annotations
 
 import os
+import secrets
 import stat
 import threading
 import time
@@ -26,7 +27,7 @@ import apsw
 
 from smolmem import faults
 from smolmem.errors import Busy, Damaged, NotAStore, StoreError, TooNew, Unwritable
-from smolmem.store.base import Durability, Row, migrations, statements
+from smolmem.store.base import Durability, Progress, Row, migrations, statements
 
 APPLICATION_ID = 0x736D656D  # "smem", in the file's header
 PATIENCE = 30.0
@@ -34,6 +35,7 @@ PATIENCE = 30.0
 
 _SYNC = {True: "PRAGMA synchronous = FULL", False: "PRAGMA synchronous = NORMAL"}
 _MAGIC = b"SQLite format 3\0"
+_PAGES = 1024  # of a backup, between two words about how far it is
 _inherited: list[apsw.Connection] = []  # a fork must neither use nor close its parent's connections
 
 
@@ -128,6 +130,28 @@ class SqliteStore:
     def facts(self) -> dict[str, str]:
         """The engine and how it is set."""
         return {"engine": f"SQLite {apsw.sqlite_lib_version()}", "durability": self.durability}
+
+    def backup(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
+        """A copy while others write; see `Store.backup`."""
+        target = Path(path).absolute()
+        if "\0" in str(target):
+            raise Unwritable(f"{str(path)!r} is not a file name: give another path.")
+        if os.path.lexists(target):
+            raise Unwritable(f"{path} exists already, and was left as it is: give another path.")
+        part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+        self._live()
+        try:
+            os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+            try:
+                with self._wrapped("copied"):
+                    copy(str(self._absolute), str(part), progress)
+                with open(part, "rb+") as whole:
+                    os.fsync(whole.fileno())
+                os.rename(part, target)
+            finally:
+                part.unlink(missing_ok=True)
+        except OSError as error:
+            raise Unwritable(f"{path} cannot be written: {error.strerror}. Give a path that can be written.") from error
 
     def close(self) -> None:
         """Closes the file."""
@@ -325,6 +349,24 @@ def _set_wal(connection: apsw.Connection) -> None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
+
+
+def copy(source: str, target: str, progress: Progress | None) -> None:
+    """Copies a database through connections of its own. A held snapshot keeps other writers from starting it over."""
+    reading, writing = apsw.Connection(source, flags=apsw.SQLITE_OPEN_READWRITE), apsw.Connection(target)
+    try:
+        reading.set_busy_timeout(int(PATIENCE * 1000))
+        reading.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        reading.execute("BEGIN; SELECT count(*) FROM sqlite_schema")
+        writing.execute("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF")  # it is synced once, when it is whole
+        with writing.backup("main", reading, "main") as copy:
+            while not copy.done:
+                copy.step(_PAGES)
+                if progress is not None:
+                    progress(copy.page_count - copy.remaining, copy.page_count)
+    finally:
+        writing.close()
+        reading.close()
 
 
 def _migrate(connection: apsw.Connection, latest: int) -> None:

@@ -181,7 +181,7 @@ def _fold(journal: Journal) -> dict[int, tuple[int | None, int, int | None, int 
     for event in _pages(journal, "events_after"):
         folds.setdefault(event["session"], Fold()).apply(event)
         for fork in sorted(forks.get(event["id"], ()), key=lambda fork: fork["began"]):
-            folds.setdefault(fork["id"], Fold()).listed = list(folds.setdefault(fork["fork_of"], Fold()).listed)
+            folds.setdefault(fork["id"], Fold()).listed = list(folds[event["session"]].listed)
     steps: dict[int, tuple[int | None, int, int | None, int | None]] = {}
     for fold in folds.values():
         places = {step: place for place, step in enumerate(fold.listed)}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable
 from statistics import median
 from typing import Any, Protocol
 
-from smolmem.record.show import inert
+from smolmem.inert import inert
 from smolmem.record.values import Alert
 
 ALERT = "[ALERT]"

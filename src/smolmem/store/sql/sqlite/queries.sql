@@ -86,6 +86,7 @@ WHERE (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :b
   AND (:since IS NULL OR began >= :since)
   AND (:until IS NULL OR began < :until)
   AND (:parent IS NULL OR parent = :parent)
+  AND (:roots IS NULL OR parent IS NULL)
   AND (:session IS NULL OR session = :session)
   AND (:text IS NULL OR instr(lower(title), lower(:text)) > 0)
 ORDER BY began DESC, rowid DESC
@@ -449,3 +450,169 @@ ORDER BY id DESC LIMIT :limit;
 
 -- name: alert_after
 SELECT * FROM alert WHERE id > :id ORDER BY id LIMIT 500;
+
+-- name: begin_reading
+BEGIN;
+
+-- name: export_sizes
+SELECT
+    (SELECT coalesce(max(id), 0) FROM content) AS contents,
+    (SELECT coalesce(max(id), 0) FROM event) AS events,
+    (SELECT coalesce(max(rowid), 0) FROM run) AS runs,
+    (SELECT coalesce(max(id), 0) FROM step) AS steps,
+    (SELECT coalesce(max(id), 0) FROM call) AS calls,
+    (SELECT coalesce(max(rowid), 0) FROM note) AS notes;
+
+-- name: export_sessions
+SELECT * FROM session WHERE id > :id AND (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :below)
+ORDER BY id LIMIT 500;
+
+-- name: export_events
+SELECT event.* FROM event JOIN session ON session.id = event.session
+WHERE event.id > :id
+  AND (:scope IS NULL OR session.scope = :scope OR substr(session.scope, 1, length(:below)) = :below)
+ORDER BY event.id LIMIT 500;
+
+-- name: export_steps
+SELECT step.id, step.run, session, kind, number, place, step.at, seconds, error, tools, step.input_tokens,
+    step.output_tokens, revision, substr(text, 1, 20000) AS text
+FROM step JOIN session ON session.id = step.session
+WHERE step.id > :id
+  AND (:scope IS NULL OR session.scope = :scope OR substr(session.scope, 1, length(:below)) = :below)
+ORDER BY step.id LIMIT 500;
+
+-- name: export_runs
+SELECT run.rowid AS number, run.* FROM run JOIN session ON session.id = run.session
+WHERE run.rowid > :id
+  AND (:scope IS NULL OR session.scope = :scope OR substr(session.scope, 1, length(:below)) = :below)
+ORDER BY run.rowid LIMIT 500;
+
+-- name: export_calls
+SELECT call.* FROM call JOIN run ON run.id = call.run JOIN session ON session.id = run.session
+WHERE call.id > :id
+  AND (:scope IS NULL OR session.scope = :scope OR substr(session.scope, 1, length(:below)) = :below)
+ORDER BY call.id LIMIT 500;
+
+-- name: export_recalled
+SELECT recalled.* FROM recalled JOIN run ON run.id = recalled.run JOIN session ON session.id = run.session
+WHERE recalled.id > :id
+  AND (:scope IS NULL OR session.scope = :scope OR substr(session.scope, 1, length(:below)) = :below)
+ORDER BY recalled.id LIMIT 500;
+
+-- name: export_cuts
+SELECT cut.* FROM cut JOIN session ON session.id = cut.session
+WHERE cut.id > :id
+  AND (:scope IS NULL OR session.scope = :scope OR substr(session.scope, 1, length(:below)) = :below)
+ORDER BY cut.id LIMIT 500;
+
+-- name: export_alerts
+SELECT * FROM alert WHERE id > :id AND (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :below)
+ORDER BY id LIMIT 500;
+
+-- name: export_notes
+SELECT rowid AS number, * FROM note
+WHERE rowid > :id AND (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :below)
+ORDER BY rowid LIMIT 500;
+
+-- name: prompts_before
+SELECT * FROM prompt WHERE id < :id ORDER BY id DESC LIMIT 500;
+
+-- name: content_ids_after
+SELECT id FROM content WHERE id > :id ORDER BY id LIMIT 2000;
+
+-- name: content_hash
+SELECT hash FROM content WHERE id = :id;
+
+-- name: scope_of_run
+SELECT session.scope FROM run JOIN session ON session.id = run.session WHERE run.id = :id;
+
+-- name: step_row
+SELECT * FROM step WHERE id = :id;
+
+-- name: note_row
+SELECT * FROM note WHERE id = :id;
+
+-- name: same_alert
+SELECT count(*) FROM alert
+WHERE at = :at AND scope = :scope AND agent = :agent AND rule = :rule AND reason = :reason AND run IS NULL;
+
+-- name: quick_check
+PRAGMA quick_check (5);
+
+-- name: page_count
+PRAGMA page_count;
+
+-- name: free_pages
+PRAGMA freelist_count;
+
+-- name: page_size
+PRAGMA page_size;
+
+-- name: table_bytes
+SELECT pgsize AS bytes FROM dbstat WHERE name = :name AND aggregate = TRUE;
+
+-- name: newest_unfinished
+SELECT id, agent, title, status, began, writer FROM run
+WHERE status IN ('interrupted', 'failed') AND parent IS NULL AND began >= :since ORDER BY began DESC LIMIT :limit;
+
+-- name: open_runs
+SELECT id, agent, title, status, began, writer FROM run WHERE status = 'running' ORDER BY began DESC LIMIT :limit;
+
+-- name: newest_failures
+SELECT id, agent, title, failure FROM run WHERE status = 'failed' AND failure IS NOT NULL ORDER BY began DESC LIMIT :limit;
+
+-- name: long_prompts
+SELECT run, max(input_tokens) AS tokens FROM step
+WHERE id > (SELECT max(id) FROM step) - :newest AND kind = 'action' AND input_tokens > :tokens
+GROUP BY run ORDER BY tokens DESC LIMIT :limit;
+
+-- name: long_texts
+SELECT id, run, number, octet_length(text) AS bytes FROM step
+WHERE id > (SELECT max(id) FROM step) - :newest AND octet_length(text) > :bytes
+ORDER BY bytes DESC LIMIT :limit;
+
+-- name: expired_notes
+SELECT count(DISTINCT note.id) FROM note JOIN unit ON unit.note = note.id WHERE note.expires <= :now;
+
+-- name: current_notes
+SELECT id, text FROM note
+WHERE (expires IS NULL OR expires > :now) AND sources <> '[]' AND EXISTS (SELECT 1 FROM unit WHERE unit.note = note.id)
+ORDER BY rowid DESC LIMIT :limit;
+
+-- name: pulse
+SELECT (SELECT coalesce(max(id), 0) FROM event) AS events, (SELECT count(*) FROM run WHERE status = 'running') AS running,
+    (SELECT coalesce(max(rowid), 0) FROM run) AS runs, (SELECT coalesce(max(id), 0) FROM alert) AS alerts;
+
+-- name: agents
+SELECT DISTINCT agent FROM run ORDER BY agent LIMIT 200;
+
+-- name: run_scopes
+SELECT scope FROM run UNION SELECT scope FROM note ORDER BY scope LIMIT 200;
+
+-- name: sparks
+SELECT run, seconds, error, input_tokens, output_tokens FROM step
+WHERE run IN (SELECT value FROM json_each(:runs)) AND kind = 'action' ORDER BY run, id;
+
+-- name: children
+SELECT * FROM run WHERE parent IN (SELECT value FROM json_each(:runs)) ORDER BY began;
+
+-- name: forks
+SELECT * FROM run WHERE fork_of = :run ORDER BY began;
+
+-- name: outline
+SELECT id, kind, number, place, at, seconds, error, tools, input_tokens, output_tokens, revision, substr(text, 1, 200) AS text
+FROM step WHERE run = :run AND kind <> 'system_prompt' ORDER BY place IS NULL, place, id;
+
+-- name: shown_before
+SELECT event.step, event.shown, step.number, step.kind FROM event JOIN step ON step.id = event.step
+WHERE event.session = :session AND event.shown IS NOT NULL AND step.place < :place ORDER BY step.place, event.id;
+
+-- name: run_recalled
+SELECT * FROM recalled WHERE run = :run ORDER BY id LIMIT 200;
+
+-- name: influenced
+SELECT recalled.run, recalled.at, recalled.query, run.agent, run.title FROM recalled JOIN run ON run.id = recalled.run
+WHERE EXISTS (SELECT 1 FROM json_each(recalled.found) WHERE value = :what) ORDER BY recalled.id DESC LIMIT 100;
+
+-- name: step_runs
+SELECT step.id, step.run FROM json_each(:ids) AS wanted JOIN step ON step.id = wanted.value;

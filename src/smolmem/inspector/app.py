@@ -1,0 +1,303 @@
+"""The pages and what can be done on them: each a few lines from a request to the memory and back.
+
+Pages are made here, whole, and work without a script. The script makes them quick: it asks for the part of a page that
+changed (`fragment`), and for one step at a time.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from functools import partial, wraps
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from smolmem.errors import BadValue, NotFound, SmolmemError, StoreError
+from smolmem.inspector import draw, reading, words
+from smolmem.inspector.guard import Guard, Keys
+from smolmem.memory import Memory
+from smolmem.plain import whole
+from smolmem.record.values import STATUSES
+from smolmem.watch.rule import Watch
+
+HERE = Path(__file__).parent
+LARGEST = 1600
+"""Pixels of a side: pictures are shown no larger."""
+RULES = ("pattern", "failures", "same_error", "loop", "slow")
+
+
+class Inspector:
+    """The pages of one memory."""
+
+    def __init__(self, memory: Memory, keys: Keys) -> None:
+        self.memory = memory
+        self.keys = keys
+        self._pages = Environment(
+            loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+        )
+        self._pages.filters.update(words.FILTERS)
+        self._pages.globals.update(
+            file=Path(memory._store.url).name, url=memory._store.url, read_only=keys.read_only, statuses=STATUSES
+        )
+
+    def page(self, name: str, status: int = 200, /, **given: Any) -> HTMLResponse:
+        """A page made of a template."""
+        return HTMLResponse(self._pages.get_template(name).render(given), status)
+
+    # --- looking -----------------------------------------------------------------------------------------------------
+
+    def runs(self, request: Request) -> Response:
+        """The list of runs; as a fragment, its rows alone."""
+        asked = request.query_params
+        names = ("agent", "status", "text")
+        wanted = {name: asked[name] for name in names if asked.get(name)}
+        scope = asked.get("scope") or "*"
+        found = reading.runs(
+            self.memory, **wanted, scope=scope, until=_number(asked.get("until")), managed=bool(wanted.get("agent"))
+        )
+        last = found[-1].run.began.timestamp() if len(found) == reading.PAGE else None
+        shown = {
+            "runs": found,
+            "asked": defaultdict(str, asked),
+            "spark": draw.spark,
+            "last": last,
+            "more": _query(asked, last),
+        }
+        if asked.get("fragment"):
+            return self.page("_runs.html", **shown)
+        return self.page("runs.html", **shown, **reading.choices(self.memory), pulse=reading.pulse(self.memory))
+
+    def run(self, request: Request) -> Response:
+        """A run: its facts, its plot, its steps, one of them whole."""
+        run = self.memory.run(request.path_params["run"])
+        lines = reading.outline(self.memory, run)
+        given = _number(request.query_params.get("step"))
+        chosen = int(given) if given is not None else next((line.id for line in lines if line.kind == "action"), None)
+        if chosen is None and lines:
+            chosen = lines[0].id
+        bars = [line.bar for line in lines if line.kind in ("action", "planning")]
+        shown = {
+            "run": run,
+            "lines": lines,
+            "plot": draw.plot(bars),
+            "caption": draw.caption(bars),
+            "family": reading.family(self.memory, run),
+            "reminded": reading.reminded(self.memory, run),
+            "alerts": self.memory.alerts(scope="*", run=run.id),
+            "cuts": self.memory._journal.traces.cuts(run.session),
+            "chosen": chosen,
+        }
+        if request.query_params.get("fragment"):
+            return self.page("_run.html", **shown)
+        detail = None if chosen is None else reading.detail(self.memory, chosen)
+        return self.page("run.html", **shown, found=detail, pulse=reading.pulse(self.memory))
+
+    def step(self, request: Request) -> Response:
+        """One step, whole."""
+        found = reading.detail(self.memory, request.path_params["step"])
+        return self.page("_step.html", found=found, run=self.memory.run(found.step.run))
+
+    def sent(self, request: Request) -> Response:
+        """What the model was sent for a step, and what it was not."""
+        found = reading.detail(self.memory, request.path_params["step"])
+        messages = list(getattr(found.live, "model_input_messages", None) or ())
+        return self.page("_sent.html", messages=messages, unseen=reading.unseen(self.memory, found))
+
+    def revisions(self, request: Request) -> Response:
+        """Every version of a step, what each changed, and when that was."""
+        return self.page("_revisions.html", versions=reading.versions(self.memory, request.path_params["step"]))
+
+    def picture(self, request: Request) -> Response:
+        """A picture of a step, made anew: nothing that somebody stored is sent to a browser as it is."""
+        found = reading.detail(self.memory, request.path_params["step"])
+        pictures, place = reading.pictures(found.live), request.path_params["place"]
+        if place >= len(pictures):
+            raise NotFound(f"step {found.step.id} has no picture {place}.")
+        image = pictures[place].convert("RGBA" if "A" in pictures[place].mode else "RGB")
+        image.thumbnail((LARGEST, LARGEST))
+        written = io.BytesIO()
+        image.save(written, "PNG")
+        return Response(written.getvalue(), media_type="image/png")
+
+    def compare(self, request: Request) -> Response:
+        """Two runs, side by side from where they part."""
+        left, right = (request.query_params.get(side, "").strip() for side in ("left", "right"))
+        shown: dict[str, Any] = {
+            "left": left,
+            "right": right,
+            "parted": None,
+            "runs": self.memory.runs(scope="*", limit=40),
+        }
+        if left and right:
+            shown |= {"parted": self.memory.diff(left, right), "a": self.memory.run(left), "b": self.memory.run(right)}
+        return self.page("compare.html", **shown)
+
+    def memories(self, request: Request) -> Response:
+        """What is remembered in a scope, and the search over all of it."""
+        asked = request.query_params
+        question, scope = asked.get("q", "").strip(), asked.get("scope") or "*"
+        found = self.memory.recall(question, 20, scope=scope) if question else []
+        shown = {"asked": defaultdict(str, asked), "question": question, "found": found, "tops": _tops(found)}
+        if asked.get("fragment"):
+            return self.page("_found.html", **shown)
+        notes = self.memory.notes(scope=scope, past=bool(asked.get("past")), limit=200)
+        return self.page("memory.html", **shown, notes=notes, **reading.choices(self.memory))
+
+    def note(self, request: Request) -> Response:
+        """A note: its versions, where it comes from, and whom it was brought to mind of."""
+        note = self.memory.note(request.path_params["note"])
+        numbers = [source for source in note.sources if isinstance(source, int)]
+        return self.page(
+            "note.html",
+            note=note,
+            versions=self.memory.history(note),
+            influenced=reading.influenced(self.memory, note),
+            places=reading.step_places(self.memory, numbers),
+        )
+
+    def patterns(self, request: Request) -> Response:
+        """When rules fired, and a rule tried on the past."""
+        asked = request.query_params
+        shown: dict[str, Any] = {
+            "asked": defaultdict(str, asked),
+            "rules": RULES,
+            "tried": None,
+            "picture": "",
+            "wrong": "",
+        }
+        if asked.get("rule"):
+            try:
+                tried = self.memory.backtest(_rule(asked), scope=asked.get("scope") or "*", limit=20_000)
+                shown |= {"tried": tried, "picture": draw.timeline(tried.counted, tried.fired)}
+            except BadValue as wrong:
+                shown["wrong"] = str(wrong)
+        return self.page("patterns.html", **shown, alerts=self.memory.alerts(scope="*"), **reading.choices(self.memory))
+
+    def pulse(self, request: Request) -> Response:
+        """A word that changes when something was written."""
+        return JSONResponse({"pulse": reading.pulse(self.memory)})
+
+    def download(self, request: Request) -> Response:
+        """A run as JSON."""
+        run = self.memory.run(request.path_params["run"])
+        body = json.dumps(whole(run), indent=1)
+        name = f'attachment; filename="run-{run.id[:8]}.json"'
+        return Response(body, media_type="application/json", headers={"content-disposition": name})
+
+    # --- acting ------------------------------------------------------------------------------------------------------
+
+    def fork(self, request: Request, form: Mapping[str, str]) -> Response:
+        """A second way from a step on."""
+        fork = self.memory.fork(request.path_params["run"], int(form["at"]) if form.get("at") else None)
+        return RedirectResponse(f"/runs/{fork.id}", 303)
+
+    def edit(self, request: Request, form: Mapping[str, str]) -> Response:
+        """A corrected text of a step; the original stays in its history."""
+        found = reading.detail(self.memory, request.path_params["step"])
+        if form.get("field") not in found.editable:
+            raise BadValue(f"step {found.step.id} has no {form.get('field')!r} that can be edited.")
+        step = self.memory.edit(found.step, **{form["field"]: form.get("text", "").replace("\r\n", "\n")})
+        return RedirectResponse(f"/runs/{step.run}?step={step.id}", 303)
+
+    def remember(self, request: Request, form: Mapping[str, str]) -> Response:
+        """A new note, or another in the place of an old one."""
+        before = self.memory.note(form["supersedes"]) if form.get("supersedes") else None
+        scope = before.scope if before is not None else form.get("scope") or self.memory.scope
+        kind = before.kind if before is not None else form.get("kind") or "note"
+        note = self.memory.remember(form.get("text", ""), kind=kind, scope=scope, supersedes=before)
+        return RedirectResponse(f"/notes/{note.id}", 303)
+
+    def forget(self, request: Request, form: Mapping[str, str]) -> Response:
+        """Leaves a note, step or run out of recall; with all that came of it, if asked."""
+        given = form.get("what", "")
+        gone = self.memory.forget(int(given) if given.isdigit() else given, influenced=bool(form.get("influenced")))
+        return self.page("message.html", title="Forgotten", said=f"Recall leaves out: {', '.join(gone)}.")
+
+    def answered(self, request: Request, error: Exception) -> Response:
+        """What went wrong, as one sentence on a page."""
+        if isinstance(error, HTTPException):
+            return self.page("message.html", error.status_code, title="Not here", said="There is no such page.")
+        status = 404 if isinstance(error, NotFound) else 503 if isinstance(error, StoreError) else 400
+        return self.page("message.html", status, title="That did not work", said=str(error))
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return float(text) if text else None
+    except ValueError:
+        raise BadValue(f"{text!r} is not a number.") from None
+
+
+def _query(asked: Mapping[str, str], until: float | None) -> dict[str, str]:
+    kept = {name: value for name, value in asked.items() if name not in ("until", "fragment") and value}
+    return kept | ({} if until is None else {"until": repr(until)})
+
+
+def _tops(found: list[Any]) -> dict[str, float]:
+    """The largest share of each voice, to draw the others by."""
+    tops: dict[str, float] = {}
+    for one in found:
+        for name, share in one.parts.items():
+            tops[name] = max(tops.get(name, 0.0), abs(share))
+    return tops
+
+
+def _rule(asked: Mapping[str, str]) -> Watch:
+    try:
+        window, threshold = int(asked.get("window") or 10), int(asked.get("threshold") or 3)
+    except ValueError:
+        raise BadValue("window and threshold are numbers.") from None
+    options: dict[str, Any] = {"window": window, "threshold": threshold, "tools": asked.get("tool") or None}
+    if asked["rule"] == "pattern":
+        return Watch(asked.get("pattern", ""), **options)
+    makers: dict[str, Callable[..., Watch]] = {name: getattr(Watch, name) for name in RULES[1:]}
+    if asked["rule"] not in makers:
+        raise BadValue(f"there is no rule {asked['rule']!r}.")
+    return makers[asked["rule"]](**options)
+
+
+def _acting(act: Callable[[Request, Mapping[str, str]], Response]) -> Any:
+    @wraps(act)
+    async def endpoint(request: Request) -> Response:
+        async with request.form(max_files=0, max_fields=20) as form:
+            given = {name: value for name, value in form.items() if isinstance(value, str)}
+        return await run_in_threadpool(partial(act, request, given))
+
+    return endpoint
+
+
+def make_app(memory: Memory, keys: Keys) -> Guard:
+    """The whole inspector, behind its guard."""
+    pages = Inspector(memory, keys)
+    routes = [
+        Route("/", pages.runs),
+        Route("/runs/{run}", pages.run),
+        Route("/runs/{run}/json", pages.download),
+        Route("/runs/{run}/fork", _acting(pages.fork), methods=["POST"]),
+        Route("/steps/{step:int}", pages.step),
+        Route("/steps/{step:int}/sent", pages.sent),
+        Route("/steps/{step:int}/revisions", pages.revisions),
+        Route("/steps/{step:int}/pictures/{place:int}", pages.picture),
+        Route("/steps/{step:int}/edit", _acting(pages.edit), methods=["POST"]),
+        Route("/compare", pages.compare),
+        Route("/memory", pages.memories),
+        Route("/notes/{note}", pages.note),
+        Route("/notes", _acting(pages.remember), methods=["POST"]),
+        Route("/forget", _acting(pages.forget), methods=["POST"]),
+        Route("/patterns", pages.patterns),
+        Route("/pulse", pages.pulse),
+        Mount("/static", StaticFiles(directory=HERE / "static")),
+    ]
+    handlers: dict[Any, Any] = dict.fromkeys((SmolmemError, HTTPException), pages.answered)
+    return Guard(Starlette(routes=routes, exception_handlers=handlers), keys)

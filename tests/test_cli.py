@@ -1,0 +1,928 @@
+"""The command line: every command on a sample store, in a pipe, on a terminal and as JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import types
+import unicodedata
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from io import BytesIO, StringIO, TextIOWrapper
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted import Scripted, answer, calling_agent, calls, code_agent
+from scripted import code as thought
+
+import smolmem
+from smolmem import Memory, Watch
+from smolmem.cli import following, looking, remembering
+from smolmem.cli.as_json import as_json
+from smolmem.cli.command import future, past
+from smolmem.cli.completion import script
+from smolmem.cli.main import main
+from smolmem.cli.parser import CODES, COMMANDS, commands_of, options_of, parser
+from smolmem.cli.reference import page
+from smolmem.cli.watching import rule_of
+from smolmem.inert import inert as harmless
+from smolmem.recall import values as recalled
+from smolmem.record import values as recorded
+from smolmem.record.values import Alert
+
+ROOT = Path(__file__).parent.parent
+CLI = [sys.executable, "-m", "smolmem.cli.main"]
+BOX = re.compile("[\u2500-\u257f]")
+NAMES = {command.name: command for command in COMMANDS}
+
+
+# --- a store to look at ---------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Sample:
+    """A store with runs of several kinds, and their ids."""
+
+    path: Path
+    count: str
+    fork: str
+    weather: str
+    failed: str
+    note: str
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Sample:
+    path = tmp_path_factory.mktemp("made") / "smolmem.db"
+    with Memory(path, strict=True, embedder="off") as memory:
+        counter = [thought("n = 1\nprint(n)"), thought("n += 1\nprint(n)"), thought("final_answer(n + 1)")]
+        memory.attach(code_agent(*counter)).run("Count to three")
+        count = memory.runs()[0].id
+        fork = memory.fork(count, at=1).id
+        memory.resume(code_agent(thought("final_answer('another way')")), fork)
+        wrong = [calls(("weather", {"city": "nowhere"})), calls(("weather", {"city": "Rome"})), answer("sunny")]
+        agent = calling_agent(*wrong, name="guide", description="d")
+        memory.attach(agent, watch=[Watch.failures(threshold=1)]).run("What is the weather in Rome?")
+        weather = memory.runs()[0].id
+        with pytest.raises(Exception, match="503"):
+            memory.attach(code_agent(RuntimeError("the server says 503"))).run("Fail at once")
+        failed = memory.runs()[0].id
+        note = memory.remember("Deploys happen on Tuesdays", kind="fact", tags=["deploy"]).id
+        memory.remember("Elsewhere is another scope", scope="acme/alice")
+    return Sample(path, count, fork, weather, failed, note)
+
+
+@pytest.fixture
+def sample(made: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
+    """A copy of it, in this folder, under the name that commands look for."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SMOLMEM_URL", raising=False)
+    shutil.copy(made.path, "smolmem.db")
+    return made
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """A command in this process, its output in a pipe."""
+
+    def call(*args: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main(args)
+        out, err = capsys.readouterr()
+        assert "Traceback" not in err
+        return code, out, err
+
+    return call
+
+
+@contextlib.contextmanager
+def terminal(columns: int = 80, typed: str = "") -> Iterator[list[bytes]]:
+    """This process on a pseudo-terminal; what came out of it is in the list afterwards."""
+    master, slave = os.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    got: list[bytes] = []
+
+    def read() -> None:
+        with contextlib.suppress(OSError):
+            while part := os.read(master, 1 << 16):
+                got.append(part)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    before = sys.stdin, sys.stdout, sys.stderr
+    os.environ["COLUMNS"] = str(columns)  # rich would ask the terminal that the tests run on
+    out, keys = open(slave, "w", encoding="utf-8", closefd=False), open(os.dup(slave), encoding="utf-8")  # noqa: SIM115
+    sys.stdin, sys.stdout, sys.stderr = keys, out, out
+    try:
+        if typed:
+            os.write(master, typed.encode())
+        yield got
+    finally:
+        sys.stdin, sys.stdout, sys.stderr = before
+        del os.environ["COLUMNS"]
+        out.close()
+        keys.close()
+        os.close(slave)
+        reader.join()
+        os.close(master)
+
+
+def on_terminal(*args: str, columns: int = 80, typed: str = "") -> tuple[int, str]:
+    with terminal(columns, typed) as got:
+        code = main(args)
+    return code, b"".join(got).decode().replace("\r\n", "\n")
+
+
+def uncoloured(text: str) -> str:
+    return re.sub("\x1b\\[[0-9;]*m", "", text)
+
+
+@pytest.fixture
+def inspector(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The inspector is not started; what it would have been started with."""
+    asked: list[dict[str, Any]] = []
+    fake = types.ModuleType("smolmem.inspector.serve")
+    fake.serve = lambda url, **options: asked.append({"url": url, **options})  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "smolmem.inspector.serve", fake)
+    return asked
+
+
+@pytest.fixture
+def empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No agents work for the demo."""
+    monkeypatch.setattr("smolmem.sample.fill", lambda path: Memory(path).close())
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits is interrupted."""
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(following, "wait", stop)
+
+
+# --- what there is --------------------------------------------------------------------------------------------------
+
+
+def test_the_commands_are_those_of_the_issue() -> None:
+    wanted = (
+        "runs show steps replay diff fork search notes remember forget context watch alerts stats export load backup "
+        "verify doctor migrate ui demo completion"
+    )
+    assert sorted(NAMES) == sorted(wanted.split())
+    assert looking.STATUSES == recorded.STATUSES
+    assert remembering.ORIGINS == recorded.ORIGINS
+    assert tuple(recalled.TRUST) == remembering.TRUST
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_command_has_help_with_examples(name: str, run: Run) -> None:
+    code, out, err = run(name, "--help")
+    assert (code, err) == (0, "")
+    assert out.startswith(f"usage: smolmem {name}")
+    for example in NAMES[name].examples:
+        assert f"  {example}\n" in out
+        assert shlex.split(example)[:2] == ["smolmem", name]
+    for option in ("--db", "--scope", "--json"):
+        assert option in out
+    assert run("help", name)[1] == out
+
+
+EXAMPLES = [example for command in COMMANDS for example in command.examples]
+
+
+@pytest.mark.usefixtures("inspector", "impatient", "empty")
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_every_example_runs(example: str, sample: Sample, run: Run) -> None:
+    if "smolmem load" in example:
+        assert run("export", "export.zip")[0] == 0
+    ids = {"3f9a2c1b": sample.count[:8], "8d2e01aa": sample.fork[:8], "5c1e92b7": sample.note[:8]}
+    line = re.sub("|".join(ids), lambda found: ids[found[0]], example.partition(" > ")[0])
+    code, out, err = run(*shlex.split(line)[1:])
+    waits = "--follow" in line or ("watch" in line and "--backtest" not in line)
+    assert code == (130 if waits else 0), err
+    assert out or waits or " ui" in line
+    assert "\x1b" not in out + err
+    if "--json" in line:
+        assert json.loads(out)
+
+
+def test_the_page_is_current() -> None:
+    written = (ROOT / "docs/cli.md").read_text(encoding="utf-8")
+    assert "\n".join(page()) + "\n" == written, "python -m smolmem.cli.reference > docs/cli.md"
+    for name in NAMES:
+        assert f"\n### smolmem {name}\n" in written
+        assert f"\n| `{name}` | " in written
+    for exit_code in CODES:
+        assert f"| {exit_code} |" in written
+
+
+def test_the_console_script_is_declared() -> None:
+    assert 'smolmem = "smolmem.cli.main:main"' in (ROOT / "pyproject.toml").read_text()
+
+
+@pytest.mark.parametrize("words", [["--help"], ["runs", "--help"], ["completion", "bash"]], ids=" ".join)
+def test_help_and_completion_do_not_wait_for_smolagents(words: list[str]) -> None:
+    look = (
+        "import sys\nfrom smolmem.cli.main import main\n"
+        f"try:\n    main({words!r})\nexcept SystemExit as end:\n    assert not end.code\n"
+        "assert not {'smolagents', 'apsw', 'PIL'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_smolmem_alone_says_what_is_useful(sample: Sample, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, out, err = run()
+    assert (code, err) == (0, "")
+    assert "smolmem replay --follow" in out
+    assert "They look at smolmem.db" in out
+    assert "There is no other.db here yet" in run("--db", "other.db")[1]
+    everything = run("--help")[1]
+    assert all(f"\n  {name}" in everything for name in NAMES)
+    assert run("--version")[1] == f"{smolmem.__version__}\n"
+    assert max(map(len, (everything + out).splitlines())) <= 110
+
+
+# --- looking --------------------------------------------------------------------------------------------------------
+
+
+def test_a_pipe_holds_plain_aligned_lines(sample: Sample, run: Run) -> None:
+    code, out, err = run("runs")
+    head, *rows = out.splitlines()
+    assert (code, err, len(rows)) == (0, "", 4)
+    assert head.split() == ["run", "status", "began", "took", "steps", "errors", "tokens", "scope", "agent", "task"]
+    assert all(row[head.index("status") :].startswith(("finished", "failed")) for row in rows)
+    assert all(row[head.index("agent") :].startswith(("CodeAgent", "guide")) for row in rows)
+    assert rows[2][head.index("task") :] == "⑂ Count to three"
+    for args in (["show"], ["replay"], ["steps"], ["diff", sample.count, sample.fork], ["stats"], ["notes"]):
+        out = run(*args)[1]
+        assert not BOX.search(out), args
+        assert "\x1b" not in out
+    long = run("steps", "--text", "n += 1")[1].splitlines()
+    assert len(long) == 2
+    assert len(long[1]) > 120
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_a_terminal_has_colours_and_lines_that_fit(sample: Sample, columns: int) -> None:
+    for args in (["runs"], ["show"], ["steps"], ["replay"], ["notes"], ["alerts"], ["stats"], ["verify"], ["doctor"]):
+        code, out = on_terminal(*args, columns=columns)
+        assert code == 0, out
+        assert "\x1b[" in out, args
+        assert max(map(len, uncoloured(out).split("\n"))) <= columns, args
+    assert "took" in on_terminal("runs", columns=120)[1]
+    assert "took" not in on_terminal("runs", columns=80)[1]
+
+
+def test_runs_and_steps_are_filtered_as_the_library_does(sample: Sample, run: Run) -> None:
+    def ids(*args: str) -> list[str]:
+        return [found["id"] for found in json.loads(run("runs", "--json", *args)[1])]
+
+    assert ids() == [sample.failed, sample.weather, sample.fork, sample.count]
+    assert ids("--limit", "1") == [sample.failed]
+    assert ids("--status", "failed") == [sample.failed]
+    assert ids("--agent", "guide") == [sample.weather]
+    assert ids("--text", "COUNT") == [sample.fork, sample.count]
+    assert ids("--since", "1h") == ids()
+    assert ids("--until", "1h") == []
+    assert ids("--scope", "acme/*") == []
+    assert run("runs", "--until", "1h") == (0, "", "There is nothing to show.\n")
+
+    def steps(*args: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(run("steps", "--json", *args)[1])
+        return found
+
+    assert {step["run"] for step in steps("--run", sample.count[:6])} == {sample.count}
+    assert [step["number"] for step in steps("--tool", "weather", "--no-error")] == [2]
+    assert steps("--error")[0]["error"] == steps("--error", "AgentToolExecutionError")[0]["error"]
+    assert {step["kind"] for step in steps("--kind", "task")} == {"task"}
+    one = steps("--kind", "task")[0]
+    assert json.loads(run("steps", str(one["id"]), "--json")[1]) == one
+    assert sorted(run("runs", "--ids")[1].split()) == sorted(found[:8] for found in ids())
+
+
+def test_show_and_replay_take_the_newest_run_or_the_beginning_of_an_id(sample: Sample, run: Run) -> None:
+    assert run("show")[1].startswith(sample.failed[:8])
+    assert "the server says 503" in run("show")[1]
+    assert "answer  3\n" in run("show", sample.count[:5])[1]
+    step = run("show", sample.weather, "--step", "2")[1]
+    assert step.startswith(f"action 2  run {sample.weather[:8]}\n")
+    assert "sunny in Rome" in step
+    replayed = run("replay", sample.count[:5])[1]
+    assert replayed.splitlines()[0] == f"--- {sample.count[:8]}  finished  CodeAgent ---"
+    assert replayed.count("--- Step ") == 3
+    assert "--- answer: 3 ---" in replayed
+    detailed = json.loads(run("replay", sample.count, "--detailed", "--json")[1])
+    assert detailed["steps"][1]["sent"][0]["role"] == "system"
+    assert run("replay", sample.count, "--prices", "1000000,0")[1].count("10.000000") == 3
+
+
+def test_diff_tells_where_two_runs_part(sample: Sample, run: Run) -> None:
+    out = run("diff", sample.count[:8], sample.fork[:8])[1].splitlines()
+    assert out[0] == "2 steps in common, then"
+    assert f"--- {sample.count[:8]}" in out
+    assert "- n += 1" in out
+    assert "+ final_answer('another way')" in out
+    assert run("diff", sample.count, sample.count)[1] == "the same, 4 steps\n"
+    assert "another way" in on_terminal("diff", sample.count, sample.fork)[1]
+
+
+def test_every_command_speaks_json_with_the_names_that_are_documented(
+    sample: Sample, run: Run, inspector: list[dict[str, Any]], impatient: None
+) -> None:
+    written = (ROOT / "docs/cli.md").read_text(encoding="utf-8")
+    lines = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", written.split("### JSON")[1], re.MULTILINE))
+    values = {
+        name: set(re.findall(r"`(\w+)`", about))
+        for name, about in re.findall(r"A \*(\w+)\* has (.*?)\.(?=\s)", written, re.DOTALL)
+    }
+    arguments = {
+        "diff": [sample.count, sample.fork],
+        "search": ["deploys", "--words-alone"],
+        "context": ["deploys", "--words-alone"],
+        "remember": ["Tea is at four"],
+        "forget": [sample.note],
+        "watch": ["--rule", "failures", "--threshold", "1", "--backtest"],
+        "fork": [sample.count, "--at", "1"],
+        "export": ["out"],
+        "load": ["out"],
+        "backup": ["copy.db"],
+        "demo": ["demo.db", "--no-ui"],
+        "completion": ["bash"],
+    }
+    for name in NAMES:
+        if name == "ui":
+            continue
+        code, out, err = run(name, *arguments.get(name, []), "--json")
+        assert (code, err.replace("Agents are at work…\n", "")) == (0, ""), name
+        told = json.loads(out)
+        assert isinstance(told, list) == (lines[name].startswith("array") or name == "watch"), name
+        assert told, name
+        first = told[0] if isinstance(told, list) else told
+        about = lines[name].replace("as `show`", lines["show"])
+        known = set(re.findall(r"`(\w+)`", about))
+        for word in re.findall(r"\*(\w+)\*", about):
+            known |= values.get(word, set())
+        if name == "stats":
+            assert known - {"memory", "stats"} <= set(first)
+        else:
+            assert set(first) <= known, (name, set(first) - known)
+    assert inspector == []
+
+
+def test_json_escapes_what_a_terminal_would_obey_and_has_no_numbers_that_json_lacks() -> None:
+    value = {"a": "\x1b[0m\x9b\u202e\u2028\ud800 ä", "b": [float("nan"), float("inf"), 1.5]}
+    text = as_json(value)
+    assert json.loads(text) == {"a": value["a"], "b": ["nan", "inf", 1.5]}
+    assert not any(unicodedata.category(one) in ("Cc", "Cf", "Cs") for one in text.replace("\n", ""))
+    assert "ä" in text
+    assert as_json(value, ascii_only=True).isascii()
+
+
+# --- remembering ----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_remembered_is_found_and_forgotten(sample: Sample, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, out, _ = run("remember", "The", "cellar", "floods", "--kind", "fact", "--tag", "cellar", "--expires", "7d")
+    note = out.split()[0]
+    assert code == 0
+    assert "expires" in out
+    found = run("search", "cellar", "--words-alone", "--kind", "fact")[1]
+    assert re.match(rf"\d\.\d\d  fact · note {note} · .* · from user · trust high\n      The cellar floods\n", found)
+    assert re.search(r"^      words \d\.\d\d", found, re.MULTILINE)
+    assert "❘ The cellar floods" in run("context", "cellar", "--words-alone")[1]
+    assert run("notes", "--tag", "cellar")[1].splitlines()[1].startswith(note)
+    assert run("notes", note)[1].startswith(f"{note}  current  fact\n  The cellar floods\n")
+    monkeypatch.setattr(sys, "stdin", StringIO("Apache License\n"))
+    assert json.loads(run("remember", "-", "--supersedes", note, "--json")[1])["text"] == "Apache License"
+    assert run("forget", note)[1].split() == ["forgotten", "id", "note", note]
+    assert run("search", "zebra", "--words-alone") == (0, "", "Nothing is found.\n")
+    assert run("context", "zebra", "--words-alone") == (0, "", "Nothing is found.\n")
+
+
+def test_scopes(sample: Sample, run: Run) -> None:
+    def notes(*args: str) -> set[str]:
+        return {note["scope"] for note in json.loads(run("notes", "--json", *args)[1])}
+
+    assert notes() == {"default", "acme/alice"}
+    assert notes("--scope", "acme/*") == {"acme/alice"}
+    assert json.loads(run("remember", "x", "--json")[1])["scope"] == "default"
+    assert json.loads(run("--scope", "acme", "remember", "x", "--json")[1])["scope"] == "acme"
+    assert notes("--scope", "acme") == {"acme"}
+
+
+def test_forgetting_asks_first_on_a_terminal(sample: Sample, run: Run) -> None:
+    code, out = on_terminal("forget", sample.note[:8], typed="n\n")
+    assert code == 1
+    assert f"Forget the note {sample.note[:8]}, 'Deploys happen on Tuesdays'? [y/N]" in uncoloured(out)
+    assert len(json.loads(run("notes", "--json")[1])) == 2
+    code, out = on_terminal("forget", sample.note[:8], typed="y\n")
+    assert code == 0
+    assert len(json.loads(run("notes", "--json")[1])) == 1
+    step = json.loads(run("steps", "--run", sample.weather, "--json")[1])[0]["id"]
+    assert f"step {step} of run" in on_terminal("forget", "--step", str(step), typed="y\n")[1]
+    assert f"Forget run {sample.count[:8]}" in on_terminal("forget", sample.count[:8], typed="\n")[1]
+
+
+# --- watching -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "name", "window", "threshold"),
+    [
+        ("HTTP 5..", [], "pattern 'HTTP 5..'", 10, 3),
+        ("pattern:loop", ["--window", "5"], "pattern 'loop'", 5, 3),
+        ("failures", ["--threshold", "2", "--name", "mine"], "mine", 10, 2),
+        ("failures:4", [], "failures", 10, 4),
+        ("same-error", [], "same error", 10, 3),
+        ("loop", [], "loop", 10, 3),
+        ("loop: x", [], "pattern 'loop: x'", 10, 3),
+        ("slow:5", [], "slow", 20, 3),
+        ("tokens:1000", ["--hours", "24"], "tokens", 1000, 1),
+        ("cost:5", ["--prices", "0.5,1.5"], "cost", 1000, 1),
+        ("silence:60", [], "silence", 1, 1),
+    ],
+)
+def test_rules_are_written_as_one_would_say_them(
+    text: str, options: list[str], name: str, window: int, threshold: int
+) -> None:
+    rule = rule_of(text, parser().parse_args(["watch", "--rule", text, *options]))
+    assert (rule.name, rule.window, rule.threshold) == (name, window, threshold)
+
+
+def test_a_backtest_has_a_picture(sample: Sample, run: Run) -> None:
+    out = run("watch", "--rule", "failures", "--rule", "sunny", "--threshold", "1", "--backtest")[1]
+    assert re.search(r"^failures would have fired 1 times in \d+ steps of 4 runs$", out, re.MULTILINE)
+    assert re.search(r"^counts .*█", out, re.MULTILINE)
+    assert re.search(r"^fires .*▲", out, re.MULTILINE)
+    assert "pattern 'sunny' would have fired 1 times" in out
+    assert "would not have fired" in run("watch", "--rule", "sunny", "--agent", "CodeAgent", "--backtest")[1]
+
+
+def test_silence_is_noticed_while_it_lasts(sample: Sample) -> None:
+    with Memory("smolmem.db", embedder="off") as memory:
+        watcher = following.Watcher(memory, [Watch.silence(0.05)], scope="*", agent=None)
+        assert watcher.look() == []
+        going = memory.stepwise(code_agent(thought("print(1)"), thought("final_answer(2)")), "Sleep")
+        next(going)
+        assert [alert.rule for alert in _until(watcher.look)] == ["silence"]
+        assert watcher.look() == [], "once"
+        for _ in going:
+            pass
+
+
+def _until(look: Callable[[], list[Alert]]) -> list[Alert]:
+    for _ in range(200):
+        found = look()
+        if found:
+            return found
+        threading.Event().wait(0.02)
+    raise AssertionError("nothing came")
+
+
+# --- keeping --------------------------------------------------------------------------------------------------------
+
+
+def test_a_fork_says_how_to_go_on(sample: Sample, run: Run) -> None:
+    code, out, _ = run("fork", sample.count[:8], "--at", "2")
+    fork = out.split()[0]
+    assert code == 0
+    assert f"shares the past of {sample.count[:8]}, 2 steps" in out
+    names: dict[str, Any] = {"agent": code_agent(thought("final_answer(n * 10)"))}
+    exec("\n".join(out.splitlines()[2:]), names)
+    names["Memory"]("smolmem.db").close()
+    assert "--- answer: 20 ---" in run("replay", fork)[1]
+
+
+def test_a_memory_goes_out_and_in_again(sample: Sample, run: Run) -> None:
+    assert run("export", "all.zip")[0] == 0
+    assert run("export", "all.zip")[0] == 3
+    assert run("load", "all.zip", "--db", "other.db", "--scope", "imported")[0] == 0
+    assert len(json.loads(run("runs", "--db", "other.db", "--scope", "imported/*", "--json")[1])) == 4
+    assert run("backup", "copy.db")[0] == 0
+    assert run("verify", "--db", "copy.db")[0] == 0
+    assert run("runs", "--db", "copy.db", "--json")[1] == run("runs", "--json")[1]
+    code, _, err = run("load", "nothing.zip", "--db", "third.db")
+    assert (code, Path("third.db").exists()) == (1, False)
+    assert "there is no nothing.zip" in err
+
+
+def test_long_work_has_a_bar_beside_the_results(sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "\x1b[?25l" not in on_terminal("backup", "quick.db")[1]
+    monkeypatch.setattr("smolmem.cli.output.QUICK", -1)
+    code, out = on_terminal("backup", "copy.db")
+    assert code == 0
+    assert "━" in out
+    assert out.count("\x1b[?25h") == 1, "the cursor is back"
+
+
+def test_migrating_keeps_a_copy_of_the_file_as_it_was(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(ROOT / "tests/files/format-2.sqlite", "smolmem.db")
+    assert "smolmem migrate" in run("doctor")[1]
+    assert json.loads(run("migrate", "--json")[1])["before"] == 2
+    (kept,) = tmp_path.glob("smolmem.db.format-2-*")
+    assert kept.stat().st_mode & 0o777 == 0o600
+    assert "the newest: there is nothing to do" in run("migrate")[1]
+    assert "was of format 2 and is now of format" in run("migrate", "--db", str(kept), "--no-backup")[1]
+    assert len(list(tmp_path.glob("*format-2*"))) == 1
+    assert run("verify")[0] == 0
+
+
+@pytest.mark.usefixtures("empty")
+def test_ui_and_demo_start_the_inspector(sample: Sample, run: Run, inspector: list[dict[str, Any]]) -> None:
+    assert run("ui", "--read-only", "--port", "9000", "--no-browser", "--scope", "acme")[0] == 0
+    assert run("demo")[0] == 0
+    plain = {"host": "127.0.0.1", "port": None, "read_only": False, "open_browser": True, "scope": "default"}
+    first = {**plain, "port": 9000, "read_only": True, "open_browser": False, "scope": "acme", "url": "smolmem.db"}
+    assert inspector == [first, {**plain, "url": "smolmem-demo.db"}]
+    assert run("demo")[0] == 3
+    assert run("runs", "--db", "smolmem-demo.db")[0] == 0
+
+
+# --- what goes wrong ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("inspector", "impatient")
+def test_a_file_that_is_not_there_is_named_and_never_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    needs = {"diff": ["a", "b"], "fork": ["a"], "forget": ["a"], "watch": ["--rule", "x"]}
+    needs |= {name: ["x"] for name in ("search", "context", "remember", "export", "backup")}
+    for name in set(NAMES) - {"load", "demo", "completion", "doctor", "migrate"}:
+        code, out, err = run(name, *needs.get(name, []))
+        assert (code, out) == (3, ""), name
+        assert err.startswith("smolmem: There is no memory at smolmem.db: name one with --db PATH"), name
+    assert run("doctor")[0] == 1
+    assert run("migrate")[0] == 3
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setenv("SMOLMEM_URL", "named.db")
+    assert "no memory at named.db" in run("runs")[2]
+    assert run("remember", "x", "--create")[0] == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["named.db"]
+
+
+def test_exit_codes(sample: Sample, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("text.db").write_text("no database at all")
+    Path("folder").mkdir()
+    for args, code, said in (
+        (["show", "ffff"], 1, "no run 'ffff' in smolmem.db: `smolmem runs` lists them all"),
+        (["show", ""], 1, "no run ''"),
+        (["show", sample.count, "--step", "9"], 1, f"run {sample.count[:8]} has no step 9: it has 1 to 3"),
+        (["notes", "ffff"], 1, "`smolmem notes` lists"),
+        (["steps", "9999"], 1, "`smolmem steps` lists"),
+        (["fork", sample.count, "--at", "77"], 1, "77"),
+        (["rns"], 2, "there is no command 'rns': did you mean 'runs'?"),
+        (["xyzzy"], 2, "`smolmem --help` lists what there is"),
+        (["runs", "--status", "odd"], 2, "--status"),
+        (["runs", "--limit", "-1"], 2, "--limit"),
+        (["runs", "--since", "soon"], 2, "'soon' is not a time"),
+        (["runs", "--scope", "/"], 2, "a scope is a path"),
+        (["runs", "--nothing"], 2, "unrecognized arguments: --nothing"),
+        (["diff", "a"], 2, "required: B"),
+        (["search", " "], 2, ""),
+        (["forget"], 2, "give the id of a note or a run"),
+        (["watch", "--rule", "("], 2, ""),
+        (["watch", "--rule", "tokens"], 2, "tokens:1000"),
+        (["watch", "--rule", "cost:5"], 2, "--prices"),
+        (["watch", "--rule", "x", "--window", "1"], 2, "threshold"),
+        (["remember", " "], 2, "a note is a text"),
+        (["completion", "tcsh"], 2, "SHELL"),
+        (["runs", "--db", "text.db"], 3, "text.db is not a smolmem file"),
+        (["runs", "--db", "folder"], 3, "folder is a folder"),
+        (["runs", "--db", "ftp://x"], 3, "is not a store"),
+        (["runs", "--db", "no/such/place.db"], 3, "There is no memory at no/such/place.db"),
+        (["backup", "smolmem.db"], 3, "exists already"),
+        (["demo", "text.db"], 3, "is there already"),
+    ):
+        got, out, err = run(*args)
+        assert (got, out) == (code, ""), (args, err)
+        assert said in err
+        assert len(err.splitlines()) == 1, args
+    assert run("doctor", "--db", "text.db")[0] == 1
+    monkeypatch.setattr(Memory, "stats", lambda self: 1 / 0)
+    assert run("stats") == (
+        1,
+        "",
+        "smolmem: this should not have happened (ZeroDivisionError: division by zero); SMOLMEM_DEBUG=1 shows where.\n",
+    )
+
+
+def test_what_is_damaged_is_found(sample: Sample, run: Run) -> None:
+    import apsw
+
+    raw = apsw.Connection("smolmem.db")
+    raw.execute("UPDATE run SET title = 'another' WHERE id = ?", (sample.count,))
+    raw.close()
+    code, out, _ = run("verify")
+    assert code == 1
+    assert "is not what was written" in out
+    assert json.loads(run("verify", "--json")[1])["count"] == 1
+    assert run("show", sample.count)[0] == 3
+
+
+def test_times_are_moments_or_lengths() -> None:
+    now = datetime.now(timezone.utc).timestamp()
+    assert past("2h") == pytest.approx(now - 7200, abs=5)
+    assert future("3d") == pytest.approx(now + 3 * 86_400, abs=5)
+    assert past("2025-03-31T12:00Z") == datetime(2025, 3, 31, 12, tzinfo=timezone.utc).timestamp()
+
+
+# --- other processes ------------------------------------------------------------------------------------------------
+
+
+def spawn(*args: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([*CLI, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_running_agent_is_followed_and_watched_from_other_processes(sample: Sample) -> None:
+    """One agent here, and two programs that look at it: each step is shown before the next one begins."""
+    follow, watch = spawn("replay", "--follow"), spawn("watch", "--rule", "oh no", "--threshold", "1")
+    for process, said in (
+        (follow, "No run is going on. Waiting for the next one; Ctrl-C ends.\n"),
+        (watch, "Watching for pattern 'oh no'; Ctrl-C ends.\n"),
+    ):
+        assert process.stderr is not None
+        assert process.stderr.readline() == said
+    assert follow.stdout is not None
+    assert watch.stdout is not None
+    thoughts = [thought("print('one')"), thought("print('oh no')"), thought("final_answer('three')")]
+    seen = ""
+    with Memory("smolmem.db", embedder="off") as memory:
+        for number, _ in enumerate(memory.stepwise(code_agent(*thoughts), "Be seen"), 1):
+            if number < 3:
+                while f"--- Step {number} ---" not in seen:
+                    seen += follow.stdout.readline()
+                assert f"--- Step {number + 1} ---" not in seen
+        run = memory.runs()[0]
+    alert = [watch.stdout.readline() for _ in range(3)]
+    assert alert[0].startswith("▲ pattern 'oh no'")
+    assert f"run {run.id[:8]}, step 2" in alert[2]
+    watch.send_signal(signal.SIGINT)
+    rest, err = follow.communicate(timeout=20)
+    assert ((seen + rest).count("--- Step "), err) == (3, "")
+    assert (seen + rest).splitlines()[-1] == "--- answer: three ---"
+    out, err = watch.communicate(timeout=20)
+    assert (out, err.strip()) == ("", "")
+    assert (follow.returncode, watch.returncode) == (0, 130)
+
+
+def test_following_and_watching_give_a_line_of_json_each_time(
+    sample: Sample, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Memory("smolmem.db", embedder="off") as memory:
+        going = memory.stepwise(
+            code_agent(thought("print(1)"), thought("print(2)"), thought("final_answer(3)")), "Be seen"
+        )
+        monkeypatch.setattr(following, "wait", lambda: next(going, None))
+        next(going)
+        code, out, err = run("replay", "--follow", "--json")
+        told = [json.loads(line) for line in out.splitlines()]
+        assert (code, err) == (0, "")
+        assert [line["number"] for line in told if "kind" in line] == [None, 1, 2, 3]
+        assert (told[-1]["id"], told[-1]["status"]) == (memory.runs()[0].id, "finished")
+        going = memory.stepwise(code_agent(thought("1 / 0"), thought("final_answer(3)")), "Fail")
+        code, out, err = run("watch", "--rule", "failures", "--threshold", "1", "--once", "--json")
+        assert (code, err) == (0, "Watching for failures; Ctrl-C ends.\n")
+        alerts = [json.loads(line) for line in out.splitlines() if line.startswith("{")]  # smolagents prints errors
+        assert [alert["number"] for alert in alerts] == [1]
+
+
+def test_a_reader_that_goes_away_is_no_error(sample: Sample) -> None:
+    process = spawn("steps", "--limit", "1000", "--json")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert process.wait(timeout=30) == 0
+    assert process.stderr.read() == ""
+    process.stderr.close()
+
+
+def test_whoever_cannot_read_utf_8_gets_what_they_can_read(sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
+    main(["remember", "ä → 😀"])
+    for args in (["notes"], ["notes", "--json"]):
+        written = BytesIO()
+        monkeypatch.setattr(sys, "stdout", TextIOWrapper(written, encoding="ascii"))
+        assert main(args) == 0
+        assert written.getvalue().isascii()
+    assert "ä → 😀" in {note["text"] for note in json.loads(written.getvalue())}
+
+
+# --- completion -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_bash_completes_commands_options_choices_files_and_run_ids(tmp_path: Path) -> None:
+    (tmp_path / "smolmem").write_text('#!/bin/sh\necho "$@" >> asked\nprintf "3f9a2c1b\\n8d2e01aa\\n"\n')
+    (tmp_path / "smolmem").chmod(0o755)
+    (tmp_path / "agent.db").touch()
+    cases = {
+        "r": "runs replay remember",
+        "runs --st": "--status",
+        "runs --status f": "finished failed",
+        "show 3": "3f9a2c1b",
+        "--db agent.db diff 8": "8d2e01aa",
+        "steps --run ": "3f9a2c1b 8d2e01aa",
+        "completion ": "bash zsh fish",
+        "runs --db ag": "agent.db",
+        "--j": "--json",
+    }
+    text = script("bash", parser())
+    empty = '""'
+    tries = "\n".join(
+        f"COMP_WORDS=(smolmem {words}{empty if words.endswith(' ') else ''}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))\n"
+        '_smolmem; echo "${COMPREPLY[*]}"'
+        for words in cases
+    )
+    done = subprocess.run(
+        ["bash", "-c", f"{text}\n{tries}"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+        env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        timeout=30,
+    )
+    assert dict(zip(cases, done.stdout.splitlines(), strict=True)) == cases
+    assert "--db agent.db runs --ids --limit 50" in (tmp_path / "asked").read_text()
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_knows_every_command_and_option(shell: str) -> None:
+    text = script(shell, parser())
+    for name, one in commands_of(parser()).items():
+        assert re.search(rf"\b{name}\b", text)
+        for action in options_of(one):
+            for option in action.option_strings:
+                assert (f"-l {option[2:]} " if shell == "fish" else option) in text
+
+
+# --- hostile text ---------------------------------------------------------------------------------------------------
+
+ORDERS = (
+    *(
+        "\x1b[5;41;93m",
+        "\x1b[2J\x1b[H",
+        "\x1b[1A\x1b[2K",
+        "\x1b[?1049h",
+        "\x1b[6n",
+        "\x1b[c",
+        "\x1b[20t",
+        "\x1bc",
+        "\x1b7",
+    ),
+    *("\x1b]0;owned\x07", "\x1b]2;owned\x1b\\", "\x1b]8;;http://evil\x07click\x1b]8;;\x07", "\x1b]52;c;cm0gLXJm\x07"),
+    *("\x1b]1337;File=:AAAA\x07", '\x1bP$q"p\x1b\\', "\x1b_Gf=100;AAAA\x1b\\", "\x1b^pm\x1b\\", "\x1bXsos\x1b\\"),
+    *("\x9b5m", "\x9b2J", "\x9d0;owned\x9c", "\x90$q\x9c", "\x9f\x9c", "\x84", "\x8d", "\x85"),
+    *("\x07", "\x08\x08\x08", "\r", "\x0b", "\x0c", "\x0e", "\x0f", "\x00", "\x05", "\x18", "\x7f"),
+    *("\u202e", "\u202d", "\u202a", "\u2066", "\u2067", "\u2068", "\u200e", "\u200f", "\u061c", "\u2028", "\u2029"),
+    *("[link=http://evil]x[/link]", "[/red]", "[blink]x", "[red", ":skull:", "\\[bold]", "%1$s{0}{x!r}"),
+)
+PAYLOADS = [f"EVIL{n}{ORDERS[n % len(ORDERS)]}{ORDERS[n * 7 % len(ORDERS)]}END" for n in range(100)]
+FIELDS = ["".join(PAYLOADS[n : n + 5]) for n in range(0, 100, 5)]
+"""All of them, five a field."""
+OBEYED = {*map(chr, range(0x20)), *map(chr, range(0x7F, 0xA0)), *"\u061c\u200e\u200f\u2028\u2029"} - {"\n", "\t"}
+OBEYED |= {*map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))}
+OWN = re.compile(r"\x1b\[(?:[0-9;]*m|\?25[lh]\r?|2K|1A)|^\r|\r(?=\x1b\[(?:2K|1A))", re.MULTILINE)
+"""What rich itself sends: colours, and what a progress bar is drawn with."""
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """A store whose every field holds such text."""
+    path = tmp_path_factory.mktemp("hostile") / "smolmem.db"
+    with Memory(path, embedder="off", durability="normal") as memory, pytest.MonkeyPatch.context() as patched:
+        patched.setattr("smolmem.recall.notes._word", lambda value, name: value)
+        agent = memory.attach(calling_agent())
+        recorder = memory._recorder(agent)
+        assert recorder is not None
+        for number, payload in enumerate(FIELDS):
+            recorder.scope = payload
+            agent.name = payload
+            wanted = [calls((payload, {payload: payload})), calls(("weather", {"city": payload}))]
+            end: Any = RuntimeError(payload) if number % 2 else answer(payload)
+            agent.model = Scripted(*wanted, end)
+            agent.model.model_id = payload
+            given = memory.inject(agent, payload, title=payload)
+            with contextlib.suppress(Exception):
+                agent.run(payload)
+            given.withdraw()
+            now = datetime.now(timezone.utc)
+            memory._journal.traces.add_alert(Alert(payload, payload, payload, None, 1, now, (payload,)), payload)
+            memory._recall.notes.add(payload, scope=payload, kind=payload, tags=[payload], origin="web")
+        runs = [run.id for run in memory.runs(scope="*")]
+        assert [run.status for run in memory.runs(scope="*")] == ["failed", "finished"] * (len(FIELDS) // 2)
+    return path, runs
+
+
+def inert(out: str, *, own: bool = False) -> str:
+    left = OWN.sub("", out) if own else out
+    bad = {one for one in left if one in OBEYED}
+    assert not bad, (bad, left[max(0, min(left.index(one) for one in bad) - 80) :][:200])
+    assert "\x1b[5;41;93m" not in out
+    return out
+
+
+def commands(runs: list[str], notes: list[str]) -> Iterator[list[str]]:
+    """Every command, such that every field of every run comes up."""
+    yield from (["runs", "--limit", "1000"], ["steps", "--limit", "5000"], ["alerts", "--limit", "1000"])
+    yield from (["notes", "--limit", "1000"], ["notes", "--past", "--limit", "1000"], ["stats"], ["verify"], ["doctor"])
+    yield ["search", "END", "EVIL0", "--words-alone", "--limit", "300"]
+    yield ["context", "END", "--words-alone", "--limit", "300", "--tokens", "100000"]
+    yield ["watch", "--rule", "EVIL", "--threshold", "1", "--name", PAYLOADS[0], "--backtest", "--limit", "3000"]
+    yield from (["show", run] for run in runs)
+    yield from (["replay", run] for run in runs)
+    yield from (["replay", run, "--detailed", "--follow"] for run in runs)
+    yield from (["show", run, "--step", "1"] for run in runs)
+    yield from (["diff", left, right] for left, right in pairwise(runs))
+    yield from (["notes", note] for note in notes)
+    yield ["migrate"]
+
+
+def changing(payload: str, runs: list[str], notes: list[str], number: int) -> Iterator[list[str]]:
+    """Commands that write, and errors, with such text in their arguments."""
+    path = "".join(ORDERS[(5 * number + n) % len(ORDERS)] for n in range(5)).replace("\0", "").replace("/", "")
+    yield from (
+        ["remember", payload],
+        ["fork", runs[number % 20], "--at", "1"],
+        ["forget", notes[number % 20], "--yes"],
+    )
+    yield from (["show", payload], ["notes", payload], ["diff", payload, payload], ["steps", "--run", payload])
+    yield from (["runs", "--db", payload], ["runs", "--scope", payload], ["runs", "--since", payload], [payload])
+    yield from (["runs", f"--{payload}"], ["watch", "--rule", f"({payload}"], ["runs", "--status", payload])
+    yield from (["backup", path], ["export", f"{path}.zip"], ["load", f"{path}.zip", "--db", f"{path}.db"])
+    yield from (["load", payload], ["demo", path, "--no-ui"], ["completion", payload], ["doctor", "--db", path[:-1]])
+
+
+def test_the_gate_lets_nothing_through() -> None:
+    for payload in PAYLOADS:
+        inert(harmless(payload))
+        inert(as_json([payload]))
+        assert json.loads(as_json([payload])) == [payload]
+
+
+@pytest.fixture
+def attacked(hostile: tuple[Path, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(hostile[0], "smolmem.db")
+    with Memory("smolmem.db", embedder="off") as memory:
+        return hostile[1], [note.id for note in memory.notes(scope="*", limit=1000)]
+
+
+@pytest.mark.promise("S15")
+@pytest.mark.parametrize("form", [[], ["--json"]], ids=["plain", "json"])
+def test_hostile_text_reaches_no_pipe(attacked: Any, run: Run, form: list[str]) -> None:
+    runs, notes = attacked
+    seen = ""
+    for args in commands(runs, notes):
+        code, out, err = run(*args, *form)
+        assert code == 0, (args, err)
+        seen += inert(out) + inert(err)
+    assert all(seen.count(f"EVIL{number}") > 20 for number in range(100))
+
+
+@pytest.mark.promise("S15")
+@pytest.mark.parametrize("form", [[], ["--json"]], ids=["plain", "json"])
+def test_hostile_text_reaches_no_terminal(attacked: Any, form: list[str]) -> None:
+    runs, notes = attacked
+    for args in commands(runs, notes):
+        code, out = on_terminal(*args, *form, columns=110)
+        assert code == 0, (args, out)
+        inert(out, own=True)
+
+
+@pytest.mark.promise("S15")
+@pytest.mark.usefixtures("empty")
+def test_hostile_arguments_and_names_reach_nothing(attacked: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs, notes = attacked
+    monkeypatch.setattr("smolmem.cli.output.QUICK", -1)  # progress bars, too
+    for number, payload in enumerate(FIELDS):
+        for place, args in enumerate(changing(payload, runs, notes, number)):
+            form = ["--json"] if (number + place) % 4 > 1 else []
+            if (number + place) % 2:
+                inert(on_terminal(*args, *form)[1], own=True)
+            else:
+                inert("".join(run(*args, *form)[1:]))
