@@ -35,6 +35,9 @@ bench-recall: .venv/ready .venv/model   ## how long a recall takes among 100,000
 bench-runs: .venv/ready .venv/model   ## which step was it? recall on agents' runs
 	$(BIN)/python bench/runs.py $(ARGS)
 
+bench-inspector: .venv/ready   ## how quickly the inspector shows 10,000 runs and 1,000,000 steps
+	$(BIN)/python bench/inspector.py $(ARGS)
+
 locomo: .venv/ready .venv/model   ## how much recall finds: make locomo DATA=folder/of/locomo10.json
 	$(BIN)/python bench/locomo.py $(DATA) $(ARGS)
 
@@ -63,4 +66,4 @@ locomo: .venv/ready .venv/model   ## how much recall finds: make locomo DATA=fol
 help:                  ## this list
 	@grep -E '^[a-z-]+:' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/'
 
-.PHONY: demo test check torture bench bench-vectors bench-prompts bench-recall bench-runs locomo help
+.PHONY: demo test check torture bench bench-vectors bench-prompts bench-recall bench-runs bench-inspector locomo help

@@ -472,10 +472,10 @@ def test_rules_are_written_as_one_would_say_them(
 
 def test_a_backtest_has_a_picture(sample: Sample, run: Run) -> None:
     out = run("watch", "--rule", "failures", "--rule", "sunny", "--threshold", "1", "--backtest")[1]
-    assert re.search(r"^failures would have fired 1 times in \d+ steps of 4 runs$", out, re.MULTILINE)
+    assert re.search(r"^failures would have fired once in \d+ steps of 4 runs$", out, re.MULTILINE)
     assert re.search(r"^counts .*█", out, re.MULTILINE)
     assert re.search(r"^fires .*▲", out, re.MULTILINE)
-    assert "pattern 'sunny' would have fired 1 times" in out
+    assert "pattern 'sunny' would have fired once" in out
     assert "would not have fired" in run("watch", "--rule", "sunny", "--agent", "CodeAgent", "--backtest")[1]
 
 

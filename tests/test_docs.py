@@ -112,7 +112,7 @@ def test_the_demo_tells_its_story(tmp_path: Path) -> None:
         "Reminded of ❘",
         "the first time 10 10",
         "from memory 4 4",
-        "three of five would have fired 1 times in 5 steps of 2 runs",
+        "three of five would have fired once in 5 steps of 2 runs",
         "I remember this one, and what helped.",
         "all as it was written",
     ):

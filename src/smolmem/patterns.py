@@ -27,7 +27,7 @@ def pattern_of(given: str | re.Pattern[str]) -> Pattern:
         if not isinstance(text, str):
             raise TypeError("it is no text")
         return regex.compile(text, flags)
-    except (regex.error, TypeError, ValueError) as error:
+    except (regex.error, TypeError, ValueError, RecursionError) as error:
         raise BadValue(f"{text!r} is not a regular expression: {error}.") from None
 
 

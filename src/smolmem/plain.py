@@ -7,6 +7,8 @@ from dataclasses import fields, is_dataclass
 from datetime import datetime
 from typing import Any
 
+import PIL.Image
+
 from smolmem.record.values import Run, Step
 
 _RUN = (
@@ -36,6 +38,8 @@ def plain(value: Any) -> Any:
         return {field.name: plain(getattr(value, field.name)) for field in fields(value) if field.name[0] != "_"}
     if value is None or isinstance(value, (str, int, float, bool)):
         return value
+    if isinstance(value, PIL.Image.Image):  # one of smolagents' would save itself when asked for its text
+        return f"(a picture of {value.width} × {value.height} pixels)"
     return str(value)
 
 

@@ -168,7 +168,7 @@ def _incident(memory: Memory) -> None:
     second = ToolCallingAgent(
         tools=[check_health, roll_back], model=script, name="monitor", description="monitors", **_quiet()
     )
-    memory.attach(second, recall=3, watch=[rule])
+    memory.attach(second, recall=8, watch=[rule])
     second.run("The shop's health check fails again: no such column: currency. Mend it.")
 
 

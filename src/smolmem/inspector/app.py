@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import io
 import json
+import logging
+import math
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.applications import Starlette
@@ -30,6 +34,8 @@ from smolmem.memory import Memory
 from smolmem.plain import whole
 from smolmem.record.values import STATUSES
 from smolmem.watch.rule import Watch
+
+log = logging.getLogger("smolmem")
 
 HERE = Path(__file__).parent
 LARGEST = 1600
@@ -53,7 +59,8 @@ class Inspector:
 
     def page(self, name: str, status: int = 200, /, **given: Any) -> HTMLResponse:
         """A page made of a template."""
-        return HTMLResponse(self._pages.get_template(name).render(given), status)
+        html = self._pages.get_template(name).render(given)
+        return HTMLResponse(html.encode("utf-8", "replace"), status)  # models do write lone surrogates
 
     # --- looking -----------------------------------------------------------------------------------------------------
 
@@ -64,12 +71,13 @@ class Inspector:
         wanted = {name: asked[name] for name in names if asked.get(name)}
         scope = asked.get("scope") or "*"
         found = reading.runs(
-            self.memory, **wanted, scope=scope, until=_number(asked.get("until")), managed=bool(wanted.get("agent"))
+            self.memory, **wanted, scope=scope, until=_time(asked.get("until")), managed=bool(wanted.get("agent"))
         )
-        last = found[-1].run.began.timestamp() if len(found) == reading.PAGE else None
+        last = reading.began(self.memory, found[-1].run) if len(found) == reading.PAGE else None
         shown = {
             "runs": found,
             "asked": defaultdict(str, asked),
+            "filtered": bool(wanted or asked.get("scope") or asked.get("until")),
             "spark": draw.spark,
             "last": last,
             "more": _query(asked, last),
@@ -82,52 +90,61 @@ class Inspector:
         """A run: its facts, its plot, its steps, one of them whole."""
         run = self.memory.run(request.path_params["run"])
         lines = reading.outline(self.memory, run)
-        given = _number(request.query_params.get("step"))
-        chosen = int(given) if given is not None else next((line.id for line in lines if line.kind == "action"), None)
-        if chosen is None and lines:
-            chosen = lines[0].id
+        there = {line.id for line in lines}
+        first = next((line.id for line in lines if line.kind == "action"), lines[0].id if lines else None)
+        given = _number(request.query_params.get("step"), "step")
+        chosen = given if given in there else first
         bars = [line.bar for line in lines if line.kind in ("action", "planning")]
+        reminded = reading.reminded(self.memory, run)
         shown = {
             "run": run,
             "lines": lines,
             "plot": draw.plot(bars),
             "caption": draw.caption(bars),
             "family": reading.family(self.memory, run),
-            "reminded": reading.reminded(self.memory, run),
+            "reminded": reminded,
+            "places": reading.step_places(self.memory, _numbers(reminded)),
             "alerts": self.memory.alerts(scope="*", run=run.id),
             "cuts": self.memory._journal.traces.cuts(run.session),
             "chosen": chosen,
         }
         if request.query_params.get("fragment"):
             return self.page("_run.html", **shown)
-        detail = None if chosen is None else reading.detail(self.memory, chosen)
+        detail = None if chosen is None else reading.detail(self.memory, chosen, run)
         return self.page("run.html", **shown, found=detail, pulse=reading.pulse(self.memory))
 
     def step(self, request: Request) -> Response:
         """One step, whole."""
-        found = reading.detail(self.memory, request.path_params["step"])
-        return self.page("_step.html", found=found, run=self.memory.run(found.step.run))
+        run = request.query_params.get("run")
+        within = None if not run else self.memory.run(run)
+        found = reading.detail(self.memory, _step(request), within)
+        return self.page("_step.html", found=found, run=within or self.memory.run(found.step.run))
 
     def sent(self, request: Request) -> Response:
         """What the model was sent for a step, and what it was not."""
-        found = reading.detail(self.memory, request.path_params["step"])
-        messages = list(getattr(found.live, "model_input_messages", None) or ())
+        found = reading.detail(self.memory, _step(request))
+        with reading.glancing():
+            messages = list(getattr(found.live, "model_input_messages", None) or ())
         return self.page("_sent.html", messages=messages, unseen=reading.unseen(self.memory, found))
 
     def revisions(self, request: Request) -> Response:
         """Every version of a step, what each changed, and when that was."""
-        return self.page("_revisions.html", versions=reading.versions(self.memory, request.path_params["step"]))
+        return self.page("_revisions.html", versions=reading.versions(self.memory, _step(request)))
 
     def picture(self, request: Request) -> Response:
         """A picture of a step, made anew: nothing that somebody stored is sent to a browser as it is."""
-        found = reading.detail(self.memory, request.path_params["step"])
-        pictures, place = reading.pictures(found.live), request.path_params["place"]
-        if place >= len(pictures):
+        found = reading.detail(self.memory, _step(request))
+        pictures, place = reading.pictures(found.live), _number(request.path_params["place"], "picture") or 0
+        if place >= len(pictures) or isinstance(pictures[place], str):
             raise NotFound(f"step {found.step.id} has no picture {place}.")
-        image = pictures[place].convert("RGBA" if "A" in pictures[place].mode else "RGB")
-        image.thumbnail((LARGEST, LARGEST))
         written = io.BytesIO()
-        image.save(written, "PNG")
+        try:
+            image = pictures[place].convert("LA") if pictures[place].mode == "La" else pictures[place]
+            image = image.convert("RGBA" if "A" in image.mode else "RGB")
+            image.thumbnail((LARGEST, LARGEST))
+            image.save(written, "PNG")
+        except ValueError as error:
+            raise NotFound(f"picture {place} of step {found.step.id} cannot be shown: {error}.") from None
         return Response(written.getvalue(), media_type="image/png")
 
     def compare(self, request: Request) -> Response:
@@ -199,16 +216,19 @@ class Inspector:
 
     def fork(self, request: Request, form: Mapping[str, str]) -> Response:
         """A second way from a step on."""
-        fork = self.memory.fork(request.path_params["run"], int(form["at"]) if form.get("at") else None)
+        fork = self.memory.fork(request.path_params["run"], _number(form.get("at"), "step", BadValue))
         return RedirectResponse(f"/runs/{fork.id}", 303)
 
     def edit(self, request: Request, form: Mapping[str, str]) -> Response:
         """A corrected text of a step; the original stays in its history."""
-        found = reading.detail(self.memory, request.path_params["step"])
+        run = self.memory.run(form["run"]) if form.get("run") else None
+        found = reading.detail(self.memory, _step(request), run)
         if form.get("field") not in found.editable:
             raise BadValue(f"step {found.step.id} has no {form.get('field')!r} that can be edited.")
-        step = self.memory.edit(found.step, **{form["field"]: form.get("text", "").replace("\r\n", "\n")})
-        return RedirectResponse(f"/runs/{step.run}?step={step.id}", 303)
+        before, text = getattr(found.live, form["field"]), form.get("text", "").replace("\r\n", "\n")
+        if text != before.replace("\r\n", "\n"):  # browsers send every line end as two characters
+            self.memory.edit(found.step, **{form["field"]: text})
+        return RedirectResponse(f"/runs/{run.id if run else found.step.run}?step={found.step.id}", 303)
 
     def remember(self, request: Request, form: Mapping[str, str]) -> Response:
         """A new note, or another in the place of an old one."""
@@ -220,23 +240,55 @@ class Inspector:
 
     def forget(self, request: Request, form: Mapping[str, str]) -> Response:
         """Leaves a note, step or run out of recall; with all that came of it, if asked."""
-        given = form.get("what", "")
-        gone = self.memory.forget(int(given) if given.isdigit() else given, influenced=bool(form.get("influenced")))
+        step = _number(form.get("step"), "step")
+        gone = self.memory.forget(
+            form.get("what", "") if step is None else step, influenced=bool(form.get("influenced"))
+        )
         return self.page("message.html", title="Forgotten", said=f"Recall leaves out: {', '.join(gone)}.")
 
     def answered(self, request: Request, error: Exception) -> Response:
         """What went wrong, as one sentence on a page."""
         if isinstance(error, HTTPException):
-            return self.page("message.html", error.status_code, title="Not here", said="There is no such page.")
+            said = _SAID.get(error.status_code, "That cannot be read: reload the page and try again.")
+            return self.page("message.html", error.status_code, title="That did not work", said=said)
         status = 404 if isinstance(error, NotFound) else 503 if isinstance(error, StoreError) else 400
         return self.page("message.html", status, title="That did not work", said=str(error))
 
 
-def _number(text: str | None) -> float | None:
+_SAID = {
+    404: "There is no such page.",
+    405: "That is not something this page can do.",
+    413: "That is too much at once.",
+}
+LONGEST = 2_000_000
+"""Bytes of a form."""
+
+
+def _number(text: str | None, what: str, wrong: type[SmolmemError] = NotFound) -> int | None:
+    if not text:
+        return None
+    if not re.fullmatch(r"[0-9]{1,18}", text):
+        digits = re.fullmatch(r"[0-9]+", text)
+        raise (NotFound if digits else wrong)(f"there is no {what} {text[:40]!r}.")
+    return int(text)
+
+
+def _step(request: Request) -> int:
+    return _number(request.path_params["step"], "step") or 0
+
+
+def _time(text: str | None) -> float | None:
     try:
-        return float(text) if text else None
+        moment = float(text) if text else None
     except ValueError:
-        raise BadValue(f"{text!r} is not a number.") from None
+        moment = math.nan
+    if moment is not None and not math.isfinite(moment):
+        raise BadValue(f"{str(text)[:40]!r} is not a time.")
+    return moment
+
+
+def _numbers(reminded: list[dict[str, Any]]) -> list[int]:
+    return [source for each in reminded for source in each["found"] if isinstance(source, int)]
 
 
 def _query(asked: Mapping[str, str], until: float | None) -> dict[str, str]:
@@ -267,36 +319,76 @@ def _rule(asked: Mapping[str, str]) -> Watch:
     return makers[asked["rule"]](**options)
 
 
-def _acting(act: Callable[[Request, Mapping[str, str]], Response]) -> Any:
+def _acting(pages: Inspector, act: Callable[[Request, Mapping[str, str]], Response]) -> Any:
     @wraps(act)
     async def endpoint(request: Request) -> Response:
-        async with request.form(max_files=0, max_fields=20) as form:
-            given = {name: value for name, value in form.items() if isinstance(value, str)}
-        return await run_in_threadpool(partial(act, request, given))
+        given = await _form(request)
+        return await run_in_threadpool(partial(_whatever, pages, partial(act, request, given)))
 
     return endpoint
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """What a form of ours sends: a few texts. Nothing else is read."""
+    if not request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
+        raise HTTPException(415)
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > LONGEST:
+            raise HTTPException(413)
+    try:
+        return dict(parse_qsl(body.decode(), keep_blank_values=True, strict_parsing=bool(body), max_num_fields=20))
+    except ValueError:
+        raise HTTPException(400) from None
+
+
+def _looking(pages: Inspector, look: Callable[[Request], Response]) -> Any:
+    @wraps(look)
+    def endpoint(request: Request) -> Response:
+        return _whatever(pages, partial(look, request))
+
+    return endpoint
+
+
+def _whatever(pages: Inspector, do: Callable[[], Response]) -> Response:
+    """What was not foreseen is a sentence too, and the terminal is told the rest."""
+    try:
+        return do()
+    except (SmolmemError, HTTPException):
+        raise
+    except Exception as error:
+        log.warning("smolmem: a page could not be made", exc_info=True)
+        said = f"This cannot be shown ({type(error).__name__}). `smolmem verify` tells whether the file is whole."
+        return pages.page("message.html", 500, title="That did not work", said=said)
 
 
 def make_app(memory: Memory, keys: Keys) -> Guard:
     """The whole inspector, behind its guard."""
     pages = Inspector(memory, keys)
+    looks = {
+        "/": pages.runs,
+        "/runs/{run}": pages.run,
+        "/runs/{run}/json": pages.download,
+        "/steps/{step}": pages.step,
+        "/steps/{step}/sent": pages.sent,
+        "/steps/{step}/revisions": pages.revisions,
+        "/steps/{step}/pictures/{place}": pages.picture,
+        "/compare": pages.compare,
+        "/memory": pages.memories,
+        "/notes/{note}": pages.note,
+        "/patterns": pages.patterns,
+        "/pulse": pages.pulse,
+    }
+    acts = {
+        "/runs/{run}/fork": pages.fork,
+        "/steps/{step}/edit": pages.edit,
+        "/notes": pages.remember,
+        "/forget": pages.forget,
+    }
     routes = [
-        Route("/", pages.runs),
-        Route("/runs/{run}", pages.run),
-        Route("/runs/{run}/json", pages.download),
-        Route("/runs/{run}/fork", _acting(pages.fork), methods=["POST"]),
-        Route("/steps/{step:int}", pages.step),
-        Route("/steps/{step:int}/sent", pages.sent),
-        Route("/steps/{step:int}/revisions", pages.revisions),
-        Route("/steps/{step:int}/pictures/{place:int}", pages.picture),
-        Route("/steps/{step:int}/edit", _acting(pages.edit), methods=["POST"]),
-        Route("/compare", pages.compare),
-        Route("/memory", pages.memories),
-        Route("/notes/{note}", pages.note),
-        Route("/notes", _acting(pages.remember), methods=["POST"]),
-        Route("/forget", _acting(pages.forget), methods=["POST"]),
-        Route("/patterns", pages.patterns),
-        Route("/pulse", pages.pulse),
+        *(Route(path, _looking(pages, look)) for path, look in looks.items()),
+        *(Route(path, _acting(pages, act), methods=["POST"]) for path, act in acts.items()),
         Mount("/static", StaticFiles(directory=HERE / "static")),
     ]
     handlers: dict[Any, Any] = dict.fromkeys((SmolmemError, HTTPException), pages.answered)

@@ -25,20 +25,16 @@ class Bar:
     failed: bool
 
 
-def spark(bars: Sequence[Bar], width: int = 96, height: int = 20, most: int = 48) -> Markup:
-    """A run in a line: how long its steps took, so many bars at most; red where one failed."""
+def spark(bars: Sequence[tuple[float, bool]], label: str, width: int = 96, height: int = 20) -> Markup:
+    """A run in a line: how long its steps took; red where one failed."""
     if not bars:
         return Markup("")
-    share = -(-len(bars) // most)
-    groups = [bars[place : place + share] for place in range(0, len(bars), share)]
-    slowest = max(max(bar.seconds for bar in bars), 1e-9)
-    step = width / len(groups)
+    slowest = max(max(seconds for seconds, _ in bars), 1e-9)
+    step = width / len(bars)
     good, bad = list[Box](), list[Box]()
-    for place, group in enumerate(groups):
-        tall = max(1.5, (height - 2) * (max(bar.seconds for bar in group) / slowest) ** 0.5)
-        failed = any(bar.failed for bar in group)
+    for place, (seconds, failed) in enumerate(bars):
+        tall = max(1.5, (height - 2) * (seconds / slowest) ** 0.5)
         (bad if failed else good).append((place * step, height - tall, max(0.6, step - 0.6), tall))
-    label = f"{len(bars)} steps, {sum(bar.failed for bar in bars)} failed"
     return _svg(width, height, "spark", label, _boxes("bar", good) + _boxes("bad", bad))
 
 

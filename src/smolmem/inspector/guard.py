@@ -14,11 +14,9 @@ import hmac
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qs, urlencode
 
-COOKIE = "smolmem"
 SAFE = ("GET", "HEAD")
 HEADERS = {
     "content-security-policy": (
@@ -63,6 +61,11 @@ class Keys:
     session: str
     token: str | None
     read_only: bool = False
+
+    @property
+    def cookie(self) -> str:
+        """The cookie's name: browsers keep one jar for all ports of a host."""
+        return f"smolmem-{min(self.hosts, default='').rpartition(':')[2]}"
 
 
 def keys(hosts: frozenset[str], *, read_only: bool) -> Keys:
@@ -115,8 +118,10 @@ class Guard:
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
+            elif scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1008})
             return
-        verdict = judge(_request(scope), self.keys)
+        verdict = judge(_request(scope, self.keys.cookie), self.keys)
         if verdict.status == 200:
             await self.app(scope, receive, _with_headers(send))
         else:
@@ -127,7 +132,7 @@ class Guard:
         if verdict.status == 303:
             headers += [
                 (b"location", _without_token(scope).encode()),
-                (b"set-cookie", f"{COOKIE}={self.keys.session}; HttpOnly; SameSite=Strict; Path=/".encode()),
+                (b"set-cookie", f"{self.keys.cookie}={self.keys.session}; HttpOnly; SameSite=Strict; Path=/".encode()),
             ]
         body = _PAGE.format(why=verdict.why).encode() if verdict.why else b""
         await send({"type": "http.response.start", "status": verdict.status, "headers": headers})
@@ -137,12 +142,15 @@ class Guard:
 _PAGE = '<!doctype html><html lang="en"><meta charset="utf-8"><title>smolmem</title><h1>smolmem</h1><p>{why}</p></html>'
 
 
-def _request(scope: Any) -> Request:
+def _request(scope: Any, cookie: str) -> Request:
     headers: dict[str, str] = {}
     for name, value in scope["headers"]:
         word = name.decode("latin-1")
-        # a header that is sent twice is believed in neither form
-        headers[word] = "\0" if word in headers and word != "cookie" else value.decode("latin-1")
+        before = headers.get(word)
+        if before is None:
+            headers[word] = value.decode("latin-1")
+        else:  # a header that is sent twice is believed in neither form; cookies may come in parts
+            headers[word] = f"{before};{value.decode('latin-1')}" if word == "cookie" else "\0"
     query = parse_qs(scope["query_string"].decode("latin-1"))
     token = query.get("token", [None])[0]
     return Request(
@@ -150,17 +158,18 @@ def _request(scope: Any) -> Request:
         headers.get("host"),
         headers.get("origin"),
         headers.get("sec-fetch-site"),
-        _cookie(headers),
+        _cookie(headers, cookie),
         token,
     )
 
 
-def _cookie(headers: Mapping[str, str]) -> str | None:
-    try:
-        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-    except CookieError:
-        return None
-    return None if found is None else found.value
+def _cookie(headers: Mapping[str, str], wanted: str) -> str | None:
+    """Ours among all that programs on this machine have set: whatever the others look like."""
+    for part in headers.get("cookie", "").split(";"):
+        name, _, value = part.strip().partition("=")
+        if name == wanted:
+            return value
+    return None
 
 
 def _without_token(scope: Any) -> str:

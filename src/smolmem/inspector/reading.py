@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from difflib import unified_diff
 from functools import cached_property
 from typing import Any
 
+import PIL.Image
 from smolagents.memory import ActionStep, PlanningStep, TaskStep
 
+from smolmem.inspector import words
 from smolmem.inspector.draw import Bar
 from smolmem.memory import Memory
 from smolmem.recall.values import Note
+from smolmem.record import kinds, wire
 from smolmem.record.injected import Injected
 from smolmem.record.values import Run, Step, when
 from smolmem.store.messages import StoredMessages
 from smolmem.store.units import ids
 
 PAGE = 50
+PIXELS = 6_000_000
+"""Of the largest picture that is shown."""
+BYTES = 32_000_000
+"""Of the largest content that is unpacked to be looked at."""
+BARS = 48
 
 
 @dataclass(frozen=True)
@@ -28,7 +37,7 @@ class Listed:
     """A run in the list, with those that it called."""
 
     run: Run
-    bars: list[Bar]
+    bars: list[tuple[float, bool]]
     children: list[Listed] = field(default_factory=list)
 
 
@@ -48,20 +57,21 @@ def runs(memory: Memory, **wanted: Any) -> list[Listed]:
     ]
 
 
+def began(memory: Memory, run: Run) -> float:
+    """When a run began, to the last digit: where the next page goes on."""
+    return float(memory._journal.store.rows("run_row", {"id": run.id})[0]["began"])
+
+
 def _names(runs: Sequence[Run]) -> str:
     return json.dumps([run.id for run in runs])
 
 
-def sparks(memory: Memory, runs: Sequence[Run]) -> dict[str, list[Bar]]:
-    """The steps of runs, as bars."""
-    bars: dict[str, list[Bar]] = {}
-    for row in memory._journal.store.rows("sparks", {"runs": _names(runs)}):
-        bars.setdefault(row["run"], []).append(_bar(row))
+def sparks(memory: Memory, runs: Sequence[Run]) -> dict[str, list[tuple[float, bool]]]:
+    """How long the steps of runs took, and whether one failed; several at a time where there are many."""
+    bars: dict[str, list[tuple[float, bool]]] = {}
+    for row in memory._journal.store.rows("sparks", {"runs": _names(runs), "bars": BARS}):
+        bars.setdefault(row["run"], []).append((max(0.0, row["seconds"] or 0.0), bool(row["failed"])))
     return bars
-
-
-def _bar(row: Any) -> Bar:
-    return Bar(row["input_tokens"] or 0, row["output_tokens"] or 0, row["seconds"] or 0.0, row["error"] is not None)
 
 
 def choices(memory: Memory) -> dict[str, list[str]]:
@@ -75,7 +85,8 @@ def choices(memory: Memory) -> dict[str, list[str]]:
 
 def pulse(memory: Memory) -> str:
     """A word that changes whenever something was written that a page shows."""
-    return "-".join(str(value) for value in memory._journal.store.rows("pulse", {})[0].values())
+    written = memory._journal.store.rows("pulse", {})[0].values()
+    return "-".join([*map(str, written), str(len(memory.runs(scope="*", status="running", limit=200)))])
 
 
 # --- a run -------------------------------------------------------------------------------------------------------
@@ -106,7 +117,7 @@ class Line:
     @property
     def bar(self) -> Bar:
         """The same in the plot."""
-        return Bar(self.tokens, self.output, self.seconds or 0.0, self.error is not None)
+        return Bar(self.tokens, self.output, max(0.0, self.seconds or 0.0), self.error is not None)
 
 
 def outline(memory: Memory, run: Run) -> list[Line]:
@@ -167,6 +178,16 @@ def _texts(messages: Sequence[Any]) -> list[str]:
 
 
 @dataclass(frozen=True)
+class Passage:
+    """A text of a step: under what heading, what kind it is, and how much more of it there is."""
+
+    title: str
+    kind: str
+    text: str
+    more: int = 0
+
+
+@dataclass(frozen=True)
 class Detail:
     """A step as its page shows it."""
 
@@ -175,9 +196,10 @@ class Detail:
 
     @property
     def editable(self) -> list[str]:
-        """Fields that a person can correct: its texts."""
+        """Fields that a person can correct: its texts, where they are not too long for a form."""
         names = ("task", "plan", "model_output", "observations")
-        return [name for name in names if isinstance(getattr(self.live, name, None), str)]
+        found = ((name, getattr(self.live, name, None)) for name in names)
+        return [name for name, value in found if isinstance(value, str) and len(value) <= words.LONG]
 
     @cached_property
     def kind(self) -> str:
@@ -186,32 +208,84 @@ class Detail:
         return next((word for cls, word in kinds if isinstance(self.live, cls)), "other")
 
     @property
-    def calls(self) -> list[tuple[str, Any]]:
-        """Tools that were called; a code agent's interpreter is no tool."""
-        made = getattr(self.live, "tool_calls", None) or ()
-        return [(str(call.name), call.arguments) for call in made if call.name != "python_interpreter"]
+    def passages(self) -> list[Passage]:
+        """All that there is to read, in order. What is stored may be anything, so nothing here is taken for granted."""
+        live, made = self.live, list[Passage]()
+        for name, title, kind in _PASSAGES.get(self.kind, ()):
+            value = getattr(live, name, None)
+            if value is not None and (value != "" or name == "observations"):
+                made.append(_passage(title, kind, value))
+        if self.kind == "injected":
+            made = [_passage(f"{live.title} · given by {live.origin}", "text", live.observations)]
+        if self.kind == "action":
+            made[2:2] = [_passage(f"Calls {name}", "text", arguments) for name, arguments in self.calls]
+            if getattr(live, "is_final_answer", False):
+                made.append(_passage("Answer", "good", getattr(live, "action_output", None)))
+        return made or [_passage("", "text", self.step.text)]
 
     @property
-    def images(self) -> int:
-        """How many pictures there are."""
-        return len(pictures(self.live))
+    def calls(self) -> list[tuple[str, Any]]:
+        """Tools that were called; a code agent's interpreter is no tool."""
+        made = getattr(self.live, "tool_calls", None)
+        named = [(getattr(call, "name", "?"), getattr(call, "arguments", call)) for call in _listed(made)]
+        return [(str(name), arguments) for name, arguments in named if name != "python_interpreter"]
+
+    @property
+    def pictures(self) -> list[str]:
+        """What is said where a picture cannot be shown; nothing where it can."""
+        return [each if isinstance(each, str) else "" for each in pictures(self.live)]
 
     @property
     def sent(self) -> int:
         """How many messages the model was sent."""
-        messages = getattr(self.live, "model_input_messages", None)
-        return 0 if messages is None else len(messages)
+        return len(_listed(getattr(self.live, "model_input_messages", None)))
+
+
+_PASSAGES = {
+    "task": [("task", "Task", "text")],
+    "plan": [("plan", "Plan", "text")],
+    "action": [
+        ("model_output", "What the model said", "text"),
+        ("code_action", "Code", "code"),
+        ("observations", "What came back", "seen"),
+        ("error", "What went wrong", "failed"),
+    ],
+}
+
+
+def _passage(title: str, kind: str, value: Any) -> Passage:
+    whole = words.text(value)
+    return Passage(words.short(title, 80), kind, whole[: words.LONG], max(0, len(whole) - words.LONG))
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, Sequence) and not isinstance(value, (str, bytes)) else ()
 
 
 def pictures(live: Any) -> list[Any]:
-    """The pictures of a step."""
-    return list(getattr(live, "observations_images", None) or getattr(live, "task_images", None) or ())
+    """The pictures of a step; where one is too large to be unpacked, what is said of it."""
+    found = _listed(getattr(live, "observations_images", None)) or _listed(getattr(live, "task_images", None))
+    return [each if isinstance(each, PIL.Image.Image) else words.short(each, 80) for each in found]
 
 
-def detail(memory: Memory, number: int) -> Detail:
-    """A step with all that it holds."""
+@contextmanager
+def glancing() -> Iterator[None]:
+    """While this lasts, nothing large is unpacked: a few bytes on disk can claim any size."""
+    pixels, size = kinds.largest.set(PIXELS), wire.largest.set(BYTES)
+    try:
+        yield
+    finally:
+        kinds.largest.reset(pixels)
+        wire.largest.reset(size)
+
+
+def detail(memory: Memory, number: int, run: Run | None = None) -> Detail:
+    """A step with all that it holds; in a fork, as the fork has it."""
     step = memory.step(number)
-    return Detail(step, step.to_smolagents())
+    if run is not None and step.run != run.id:
+        step = next((each for each in run.steps if each.id == number), step)
+    with glancing():
+        return Detail(step, step.to_smolagents())
 
 
 def unseen(memory: Memory, found: Detail) -> list[str]:
@@ -247,7 +321,8 @@ def versions(memory: Memory, number: int) -> list[Version]:
     run = memory.run(step.run)
     made, before = list[Version](), ""
     for revision in memory.history(step):
-        text = _whole(revision.to_smolagents())
+        with glancing():
+            text = _whole(revision.to_smolagents())
         lines = unified_diff(before.splitlines(), text.splitlines(), lineterm="", n=2)
         changes = [(line[:1], line[1:]) for line in lines if not line.startswith(("---", "+++"))][:400]
         later = run.ended is not None and revision.at > run.ended
@@ -261,7 +336,9 @@ def _whole(live: Any) -> str:
     """All texts of a step, under their names."""
     found = [(name, getattr(live, name, None)) for name in _TEXTS]
     shown = [
-        (name, f"{len(value)} pictures" if isinstance(value, list) else str(value)) for name, value in found if value
+        (name, f"{len(value)} pictures" if isinstance(value, list) else words.text(str(value))[: words.LONG])
+        for name, value in found
+        if value is not None
     ]
     return "\n".join(f"{name.replace('_', ' ')}:\n{value}" for name, value in shown)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import webbrowser
+from contextlib import suppress
 
 import uvicorn
 
@@ -16,6 +17,7 @@ from smolmem.memory import Memory
 
 PORT = 8265
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+ANYWHERE = ("0.0.0.0", "::")  # noqa: S104  only if asked for
 
 log = logging.getLogger("smolmem")
 
@@ -42,15 +44,14 @@ def serve(
     Raises:
         BadValue: the port is in use.
     """
-    listening = listen(host, PORT if port is None else port, strict=port is not None)
-    number = listening.getsockname()[1]
-    known = keys(hosts_of(host, number), read_only=read_only)
-    with Memory(url, scope=scope) as memory:
-        link = link_of(host, number, known)
-        print(
-            f"smolmem shows {inert(memory._store.url)} at\n\n    {link}\n\nThe link opens once. Ctrl-C ends.",
-            flush=True,
-        )
+    with (
+        Memory(url, scope=scope) as memory,
+        listen(host, PORT if port is None else port, strict=bool(port)) as listening,
+    ):
+        number = listening.getsockname()[1]
+        known = keys(hosts_of(host, number), read_only=read_only)
+        link, where = link_of(host, number, known), inert(memory._store.url)
+        print(f"smolmem shows {where} at\n\n    {link}\n\nThe link opens once. Ctrl-C ends.", flush=True)
         if open_browser:
             webbrowser.open(link)
         config = uvicorn.Config(make_app(memory, known), log_level="warning", access_log=False, server_header=False)
@@ -59,7 +60,8 @@ def serve(
 
 def listen(host: str, port: int, *, strict: bool) -> socket.socket:
     """A socket that listens: at the port, or, if that one need not be, at any that is free."""
-    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # named, so that answers are not held back
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         try:
@@ -77,8 +79,17 @@ def listen(host: str, port: int, *, strict: bool) -> socket.socket:
 
 def hosts_of(host: str, port: int) -> frozenset[str]:
     """What a browser may call this server."""
-    names = {host, *LOOPBACK} if host in LOOPBACK else {host}
-    return frozenset(f"[{name}]:{port}" if ":" in name else f"{name}:{port}" for name in names)
+    own = {host, *LOOPBACK} if host in LOOPBACK else {host, *LOOPBACK, *_own()} if host in ANYWHERE else {host}
+    names = {f"[{name}]" if ":" in name else name for name in own}
+    return frozenset({f"{name}:{port}".lower() for name in names} | (names if port == 80 else set()))
+
+
+def _own() -> set[str]:
+    """Names and addresses of this machine, for whoever wants to be reached at all of them."""
+    names = {socket.gethostname(), socket.getfqdn()}
+    with suppress(OSError):
+        names |= {str(found[4][0]) for found in socket.getaddrinfo(socket.gethostname(), None)}
+    return names
 
 
 def link_of(host: str, port: int, known: Keys) -> str:

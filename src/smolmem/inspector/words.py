@@ -7,12 +7,14 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
 
+import PIL.Image
 from markupsafe import Markup
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
 from smolmem.inert import inert
+from smolmem.record.wire import safe_text
 
 LONG = 20_000
 """Characters of a text that are shown at once."""
@@ -20,14 +22,14 @@ _PYTHON = PythonLexer(stripnl=False)
 _FORMAT = HtmlFormatter(nowrap=True)
 
 
-def number(value: int | None) -> str:
+def number(value: Any) -> str:
     """Digits in groups."""
-    return "" if value is None else f"{value:,}"
+    return f"{value:,}" if isinstance(value, (int, float)) else ""
 
 
-def seconds(value: float | None) -> str:
+def seconds(value: Any) -> str:
     """How long something took."""
-    if value is None:
+    if not isinstance(value, (int, float)):
         return ""
     if value >= 90:
         return f"{value / 60:.0f} min" if value < 5400 else f"{value / 3600:.1f} h"
@@ -54,9 +56,21 @@ def text(value: Any) -> str:
     if isinstance(value, str):
         return inert(value)
     try:
-        return inert(json.dumps(value, indent=1, ensure_ascii=False, default=str))
-    except (TypeError, ValueError):
-        return inert(str(value))
+        return inert(json.dumps(value, indent=1, ensure_ascii=False, default=described))
+    except Exception:  # what is stored can be anything: in a ring, or a number of a million digits
+        return inert(safe_text(described, value))
+
+
+def described(value: Any) -> str:
+    """A value in words; a picture is not asked, it would save itself."""
+    if isinstance(value, PIL.Image.Image):
+        return f"(a picture of {value.width:,} × {value.height:,} pixels)"
+    return str(value)
+
+
+def python(value: str) -> str:
+    """A text as Python writes it."""
+    return repr(value)
 
 
 def short(value: Any, length: int = 160) -> str:
@@ -67,17 +81,19 @@ def short(value: Any, length: int = 160) -> str:
 
 def said(message: Any) -> str:
     """A message as text."""
-    content = (
-        message.content if isinstance(message.content, list) else [{"type": "text", "text": message.content or ""}]
-    )
-    return inert("\n".join(str(item.get("text", f"({item.get('type')})")) for item in content))
+    content = getattr(message, "content", message)
+    if not isinstance(content, list):
+        return text(content if content is not None else "")
+    parts = (item if isinstance(item, dict) else {"text": item} for item in content)
+    return "\n".join(text(item.get("text", f"({item.get('type')})")) for item in parts)
 
 
 def role(message: Any) -> str:
     """Who a message is from."""
-    return str(getattr(message.role, "value", message.role))
+    given = getattr(message, "role", "message")
+    return short(getattr(given, "value", given), 20)
 
 
 FILTERS: dict[str, Callable[..., Any]] = {
-    each.__name__: each for each in (number, seconds, time, ago, code, text, short, said, role)
+    each.__name__: each for each in (number, seconds, time, ago, code, text, short, said, role, python)
 }

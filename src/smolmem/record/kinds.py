@@ -11,6 +11,7 @@ import sys
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable
+from contextvars import ContextVar
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
@@ -145,11 +146,17 @@ def _png(value: PIL.Image.Image) -> bytes:
     return out.getvalue()
 
 
-def _unimage(decoder: Decoder, stored: dict[str, Json]) -> PIL.Image.Image:
+largest: ContextVar[int | None] = ContextVar("smolmem_pixels", default=None)
+"""Pixels of the largest picture that is unpacked by whoever only looks; of a larger one its size is told."""
+
+
+def _unimage(decoder: Decoder, stored: dict[str, Json]) -> PIL.Image.Image | str:
     """The picture, decoded by Pillow from a form of our own choosing, never from what the file claims to be."""
     width, height = (int(side) for side in stored["size"])
     if width < 0 or height < 0 or width * height > MAX_PIXELS:
         raise Undecodable(f"an image of {width} × {height} pixels is not unpacked")
+    if largest.get() is not None and width * height > (largest.get() or 0):
+        return f"a picture of {width:,} × {height:,} pixels"
     palette = decoder.data(stored["palette"][1]) if "palette" in stored else None
     info = decoder(stored["info"]) if "info" in stored else {}
     data = decoder.data(stored)

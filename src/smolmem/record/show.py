@@ -169,7 +169,8 @@ def alert(value: Alert) -> RenderableType:
 
 def backtest(value: Backtest, columns: int = 72) -> RenderableType:
     """When a rule would have fired, over time."""
-    verdict = f"would have fired {len(value.alerts)} times" if value.alerts else "would not have fired"
+    times = "once" if len(value.alerts) == 1 else f"{len(value.alerts):,} times"
+    verdict = f"would have fired {times}" if value.alerts else "would not have fired"
     head = Text.assemble((inert(value.rule), "bold"), f" {verdict} in {value.steps:,} steps of {value.runs:,} runs")
     share = max(1, -(-len(value.counted) // columns))
     places = range(0, len(value.counted), share)

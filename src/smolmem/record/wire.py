@@ -27,6 +27,7 @@ import operator
 import re
 import zlib
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any
 
@@ -122,6 +123,10 @@ def pack(data: bytes) -> bytes:
         if len(packed) < len(data):
             return b"z" + packed
     return b"=" + data
+
+
+largest: ContextVar[int] = ContextVar("smolmem_bytes", default=1 << 30)
+"""Bytes that one content may unpack to; fewer for whoever only looks."""
 
 
 def unpack(data: bytes, limit: int = 1 << 30) -> bytes:

@@ -213,7 +213,7 @@ class Journal(Records):
         Raises:
             NotFound: there is none.
         """
-        found = self.store.rows("step", {"id": number}) if isinstance(number, int) else []
+        found = [] if _count(number) is None else self.store.rows("step", {"id": number})
         if not found:
             raise NotFound(f"no step {number!r} in {self.store.url}: `memory.steps()` lists the newest.")
         return self._steps(found)[0]

@@ -77,7 +77,7 @@ class Records:
             raise self.damaged(f"{what} is missing")
         packed, key = found[0]["bytes"], found[0]["hash"]
         try:
-            data = wire.unpack(packed) if isinstance(packed, bytes) else b""
+            data = wire.unpack(packed, limit=wire.largest.get()) if isinstance(packed, bytes) else b""
         except wire.Undecodable as error:
             raise self.damaged(f"{what} {error}") from error
         if not isinstance(key, bytes) or wire.fingerprint(data) != key.hex():

@@ -68,7 +68,7 @@ async function choose(place, { quietly = false } = {}) {
   if (!quietly) history.replaceState(null, "", `?step=${link.dataset.step}`);
   detail.classList.add("busy");
   try {
-    const html = await fetched(`/steps/${link.dataset.step}`);
+    const html = await fetched(`/steps/${link.dataset.step}?run=${document.body.dataset.run}`);
     if (number !== wanted) return;
     put(detail, html);
     detail.scrollTop = 0;
@@ -93,7 +93,8 @@ function lazy(inside) {
   for (const details of $$("details[data-src]", inside)) {
     details.addEventListener("toggle", async () => {
       const place = $("div", details);
-      if (!details.open || place.childElementCount) return;
+      if (!details.open || details.dataset.asked) return;
+      details.dataset.asked = "yes";
       try { put(place, await fetched(details.dataset.src)); } catch (error) { tell(place, error); }
     });
   }
@@ -121,7 +122,13 @@ if (page === "run") { wire(); lazy(document); }
 
 // --- what is written while one looks ------------------------------------------------------------------------------------
 async function refresh() {
-  if (page === "runs") return $("form[data-live]").refresh();
+  if (page === "runs") {
+    if (new URLSearchParams(location.search).has("until")) return;  // who reads older runs is not called back
+    const here = $("tr.here")?.dataset.href;
+    await $("form[data-live]").refresh();
+    $$("tr[data-href]").find((row) => row.dataset.href === here)?.classList.add("here");
+    return;
+  }
   const place = $("#run"), kept = $("#lines a[aria-current]")?.dataset.step;
   const lines = $("#lines"), top = lines ? lines.scrollTop : 0, end = lines && lines.scrollTop + lines.clientHeight >= lines.scrollHeight - 4;
   const last = links().at(-1)?.dataset.step === kept;
@@ -161,23 +168,29 @@ document.addEventListener("submit", (event) => {
 });
 
 // --- keyboard -----------------------------------------------------------------------------------------------------------
+// Each tells whether there was something to do: a key that does nothing here is the browser's own.
 function move(by) {
-  if (page === "run") return choose(current() + by);
+  if (page === "run") { choose(current() + by); return true; }
   const rows = $$("tr[data-href]");
-  if (!rows.length) return;
+  if (!rows.length) return false;
   const at = rows.findIndex((row) => row.classList.contains("here"));
   const next = rows[Math.max(0, Math.min(at + by, rows.length - 1))];
   rows.forEach((row) => row.classList.remove("here"));
   next.classList.add("here");
   next.scrollIntoView({ block: "nearest" });
+  return true;
 }
+function find() { const search = $("input[type=search]"); search?.focus(); search?.select(); return Boolean(search); }
+function open() { const row = $("tr.here"); if (row) location.href = row.dataset.href; return Boolean(row); }
+function nextFailure() {
+  const all = links(), after = all.findIndex((link, place) => place > current() && link.parentElement.classList.contains("failed"));
+  if (after >= 0) choose(after);
+  return after >= 0;
+}
+function showSent() { const sent = $("#sent"); if (sent) sent.open = !sent.open; return Boolean(sent); }
 const keys = {
-  "/": () => { const search = $("input[type=search]"); if (search) { search.focus(); search.select(); } },
-  j: () => move(1), k: () => move(-1), ArrowDown: () => move(1), ArrowUp: () => move(-1),
-  Enter: () => { const row = $("tr.here"); if (row) location.href = row.dataset.href; },
-  e: () => { const all = links(), after = all.findIndex((link, place) => place > current() && link.parentElement.classList.contains("failed")); if (after >= 0) choose(after); },
-  s: () => { const sent = $("#sent"); if (sent) sent.open = !sent.open; },
-  u: () => { location.href = "/"; }, t: turn, "?": () => $("#help").showModal(),
+  "/": find, j: () => move(1), k: () => move(-1), ArrowDown: () => move(1), ArrowUp: () => move(-1), Enter: open, e: nextFailure,
+  s: showSent, u: () => { location.href = "/"; return true; }, t: () => { turn(); return true; }, "?": () => { $("#help").showModal(); return true; },
 };
 document.addEventListener("keydown", (event) => {
   if (event.metaKey || event.ctrlKey || event.altKey) return;
@@ -185,5 +198,5 @@ document.addEventListener("keydown", (event) => {
   if (typing) { if (event.key === "Escape") typing.blur(); return; }
   if (event.target.closest("button, summary, a") && event.key === "Enter") return;
   const act = keys[event.key];
-  if (act && !$("dialog[open]")) { event.preventDefault(); act(); }
+  if (act && !$("dialog[open]") && act()) event.preventDefault();
 });

@@ -581,7 +581,9 @@ ORDER BY rowid DESC LIMIT :limit;
 
 -- name: pulse
 SELECT (SELECT coalesce(max(id), 0) FROM event) AS events, (SELECT count(*) FROM run WHERE status = 'running') AS running,
-    (SELECT coalesce(max(rowid), 0) FROM run) AS runs, (SELECT coalesce(max(id), 0) FROM alert) AS alerts;
+    (SELECT coalesce(max(rowid), 0) FROM run) AS runs, (SELECT coalesce(max(ended), 0) FROM run) AS ended,
+    (SELECT coalesce(max(id), 0) FROM alert) AS alerts, (SELECT count(*) FROM note) AS notes,
+    (SELECT coalesce(max(id), 0) FROM forgotten) AS forgotten, (SELECT coalesce(max(id), 0) FROM recalled) AS recalled;
 
 -- name: agents
 SELECT DISTINCT agent FROM run ORDER BY agent LIMIT 200;
@@ -590,8 +592,10 @@ SELECT DISTINCT agent FROM run ORDER BY agent LIMIT 200;
 SELECT scope FROM run UNION SELECT scope FROM note ORDER BY scope LIMIT 200;
 
 -- name: sparks
-SELECT run, seconds, error, input_tokens, output_tokens FROM step
-WHERE run IN (SELECT value FROM json_each(:runs)) AND kind = 'action' ORDER BY run, id;
+SELECT step.run, max(step.seconds) AS seconds, max(step.error IS NOT NULL) AS failed
+FROM step JOIN run ON run.id = step.run
+WHERE step.run IN (SELECT value FROM json_each(:runs)) AND step.kind = 'action'
+GROUP BY step.run, (step.number - 1) * :bars / max(run.steps, :bars) ORDER BY step.run, min(step.id);
 
 -- name: children
 SELECT * FROM run WHERE parent IN (SELECT value FROM json_each(:runs)) ORDER BY began;
