@@ -964,7 +964,7 @@ def test_a_pattern_that_would_run_for_years_is_stopped(memory: Memory) -> None:
         kept(memory, observations="a" * 5_000 + "b")
     began = time.monotonic()
     found = Site(memory).get("/patterns?rule=pattern&pattern=" + quote("(a+)+$|(a|aa)+c") + "&threshold=1")
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     assert found.status == 200
 
 

@@ -33,7 +33,7 @@ def test_a_kill_at_every_moment_resumes_and_nothing_that_ended_happens_twice(tmp
     )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout[done.stdout.rindex("{") :])
-    assert told["killed"] > 40
+    assert told["killed"] > (40 if scenario in ("code", "calling") else 12)
     assert told["unknown"] > 0
     same = {"killed": told["killed"], "resumed": told["killed"], "unknown": told["unknown"]}
     assert told == {**same, "wrong answer": 0, "lost": 0, "doubled": 0}

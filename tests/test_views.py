@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,30 +37,35 @@ def walker(steps: int, *, read: str = "lorem ipsum dolor " * 12, **options: Any)
     return CodeAgent(tools=[], model=model, verbosity_level=0, max_steps=steps, **options)
 
 
-def test_two_hundred_steps_with_screenshots_stay_in_their_budget_and_nothing_is_lost(memory: Memory) -> None:
+def test_two_hundred_steps_with_screenshots_stay_in_their_budget_and_nothing_is_lost(path: Path) -> None:
     plain = walker(200, step_callbacks=[shoot])
     plain.run("Read all pages")
-    agent = walker(200, step_callbacks=[shoot])
-    memory.attach(agent, views=[views.KeepImages(last=2), views.TokenBudget(8_000)])
-    agent.run("Read all pages")
-    prompts = agent.model.prompts
-    costs = [Counting.cost(prompt) for prompt in prompts]
-    assert max(costs) <= 8_000
-    assert sum(costs) <= 0.15 * sum(Counting.cost(prompt) for prompt in plain.model.prompts)
-    cuts = memory._journal.traces.cuts(memory.runs()[0].session)
-    assert 1 < len(cuts) <= 20  # so all other prompts begin as the one before, up to the oldest image it showed
-    kept = 0
-    for before, after in pairwise(prompts):
-        pictured = next((i for i, message in enumerate(before) if message.content[0]["type"] == "image"), len(before))
-        same = next((i for i, pair in enumerate(zip(before, after, strict=False)) if pair[0] != pair[1]), len(before))
-        kept += same >= pictured
-    assert kept >= 0.9 * (len(prompts) - 1)
-    steps = memory.steps(kind="action", limit=300)
-    assert len(steps) == 200
-    assert sum(bool(step.to_smolagents().observations_images) for step in steps) == 100
-    assert "page 7 says" in memory.recall("page 7 says", 1)[0].text
-    sent = {step.number: step.to_smolagents().model_input_messages for step in steps if step.number in (3, 60, 199)}
-    assert all(list(messages) == prompts[number - 1] for number, messages in sent.items())
+    with Memory(path, strict=True, embedder="off") as memory:
+        agent = walker(200, step_callbacks=[shoot])
+        memory.attach(agent, views=[views.KeepImages(last=2), views.TokenBudget(8_000)])
+        agent.run("Read all pages")
+        prompts = agent.model.prompts
+        costs = [Counting.cost(prompt) for prompt in prompts]
+        assert max(costs) <= 8_000
+        assert sum(costs) <= 0.15 * sum(Counting.cost(prompt) for prompt in plain.model.prompts)
+        cuts = memory._journal.traces.cuts(memory.runs()[0].session)
+        assert 1 < len(cuts) <= 20  # so all other prompts begin as the one before, up to the oldest image it showed
+        kept = 0
+        for before, after in pairwise(prompts):
+            pictured = next(
+                (i for i, message in enumerate(before) if message.content[0]["type"] == "image"), len(before)
+            )
+            same = next(
+                (i for i, pair in enumerate(zip(before, after, strict=False)) if pair[0] != pair[1]), len(before)
+            )
+            kept += same >= pictured
+        assert kept >= 0.9 * (len(prompts) - 1)
+        steps = memory.steps(kind="action", limit=300)
+        assert len(steps) == 200
+        assert sum(bool(step.to_smolagents().observations_images) for step in steps) == 100
+        assert "page 7 says" in memory.recall("page 7 says", 1)[0].text
+        sent = {step.number: step.to_smolagents().model_input_messages for step in steps if step.number in (3, 60, 199)}
+        assert all(list(messages) == prompts[number - 1] for number, messages in sent.items())
 
 
 def test_keep_images_shows_the_newest_and_those_of_the_task(memory: Memory) -> None:

@@ -68,11 +68,6 @@ class Tokens:
         text, images, base = self._rates
         return round(sum(size[0] for size in of) * text + sum(size[1] for size in of) * images + base * _BASE)
 
-    @property
-    def per_token(self) -> float:
-        """Characters of a token."""
-        return CHARACTERS / self._rates[0]
-
 
 def _fit(reports: Sequence[tuple[tuple[float, float, float], float]]) -> tuple[float, float, float]:
     """Least squares, held back towards the usual rates where the reports do not tell."""
