@@ -16,8 +16,9 @@ from smolmem.cli.command import run_of, scope_of
 from smolmem.errors import NotFound
 from smolmem.plain import plain, whole
 from smolmem.record.values import Alert, Run, Step
-from smolmem.run.replay import replay
+from smolmem.run.replay import replay, said
 from smolmem.watch.judges import Gap, Judge, Seen, written
+from smolmem.watch.watching import FURTHER, MOST
 
 if TYPE_CHECKING:
     from smolmem.cli.output import Out
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 
 PAUSE = 0.25
 """Seconds between two looks."""
-BACK = 5
-MOST = 2_000
-"""How many times a rule's window is looked back, and how many steps at most."""
 
 
 def wait() -> None:
@@ -103,13 +101,8 @@ def _told(step: Step, detailed: bool) -> dict[str, Any]:
     known: dict[str, Any] = plain(step)
     if detailed:
         sent = getattr(step.to_smolagents(), "model_input_messages", None) or []
-        known["sent"] = [{"role": str(getattr(each.role, "value", each.role)), "text": _said(each)} for each in sent]
+        known["sent"] = [{"role": str(getattr(each.role, "value", each.role)), "text": said(each)} for each in sent]
     return known
-
-
-def _said(message: Any) -> str:
-    parts = message.content if isinstance(message.content, list) else [{"text": str(message.content)}]
-    return "".join(part.get("text") or f"[{part.get('type')}]" for part in parts)
 
 
 # --- rules --------------------------------------------------------------------------------------------------------
@@ -124,7 +117,7 @@ class Watcher:
         self._wanted = wanted
         self._judges: dict[tuple[Watch, str, str], Judge] = {}
         self._silent: set[tuple[Watch, str, float]] = set()
-        past = memory.steps(**wanted, limit=min(MOST, BACK * max(rule.window for rule in rules)))
+        past = memory.steps(**wanted, limit=min(MOST, FURTHER * max(rule.window for rule in rules)))
         self._last = past[0].id if past else 0
         self._see(past)
 

@@ -44,10 +44,8 @@ class Listed:
 def runs(memory: Memory, **wanted: Any) -> list[Listed]:
     """A page of runs, the newest first, each with what it called."""
     found = memory.runs(**wanted, limit=PAGE)
-    journal = memory._journal
     called: dict[str, list[Run]] = {}
-    for row in journal.store.rows("children", {"runs": _names(found)}):
-        child = journal.run(row["id"])
+    for child in memory._journal.called_by(run.id for run in found):
         called.setdefault(str(child.parent), []).append(child)
     everything = [*found, *(child for group in called.values() for child in group)]
     bars = sparks(memory, everything)
@@ -62,14 +60,10 @@ def began(memory: Memory, run: Run) -> float:
     return float(memory._journal.store.rows("run_row", {"id": run.id})[0]["began"])
 
 
-def _names(runs: Sequence[Run]) -> str:
-    return json.dumps([run.id for run in runs])
-
-
 def sparks(memory: Memory, runs: Sequence[Run]) -> dict[str, list[tuple[float, bool]]]:
     """How long the steps of runs took, and whether one failed; several at a time where there are many."""
     bars: dict[str, list[tuple[float, bool]]] = {}
-    for row in memory._journal.store.rows("sparks", {"runs": _names(runs), "bars": BARS}):
+    for row in memory._journal.store.rows("sparks", {"runs": json.dumps([run.id for run in runs]), "bars": BARS}):
         bars.setdefault(row["run"], []).append((max(0.0, row["seconds"] or 0.0), bool(row["failed"])))
     return bars
 
@@ -149,9 +143,7 @@ def _line(row: dict[str, Any]) -> Line:
 def family(memory: Memory, run: Run) -> dict[str, list[Run]]:
     """Runs that belong to a run: what it called, and its forks."""
     journal = memory._journal
-    called = [journal.run(row["id"]) for row in journal.store.rows("children", {"runs": _names([run])})]
-    forks = [journal.run(row["id"]) for row in journal.store.rows("forks", {"run": run.id})]
-    return {"called": called, "forks": forks}
+    return {"called": journal.called_by([run.id]), "forks": journal.forks(run.id)}
 
 
 def reminded(memory: Memory, run: Run) -> list[dict[str, Any]]:

@@ -69,12 +69,13 @@ def _parts(step: Any, detailed: bool) -> Iterator[RenderableType]:
 
 def _sent(messages: Any) -> RenderableType:
     lines = [
-        Text.assemble((f"{getattr(each.role, 'value', each.role)}: ", "dim"), inert(_said(each))) for each in messages
+        Text.assemble((f"{getattr(each.role, 'value', each.role)}: ", "dim"), inert(said(each))) for each in messages
     ]
     return Panel(Group(*lines), title="Sent to the model", title_align="left", border_style="dim")
 
 
-def _said(message: Any) -> str:
+def said(message: Any) -> str:
+    """A message as text."""
     parts = message.content if isinstance(message.content, list) else [{"type": "text", "text": str(message.content)}]
     return "".join(part.get("text") or f"[{part.get('type')}]" for part in parts)
 

@@ -188,6 +188,14 @@ class Journal(Records):
         """Runs, newest first; every filter is a parameter of `find_runs` in queries.sql, open if it is not given."""
         return [self._run(row) for row in self.store.rows("find_runs", _OPEN_RUNS | wanted | {"dead": self._dead()})]
 
+    def called_by(self, runs: Iterable[str]) -> list[Run]:
+        """The runs that others called, the oldest first."""
+        return [self._run(row) for row in self.store.rows("children", {"runs": json.dumps(list(runs))})]
+
+    def forks(self, run: str) -> list[Run]:
+        """The forks of a run, the oldest first."""
+        return [self._run(row) for row in self.store.rows("forks", {"run": run})]
+
     def run(self, prefix: str) -> Run:
         """The run whose id begins so.
 

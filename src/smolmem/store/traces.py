@@ -11,6 +11,8 @@ from smolmem.record.prompt import Cut
 from smolmem.record.values import Alert, when
 from smolmem.store.records import Records, seal
 
+_OPEN: dict[str, Any] = dict.fromkeys(("scope", "below", "run", "rule"))
+
 
 class Traces:
     """The `cut` and `alert` tables of a store."""
@@ -41,11 +43,11 @@ class Traces:
             self._records.store.do("add_alert", row | {"hash": seal("alert", row)})
 
     def alerts(self, **wanted: Any) -> list[Alert]:
-        """When rules fired, the newest first; every filter is a parameter of `find_alerts` in queries.sql."""
+        """When rules fired, the newest first; every filter is one of `find_alerts`, open if not given."""
         names = ("rule", "reason", "agent", "run", "number")
         return [
             Alert(**{name: row[name] for name in names}, at=when(row["at"]), acts=_words(row["acts"]))
-            for row in self._records.store.rows("find_alerts", wanted)
+            for row in self._records.store.rows("find_alerts", _OPEN | wanted)
             if self._records.sealed("alert", row)
         ]
 

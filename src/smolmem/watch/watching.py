@@ -66,7 +66,7 @@ class Watching:
         wanted: dict[str, Any] = {"scope": self._recorder.scope, "agent": agent.name or type(agent).__name__}
         since = None if rule.hours is None else time.time() - rule.hours * 3600
         found = self._journal.find_steps(**wanted, since=since, limit=min(MOST, rule.window * FURTHER))
-        notes = written(self._journal.traces.alerts(run=None, rule=None, below=None, scope=wanted["scope"], limit=MOST))
+        notes = written(self._journal.traces.alerts(scope=wanted["scope"], limit=MOST))
         seen = []
         for step in found:
             try:
