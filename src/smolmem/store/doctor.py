@@ -22,13 +22,14 @@ from typing import TYPE_CHECKING, Literal
 
 import apsw
 
-from smolmem.errors import Busy, Damaged, NotAStore, SmolmemError, StoreError, TooNew, Unwritable
+from smolmem.errors import NotAStore, SmolmemError, StoreError
 from smolmem.recall import models
 from smolmem.recall.embed import installed
 from smolmem.record.writer import is_dead
 from smolmem.store.base import Row, migrations, open_store
 from smolmem.store.journal import Journal
-from smolmem.store.sqlite import APPLICATION_ID
+from smolmem.store.sqlite import APPLICATION_ID, read_header, read_version
+from smolmem.store.sqlite import copy as copy_database
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -381,40 +382,17 @@ def _outside(url: str) -> Iterator[Finding]:
 
 
 def _format(path: Path) -> int:
-    """The version in a file's header, or in the newest page that the write-ahead log has in its place."""
+    """The version in a file's header or in its write-ahead log."""
     if not path.is_file():
         raise NotAStore(f"{path} is {'a folder' if path.is_dir() else 'not a regular file'}: give the path of a file.")
-    try:
-        with open(path, "rb") as file:
-            header = file.read(100)
-    except OSError as error:
-        raise Unwritable(f"{path} cannot be read ({error.strerror}): check its permissions.") from error
-    if not header:
+    if not path.stat().st_size:
         return 0
-    if len(header) < 100 or not header.startswith(b"SQLite format 3\0"):
+    header = read_header(path)
+    if not header.startswith(b"SQLite format 3\0"):
         raise NotAStore(f"{path} is not a smolmem file: give another path.")
     if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
         raise NotAStore(f"{path} is a database of another program: give another path.")
-    return _format_in_log(Path(f"{path}-wal")) or int.from_bytes(header[60:64], "big")
-
-
-def _format_in_log(log: Path) -> int:
-    """The version in the last committed first page of a write-ahead log; 0 if it has none."""
-    version = committed = 0
-    try:
-        with open(log, "rb") as file:
-            head = file.read(32)
-            size = int.from_bytes(head[8:12], "big")
-            while len(frame := file.read(24)) == 24 and 512 <= size <= 65536 and frame[8:16] == head[16:24]:
-                page = file.read(size)
-                if len(page) < size:
-                    break
-                if frame[:4] == b"\0\0\0\1":
-                    version = int.from_bytes(page[60:64], "big")
-                committed = version if frame[4:8] != b"\0\0\0\0" else committed
-    except OSError:
-        return 0
-    return committed
+    return read_version(path)
 
 
 def _holder(path: Path) -> Iterator[Finding]:
@@ -460,15 +438,16 @@ def _opens(path: Path) -> Iterator[Finding]:
     with tempfile.TemporaryDirectory(prefix="smolmem-") as folder:
         copy = Path(folder) / path.name
         try:
-            for end in ("", "-wal"):
-                if Path(f"{path}{end}").exists():
-                    shutil.copyfile(f"{path}{end}", f"{copy}{end}")
+            copy_database(str(path), str(copy), None)
             store = open_store(copy)
             try:
                 problems = [str(value) for row in store.rows("quick_check", {}) for value in row.values()]
             finally:
                 store.close()
-        except (Damaged, NotAStore, TooNew, Unwritable, Busy, StoreError) as error:
+        except apsw.Error as error:
+            yield Finding("problem", f"{path} cannot be read: {error}.", "restore it from a backup")
+            return
+        except StoreError as error:
             yield Finding("problem", str(error).replace(str(copy), str(path)), "restore it from a backup")
             return
         except OSError as error:

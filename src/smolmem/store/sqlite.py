@@ -4,7 +4,10 @@
 corrupts a file that several programs write, and that is exactly what an agent, a command line and an inspector do.
 
 What must stay true:
-- A file that is not ours, or newer than us, stays byte for byte as it was: its header is read before SQLite opens it.
+- A file that is not ours, or newer than us, stays byte for byte as it was: its header is read before any query.
+- Nothing but SQLite opens the file. POSIX drops all of a process's locks on a file when the process closes any
+  descriptor of it: reading the header with `open()` would unlock other connections of this process, and the next
+  process to close the file could delete the log that they write to.
 - WAL with `synchronous=FULL`: a step whose write returned survives `kill -9` and a power cut; one write is one sync.
 - `BEGIN IMMEDIATE` only. A transaction that starts by reading and then writes fails under load, whatever the timeout.
 - A file is data: no trigger, no view, no schema that our own scripts do not make.
@@ -176,9 +179,10 @@ class SqliteStore:
             self._connection = connection
 
     def _refuse_foreign(self) -> None:
-        """Looks at the file without SQLite, which could change it while opening it."""
+        """Looks at the file before SQLite runs a statement, which could change it."""
         try:
-            mode = os.stat(self.path).st_mode
+            found = os.stat(self.path)
+            mode, size = found.st_mode, found.st_size
         except FileNotFoundError:
             if not self._absolute.parent.is_dir():
                 raise NotAStore(
@@ -192,18 +196,17 @@ class SqliteStore:
         if not stat.S_ISREG(mode):
             what = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
             raise NotAStore(f"{self.path} is {what}: give the path of a file, for instance 'agent.db'.")
-        try:
-            with open(self.path, "rb") as file:
-                header = file.read(100)
-        except OSError as error:
-            raise Unwritable(f"{self.path} cannot be read: {error.strerror}. Check its permissions.") from error
-        if not header:
+        if not size:
             return
-        if len(header) < 100 or not header.startswith(_MAGIC):
+        header = self._header()
+        if not header.startswith(_MAGIC):
             raise NotAStore(f"{self.path} is not a smolmem file, and was left as it is: give another path.")
         owner = int.from_bytes(header[68:72], "big")
         if owner != APPLICATION_ID and (owner != 0 or self._has_tables()):
             raise NotAStore(f"{self.path} is a database of another program, and was left as it is: give another path.")
+
+    def _header(self) -> bytes:
+        return read_header(self._absolute)
 
     def _has_tables(self) -> bool:
         with self._wrapped("opened"):
@@ -215,8 +218,16 @@ class SqliteStore:
                 reading.close()
 
     def _create(self) -> None:
+        """Creates an empty private file. It gets its name once it is closed: no other thread can have it open then."""
+        if self.path.exists():
+            return
+        new = self._absolute.with_name(f".{self.path.name}.{secrets.token_hex(4)}.new")
         try:
-            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+            os.close(os.open(new, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+            try:
+                _link(new, self._absolute)
+            finally:
+                new.unlink(missing_ok=True)
         except FileExistsError:
             pass
         except OSError as error:
@@ -336,6 +347,51 @@ def within(connection: apsw.Connection, seconds: float | None) -> Iterator[None]
         raise TimeoutError(f"it took longer than {seconds:g} s") from error
     finally:
         connection.set_progress_handler(None)
+
+
+def _link(new: Path, path: Path) -> None:
+    """Gives a file its name unless something has that name; some file systems have no hard links."""
+    try:
+        os.link(new, path)
+    except FileExistsError:
+        raise
+    except OSError:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+
+
+def read_header(path: Path) -> bytes:
+    """The first 100 bytes of a file, read through SQLite: no lock is taken, and none is lost; empty if there are fewer.
+
+    Raises:
+        Unwritable: the file cannot be read.
+    """
+    try:
+        reading = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+        try:
+            whole, header = reading.read("main", 0, 0, 100)
+            return header if whole else b""
+        finally:
+            reading.close()
+    except apsw.Error as error:
+        denied = "" if os.access(path, os.R_OK) else " (permission denied)"
+        raise Unwritable(f"{path} cannot be read{denied}: {error}. Check its permissions.") from error
+
+
+def read_version(path: Path) -> int:
+    """The format of a file that is ours; SQLite is asked only where the write-ahead log may hold a newer one."""
+    in_file = int.from_bytes(read_header(path)[60:64], "big")
+    log = Path(f"{path}-wal")
+    if not log.exists() or not log.stat().st_size or not os.access(path, os.W_OK):
+        return in_file
+    try:
+        reading = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+        try:
+            reading.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            return int(reading.pragma("user_version"))
+        finally:
+            reading.close()
+    except apsw.Error:
+        return in_file
 
 
 def _set_wal(connection: apsw.Connection) -> None:
