@@ -26,8 +26,9 @@ from shop_tools import get_tools
 from smolagents import ToolCallingAgent
 from terminal import chapter, console, figures, plainly, say
 
-from smolmem import Memory, Run, Watch, views
-from smolmem.errors import UnknownOutcome
+from smolmem import Memory, Run, Watch
+from smolmem.core.errors import UnknownOutcome
+from smolmem.policies import views
 
 HEALTH = Watch(r"health check: (5\d\d|no answer)", name="health", tools="check_health", window=5, threshold=2)
 """Two of the last five health checks failed, whichever process made them."""
@@ -119,7 +120,7 @@ def look_back(memory: Memory, run: Run) -> None:
     rule = Watch(r"health check: (5\d\d|no answer)", name="three of five", window=5, tools="check_health")
     console.print(memory.backtest(rule))
     chapter("7  The second incident once more, from the record; nothing is run")
-    memory.replay(run.id, console=console)
+    run.replay(console=console)
     console.print(memory.verify())
 
 

@@ -223,8 +223,8 @@ def parts_of(value: Any) -> list[Any]:
 def smolmem(folder: Path, steps: int, tick: Callable[[], None]) -> Result:
     """`Memory.attach`, timed at every door through which it writes: steps, and the calls of models and tools."""
     from smolmem import Memory
-    from smolmem.record import ledger
-    from smolmem.record.recorder import Recorder
+    from smolmem.agents import ledger
+    from smolmem.agents.recorder import Recorder
 
     path = folder / "smolmem.db"
     result = Result("smolmem", "every step and call whole, and every prompt as it was sent", marks_of(steps))

@@ -35,10 +35,10 @@ from smolagents.monitoring import LogLevel, Timing, TokenUsage
 from smolagents.utils import AgentExecutionError
 
 from smolmem import Memory
-from smolmem.recall.reader import read
-from smolmem.record import codec
-from smolmem.record.session import shown
-from smolmem.record.values import Batch, Change, RunRow, SessionRow
+from smolmem.agents.session import shown
+from smolmem.core import codec
+from smolmem.core.rows import Batch, Change, RunRow, SessionRow
+from smolmem.recall.indexer import read
 from smolmem.store.journal import Journal
 
 LONG = 500
@@ -117,7 +117,7 @@ def build(path: Path, runs: int, steps: int, readable: int) -> None:
             row = _write(journal, began + number * 30 * 86_400 / runs, size, (good, bad), parent)
             parent = row if row["parent"] is None and number % 20 == 0 else None
         for run in memory.runs(scope="*", status="finished", limit=20):
-            memory.fork(run.id, at=1)
+            run.fork(step=1)
         _read(journal, readable)
         _long(memory)
     part.rename(path)

@@ -23,7 +23,8 @@ from smolagents.memory import ActionStep, ToolCall
 from smolagents.models import ChatMessage, MessageRole
 from smolagents.monitoring import Timing, TokenUsage
 
-from smolmem import Memory, Watch, views
+from smolmem import Memory, Watch
+from smolmem.policies import views
 
 BUDGET = 8_000
 console = Console(width=110)

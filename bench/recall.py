@@ -23,10 +23,10 @@ from smolagents import CodeAgent, Model
 from smolagents.models import ChatMessage, MessageRole
 
 from smolmem import Memory
-from smolmem.recall.embed import installed, open_embedder
-from smolmem.recall.index import facts_of, numbers_of
-from smolmem.record.values import Piece
-from smolmem.store.units import Place, add_units
+from smolmem.core.rows import Passage
+from smolmem.recall.embedders import installed, open_embedder
+from smolmem.recall.vectors import facts_of, numbers_of
+from smolmem.store.passage_rows import Place, add_units
 
 SIZE = 384
 chance = random.Random(1)
@@ -82,7 +82,7 @@ def fill(path: Path, rows: int) -> None:
                     session = f"session{number // 50}"
                     about = {"session": session, "run": "r", "agent": "a", "at": float(number)}
                     place = Place(scope="default", step=number + 1, note=None, **about)
-                    add_units(store, place, [Piece("observation", "tool", sentence())])
+                    add_units(store, place, [Passage("observation", "tool", sentence())])
                     facts = facts_of({**about, "role": "observation", "origin": "tool"})
                     row = {"unit": number + 1, "model": f"given/{SIZE}", "facts": facts}
                     store.do("put_vector", row | {"numbers": numbers_of(vectors[number])})

@@ -84,7 +84,7 @@ class Engine(ABC):
 
 
 class Smolmem(Engine):
-    """A store of units and their vectors, filled and asked by the statements that `Meaning` uses."""
+    """A store of units and their vectors, filled and asked by the statements that `SemanticSearch` uses."""
 
     title = "smolmem"
     needs = ("smolmem", "smolmem.store.base", "smolmem.recall.meaning", "smolmem.recall.search")
@@ -108,21 +108,21 @@ class Smolmem(Engine):
         np.save(self.folder / "places.npy", np.concatenate([np.arange(len(rows)), np.arange(0, len(rows), EVERY)]))
 
     def _store(self) -> Any:
-        from smolmem.store.base import open_store
+        from smolmem.store.opening import open_store
 
         return open_store(self.folder / "memory.db")
 
     def _put(self, store: Any, scope: str, places: range, rows: Array) -> list[int]:
-        from smolmem.recall.index import facts_of, numbers_of
-        from smolmem.record.values import Piece
-        from smolmem.store.units import add_units
+        from smolmem.core.rows import Passage
+        from smolmem.recall.vectors import facts_of, numbers_of
+        from smolmem.store.passage_rows import add_units
 
         common = {"scope": scope, "step": None, "note": None, "run": None, "agent": None, "at": time.time()}
         after = store.do("last_unit", {})
         with store.write(sync=False):
             for place in places:
                 session = "tenth" if place % EVERY == 0 else "rest"
-                add_units(store, common | {"session": session}, [Piece("said", "agent", f"row {place}")])
+                add_units(store, common | {"session": session}, [Passage("said", "agent", f"row {place}")])
             asked = {"scope": scope, "model": self.model, "id": after, "limit": len(places)}
             units = store.rows("unembedded", asked)
             for place, unit in zip(places, units, strict=True):
@@ -131,7 +131,7 @@ class Smolmem(Engine):
         return [unit["id"] for unit in units]
 
     def open(self) -> None:
-        from smolmem.recall.index import Index, Where
+        from smolmem.recall.vectors import Index, Where
 
         self.store = self._store()
         self.places = np.load(self.folder / "places.npy")
@@ -140,7 +140,7 @@ class Smolmem(Engine):
 
     def ask(self, vector: Array, tenth: bool, where: Any = None) -> Found:
         """As recall does it: takes in what is new, searches, looks whether what it found is still there."""
-        from smolmem.store.units import ids
+        from smolmem.store.passage_rows import ids
 
         index = self.indexes[tenth]
         index.update(self.store)
@@ -156,8 +156,8 @@ class Smolmem(Engine):
 
     def kinds(self) -> dict[str, Callable[[Array], Found]]:
         """Also: a filter within one index, the search without the store, and all that recall does for a question."""
-        from smolmem.recall.meaning import Meaning
-        from smolmem.recall.search import Wanted
+        from smolmem.recall.search import Filter
+        from smolmem.recall.semantic import SemanticSearch
 
         class Given:
             """An embedder to which a question is its vector."""
@@ -167,7 +167,7 @@ class Smolmem(Engine):
             def query(self, asked: Any) -> list[float]:
                 return [float(number) for number in asked]
 
-        whole, wanted = Meaning(self.store, Given()), Wanted(scope="all")  # type: ignore[arg-type]
+        whole, wanted = SemanticSearch(self.store, Given()), Filter(scope="all")  # type: ignore[arg-type]
         alone = self.indexes[False]
         return super().kinds() | {
             "session": lambda vector: self.ask(vector, False, self.session),
@@ -735,7 +735,7 @@ def more_table(ours: dict[str, Any]) -> Table:
     says = {
         "all": "as recall does it: update, search, look whether it is there",
         "search alone": "  Index.search alone",
-        "Meaning": "  Meaning.nearest, without the model",
+        "Meaning": "  SemanticSearch.nearest, without the model",
         "tenth": "in a scope of one row in ten",
         "session": "filtered within the index: one row in ten, by session",
     }

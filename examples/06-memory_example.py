@@ -78,7 +78,7 @@ class Demo:
         say(f"memory.steps(tool=…) {len(checks)} health checks, {len(failed)} failed; {errors} steps with an error")
         say(f"memory.alerts()      {', '.join(map(str, self.memory.alerts()))}")
         say("\nmemory.backtest(rule): when would another rule have fired?", "dim")
-        twice = Watch("health check: 5", name="two in a row", tools="check_health", window=2, threshold=2)
+        twice = Watch("health check: 5", name="two in a row", tool="check_health", window=2, threshold=2)
         console.print(self.memory.backtest(twice))
 
     # --- decisions ---------------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class Demo:
     def replay(self) -> None:
         """A run from the record, though its agent is gone."""
         chapter("Replay", "memory.replay(run): from the file; nothing is run, no agent is needed")
-        self.memory.replay(self.watched().id, console=console)
+        self.watched().replay(console=console)
         say("In RAM, for an agent's last run: agent.replay(detailed=True) shows what its model was sent.", "dim")
 
     def watched(self) -> Run:
@@ -199,7 +199,7 @@ class Demo:
         chapter("Another agent reads the history", "memory.to_messages(run, tokens=…) fits it into a budget")
         run = self.watched()
         for tokens in (None, 600):
-            history = self.memory.to_messages(run.id, tokens=tokens)
+            history = run.to_messages(tokens=tokens)
             say(f"tokens={tokens}: {len(history)} messages, about {len(str(history)) // 4:,} tokens", "bold")
             say(f"  {self.analyst().run(f'Analyze this monitoring history: {history}')}")
 

@@ -25,7 +25,8 @@ from smolagents.models import ChatMessage, MessageRole
 from smolagents.monitoring import TokenUsage
 from terminal import Trouble, chapter, console, plainly, say
 
-from smolmem import Memory, stepwise, views
+from smolmem import Memory, stepwise
+from smolmem.policies import views
 
 FIBONACCI = "What is the 20th Fibonacci number?"
 NEXT = "And the Fibonacci number after that?"
@@ -158,7 +159,7 @@ class Tour:
         agent.run(FIBONACCI)
         everything = agent.write_memory_to_messages()
         run = self.memory.runs()[0]
-        history = self.memory.to_messages(run.id, tokens=500)
+        history = run.to_messages(tokens=500)
         say(f"write_memory_to_messages():          about {size(everything):,} tokens, system prompt included")
         say(f"memory.to_messages(run, tokens=500): about {size(history):,} tokens")
         say(f"Analysis: {self.agent().run(f'Analyze this history: {history}')}", "green")

@@ -14,8 +14,8 @@ from rich.text import Text
 from smolagents.utils import AgentError
 
 from smolmem import Run, SmolmemError
-from smolmem.inert import inert
-from smolmem.record.show import STYLES
+from smolmem.core.text import sanitize
+from smolmem.render.terminal import STYLES
 from smolmem.store.reminders import BEGIN, QUOTE
 
 console = Console(highlight=False)
@@ -34,7 +34,7 @@ def plainly(main: Callable[[], None], *expected: type[Exception]) -> None:
         told = str(trouble)
         if isinstance(trouble, OSError) and trouble.filename:
             told = f"{trouble.filename} cannot be used: {trouble.strerror}. Choose another place with --folder."
-        console.print(Text(f"\n✖ {inert(told)}", style="bold red"), soft_wrap=True)
+        console.print(Text(f"\n✖ {sanitize(told)}", style="bold red"), soft_wrap=True)
         sys.exit(1)
     except KeyboardInterrupt:
         console.print("\nStopped.")
@@ -51,7 +51,7 @@ def chapter(title: str, about: str = "") -> None:
 
 def say(text: str, style: str = "") -> None:
     """A line; whatever is in it is shown, never obeyed."""
-    console.print(Text(inert(text), style=style))
+    console.print(Text(sanitize(text), style=style))
 
 
 def show_step(step: Any) -> None:
@@ -62,7 +62,7 @@ def show_step(step: Any) -> None:
     else:
         came = "" if step.is_final_answer else str(step.observations or step.action_output or "")
         style = "red" if ILL.search(came) else "green" if "health check: 200" in came else ""
-    lines = [" ".join(line.split()) for line in inert(came).splitlines() if line.strip()] or [""]
+    lines = [" ".join(line.split()) for line in sanitize(came).splitlines() if line.strip()] or [""]
     head = Text.assemble((f"{step.step_number:>4}  ", "dim"), (f"{calls:<21}", "bold"), (lines[0], style))
     console.print(head, no_wrap=True, overflow="ellipsis")
     for line in lines:
@@ -76,7 +76,7 @@ def show_reminder(step: Any) -> None:
     quotes = [line for text in texts if text.startswith(BEGIN) for line in text.splitlines() if line.startswith(QUOTE)]
     for number, line in enumerate(quotes):
         head = "" if number else "Reminded of"
-        console.print(Text(f"{head:<12}{inert(line)}", style="magenta"), no_wrap=True, overflow="ellipsis")
+        console.print(Text(f"{head:<12}{sanitize(line)}", style="magenta"), no_wrap=True, overflow="ellipsis")
 
 
 def figures(runs: Iterable[tuple[str, Run]]) -> Table:
@@ -90,5 +90,5 @@ def figures(runs: Iterable[tuple[str, Run]]) -> Table:
         calls = sum(len(step.tools) for step in run.steps)
         seconds = "" if run.seconds is None else f"{run.seconds:.1f}"
         numbers = (str(run.step_count), str(calls), f"{run.input_tokens:,}", f"{run.output_tokens:,}", seconds)
-        table.add_row(Text(inert(title)), *numbers, Text(run.status, style=STYLES[run.status]))
+        table.add_row(Text(sanitize(title)), *numbers, Text(run.status, style=STYLES[run.status]))
     return table

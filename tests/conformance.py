@@ -18,8 +18,8 @@ from smolagents.monitoring import Timing
 from strategies import steps as any_steps
 
 from smolmem import Memory
-from smolmem.errors import BadValue, NotFound, SmolmemError
-from smolmem.store.base import open_store
+from smolmem.core.errors import InvalidArgument, NotFound, SmolmemError
+from smolmem.store.opening import open_store
 
 PAYLOADS = [
     *(
@@ -110,7 +110,7 @@ class Conformance:
     def test_runs_by_status(self, busy: Memory) -> None:
         assert [run.agent for run in busy.runs(scope="*", status="failed")] == ["broken"]
         assert len(busy.runs(status="finished")) == 2
-        with pytest.raises(BadValue, match="not one of running"):
+        with pytest.raises(InvalidArgument, match="not one of running"):
             busy.runs(status="done")
 
     def test_runs_by_text(self, busy: Memory) -> None:
@@ -122,7 +122,7 @@ class Conformance:
         assert busy.runs(since=now + timedelta(minutes=1)) == []
         assert busy.runs(until=time.time() - 60) == []
         assert len(busy.runs(since="2020-01-01", until="2100-01-01T00:00:00Z")) == 2
-        with pytest.raises(BadValue, match="is not a time"):
+        with pytest.raises(InvalidArgument, match="is not a time"):
             busy.runs(since="last tuesday")
 
     def test_scopes_do_not_mix(self, busy: Memory) -> None:
@@ -134,9 +134,9 @@ class Conformance:
 
     @pytest.mark.parametrize("scope", ["", " a", "a/", "/a", "a*b", "a\nb", "\0", 5])
     def test_a_scope_is_a_path(self, memory: Memory, scope: Any) -> None:
-        with pytest.raises(BadValue, match="a scope is a path"):
+        with pytest.raises(InvalidArgument, match="a scope is a path"):
             memory.runs(scope=scope)
-        with pytest.raises(BadValue, match="a scope is a path"):
+        with pytest.raises(InvalidArgument, match="a scope is a path"):
             memory.attach(code_agent(), scope=scope)
 
     def test_a_run_is_found_by_the_beginning_of_its_id(self, busy: Memory) -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from smolmem import Memory, faults
+from smolmem import Memory
+from smolmem.core import faults
 
 pytest.register_assert_rewrite("conformance", "recalling")
 

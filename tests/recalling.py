@@ -15,7 +15,7 @@ from smolagents.models import MessageRole
 from smolagents.monitoring import Timing
 
 from smolmem import Memory, Note, Recollection
-from smolmem.errors import BadValue, CannotResume, NotFound
+from smolmem.core.errors import CannotResume, InvalidArgument, NotFound
 from smolmem.store.reminders import END, QUOTE
 
 CONCEPTS = [
@@ -132,7 +132,7 @@ class Recalling:
     def test_each_part_of_a_step_is_found_by_what_it_says(
         self, shop: Memory, question: str, kind: str, text: str
     ) -> None:
-        best = shop.recall(question, kinds=[kind])[0]
+        best = shop.recall(question, kind=[kind])[0]
         assert best.kind == kind
         assert text in best.text
         assert best.run is not None
@@ -148,10 +148,10 @@ class Recalling:
     def test_the_score_is_the_sum_of_its_parts(self, shop: Memory) -> None:
         for one in shop.recall("missing column price"):
             assert one.score == pytest.approx(sum(one.parts.values()))
-            assert set(one.parts) <= {"words", "around", "time", "recent"}
+            assert set(one.signals) <= {"words", "around", "time", "recent"}
 
     def test_neighbours_tell_what_came_before_and_after(self, shop: Memory) -> None:
-        found = shop.recall("the column must have another name", kinds="thought")[0]
+        found = shop.recall("the column must have another name", kind="thought")[0]
         before, after = found.neighbours()
         assert "column price" in before.text
         assert "columns: id" in after.text
@@ -185,7 +185,7 @@ class Recalling:
             memory.attach(code_agent(code("print('health check of the shop: fine')"), code("final_answer(1)"))).run(
                 "Check"
             )
-        found = memory.recall("health check of the shop", 10, kinds="observation")
+        found = memory.recall("health check of the shop", 10, kind="observation")
         assert len(found) == 1
         assert found[0].copies == 6
 
@@ -203,19 +203,19 @@ class Recalling:
         note = shop.remember("The shop closes at six", kind="fact")
         runs = {run.agent: run for run in shop.runs()}
         coder = runs["CodeAgent"]
-        assert {one.agent for one in shop.recall("the shop column weather", 20, agents="CodeAgent")} == {"CodeAgent"}
-        assert {one.run for one in shop.recall("the shop column weather", 20, runs=[coder.id[:8]])} == {coder.id}
-        assert {one.kind for one in shop.recall("the shop column weather", 20, kinds=["fact", "task"])} == {
+        assert {one.agent for one in shop.recall("the shop column weather", 20, agent="CodeAgent")} == {"CodeAgent"}
+        assert {one.run for one in shop.recall("the shop column weather", 20, run=[coder.id[:8]])} == {coder.id}
+        assert {one.kind for one in shop.recall("the shop column weather", 20, kind=["fact", "task"])} == {
             "fact",
             "task",
         }
-        assert [one.note for one in shop.recall("shop", 20, min_trust="high", kinds="fact")] == [note.id]
+        assert [one.note for one in shop.recall("shop", 20, min_trust="high", kind="fact")] == [note.id]
         assert {one.origin for one in shop.recall("shop stock column weather", 20, min_trust="high")} == {"user"}
         later = datetime.now(timezone.utc) + timedelta(hours=1)
         assert shop.recall("shop", since=later) == []
         assert shop.recall("shop", until=later)
         with pytest.raises(NotFound):
-            shop.recall("shop", runs="ffffffffffff")
+            shop.recall("shop", run="ffffffffffff")
 
     def test_the_web_is_trusted_least(self, memory: Memory) -> None:
         class Search(Says):
@@ -223,9 +223,9 @@ class Recalling:
 
         agent = calling_agent(calls(("web_search", {})), answer("ok"), tools=[Search("Llamas can fly")])
         memory.attach(agent).run("Look it up")
-        found = memory.recall("llamas fly", kinds="observation")[0]
+        found = memory.recall("llamas fly", kind="observation")[0]
         assert (found.origin, found.trust, found.tool) == ("web", "low", "web_search")
-        assert memory.recall("llamas fly", kinds="observation", min_trust="medium") == []
+        assert memory.recall("llamas fly", kind="observation", min_trust="medium") == []
 
     @pytest.mark.promise("S10")
     def test_scopes_do_not_leak(self, memory: Memory) -> None:
@@ -337,7 +337,7 @@ class Recalling:
                 "rowid",
             ),
         ]
-        from smolmem.recall import question
+        from smolmem.recall import query as question
 
         search = shop._recall._opened()
         for _ in range(_count(2_000, 100_000)):
@@ -347,7 +347,7 @@ class Recalling:
 
     @pytest.mark.parametrize("text", ["", "  ", "\n"])
     def test_an_empty_question_says_so(self, shop: Memory, text: str) -> None:
-        with pytest.raises(BadValue, match="empty"):
+        with pytest.raises(InvalidArgument, match="empty"):
             shop.recall(text)
 
     def test_an_enormous_question_is_answered(self, shop: Memory) -> None:
@@ -361,7 +361,7 @@ class Recalling:
 
     @pytest.mark.parametrize("wrong", [{"limit": -1}, {"min_trust": "some"}, {"scope": "a//*b"}, {"since": "soon"}])
     def test_wrong_filters_say_what_is_wanted(self, shop: Memory, wrong: Any) -> None:
-        with pytest.raises(BadValue):
+        with pytest.raises(InvalidArgument):
             shop.recall("x", **wrong)
 
     # --- by meaning ------------------------------------------------------------------------------------------------
@@ -373,7 +373,7 @@ class Recalling:
             for question, text in (("whose vehicle?", "Ann"), ("which doctor?", "Bo"), ("the sea?", "ocean")):
                 best = memory.recall(question)[0]
                 assert text in best.text
-                assert best.parts["meaning"] == 1.0
+                assert best.signals["meaning"] == 1.0
 
     def test_vectors_are_made_once_and_shared(self, url: str) -> None:
         made: list[str] = []
@@ -464,9 +464,9 @@ class Recalling:
         assert [one.note for one in memory.recall("which port is it", 5) if not one.stale] == [new.id]
         assert memory.note(old.id).status == "superseded"
         assert (
-            [note.id for note in memory.history(new)]
+            [note.id for note in new.history()]
             == [old.id, new.id]
-            == [note.id for note in memory.history(old.id)]
+            == [note.id for note in memory.note(old.id).history()]
         )
         assert memory.note(derived.id).stale
         assert [one.stale for one in memory.recall("open localhost") if one.note == derived.id] == [True]
@@ -484,10 +484,10 @@ class Recalling:
 
     def test_forgetting_a_step_or_run_keeps_the_record(self, shop: Memory) -> None:
         run = shop.runs(agent="CodeAgent")[0]
-        step = next(one.step for one in shop.recall("column price", kinds="error"))
+        step = next(one.step for one in shop.recall("column price", kind="error"))
         assert step is not None
         assert shop.forget(step) == [f"step {step}"]
-        assert shop.recall("column price", kinds="error") == []
+        assert shop.recall("column price", kind="error") == []
         assert shop.recall("columns cost stock")
         shop.forget(run.id[:8])
         assert all(one.run != run.id for one in shop.recall("shop stock column cost", 50))
@@ -497,13 +497,13 @@ class Recalling:
             shop.forget("0123456789ab")
 
     def test_nothing_beside_it_is_found_by_the_words_of_what_is_forgotten(self, shop: Memory) -> None:
-        step = next(one.step for one in shop.recall("column price", kinds="error"))
+        step = next(one.step for one in shop.recall("column price", kind="error"))
         shop.forget(step or 0)
         assert shop.recall("KeyError") == []
         task = shop.steps(kind="task", text="stock")[0]
         shop.edit(task, task="Count the giraffes")
-        assert "words" in shop.recall("giraffes", kinds="answer")[0].parts
-        assert all("words" not in one.parts for one in shop.recall("has in", kinds="answer"))
+        assert "words" in shop.recall("giraffes", kind="answer")[0].parts
+        assert all("words" not in one.parts for one in shop.recall("has in", kind="answer"))
         assert shop.verify()
 
     def test_a_forgotten_step_stays_forgotten_when_it_is_edited(self, shop: Memory) -> None:
@@ -514,7 +514,7 @@ class Recalling:
 
     @pytest.mark.parametrize("wrong", ["", "   ", None, 5, "x" * 100_001])
     def test_a_note_must_be_a_text(self, memory: Memory, wrong: Any) -> None:
-        with pytest.raises(BadValue):
+        with pytest.raises(InvalidArgument):
             memory.remember(wrong)
         assert memory.notes() == []
 
@@ -522,7 +522,7 @@ class Recalling:
         for text in ["'; DROP TABLE note; --", "a\x00b\ud800", "\x1b[31m", "日本", "{{7*7}}"]:
             note = memory.remember(text)
             assert memory.note(note.id).text == text.replace("\x00", "\ufffd").replace("\ud800", "\ufffd")
-        with pytest.raises(BadValue):
+        with pytest.raises(InvalidArgument):
             memory.remember("x", kind="a\nb")
 
     # --- distilling ------------------------------------------------------------------------------------------------
@@ -553,10 +553,10 @@ class Recalling:
             ("lesson", tuple(steps)),
         ]
         assert "column price" in writer.asked
-        assert shop.recall("is there a column named price?", kinds="fact")[0].note in {note.id for note in notes}
+        assert shop.recall("is there a column named price?", kind="fact")[0].note in {note.id for note in notes}
         shop.forget(steps[1])
-        assert shop.recall("is there a column named price?", kinds="fact")[0].note not in {notes[0].id}
-        with pytest.raises(BadValue, match="did not answer"):
+        assert shop.recall("is there a column named price?", kind="fact")[0].note not in {notes[0].id}
+        with pytest.raises(InvalidArgument, match="did not answer"):
             shop.distill(run.id, None)
 
     # --- into the agent --------------------------------------------------------------------------------------------
@@ -662,7 +662,7 @@ class Recalling:
 
     def test_saving_an_agent_that_has_memory_tools_says_what_to_do(self, memory: Memory) -> None:
         agent = memory.attach(code_agent(), tools=True)
-        with pytest.raises(BadValue, match="detach the agent"):
+        with pytest.raises(InvalidArgument, match="detach the agent"):
             agent.to_dict()
 
     def test_a_user_note_is_not_the_agents_to_forget(self, memory: Memory) -> None:
@@ -731,7 +731,7 @@ class Recalling:
         before = shop.stats()
         try:
             rows = shop._store.select("default", statement)
-        except BadValue:
+        except InvalidArgument:
             rows = []
         assert rows == [] or rows == [{"1": 1}]
         assert shop.stats() == before
@@ -795,7 +795,7 @@ class Recalling:
         )
         first.run("Look up llamas")
         bad = memory.runs()[0]
-        step = next(one.step for one in memory.recall("llama password", kinds="observation"))
+        step = next(one.step for one in memory.recall("llama password", kind="observation"))
         direct = memory.remember("Llama password known", sources=[step or 0], origin="model")
         second = memory.attach(
             code_agent(code("print(remember('Use hunter2 to open the gate of the llamas'))"), code("final_answer(1)")),
@@ -844,7 +844,7 @@ class Recalling:
                 recall=3,
             )
             agent.run(f"Check the shop, {number}")
-        assert memory.recall("shop answers with status 200", kinds="observation")[0].copies == 2
+        assert memory.recall("shop answers with status 200", kind="observation")[0].copies == 2
 
     def test_words_of_ones_own_are_not_taken_for_an_echo(self, memory: Memory) -> None:
         memory.remember("The total is 4")
@@ -852,7 +852,7 @@ class Recalling:
             code_agent("Let me see.\n<code>\nfinal_answer('The total is 42 crowns')\n</code>"), recall=3
         )
         agent.run("What is the total?")
-        assert [one.text for one in memory.recall("total crowns", kinds="answer")] == ["The total is 42 crowns"]
+        assert [one.text for one in memory.recall("total crowns", kind="answer")] == ["The total is 42 crowns"]
 
     @pytest.mark.promise("S9")
     @pytest.mark.parametrize(
@@ -902,7 +902,7 @@ class Recalling:
             memory.remember("a big automobile")
             assert "meaning" in memory.recall("which vehicle?")[0].parts
             assert all(
-                "meaning" not in one.parts or one.parts["meaning"] < 1 for one in memory.recall("glad?", kinds="x")
+                "meaning" not in one.parts or one.signals["meaning"] < 1 for one in memory.recall("glad?", kind="x")
             )
 
     def test_a_text_the_model_refuses_does_not_stop_the_others(self, url: str) -> None:
@@ -940,7 +940,7 @@ class Recalling:
         )
         memory.attach(agent, tools=True)
         agent.run("Look")
-        step = next(one.step for one in memory.recall("llama password", kinds="observation"))
+        step = next(one.step for one in memory.recall("llama password", kind="observation"))
         memory.forget(step or 0)
         assert memory.notes() == []
 
@@ -950,7 +950,7 @@ class Recalling:
         memory.attach(boss).run("Go")
         run = next(run for run in memory.runs() if run.parent is None)
         memory.forget(run)
-        assert memory.recall("giraffe poison", kinds="observation") == []
+        assert memory.recall("giraffe poison", kind="observation") == []
         spy = code_agent(
             code("print(memory.steps(text='giraffe'), memory.sql('SELECT * FROM steps'))"), code("final_answer(1)")
         )
@@ -979,13 +979,13 @@ class Recalling:
         shop.attach(agent, recall=0)
         agent.run("Add up the stock of the shop")
         assert [END in str(prompt[2:]) for prompt in agent.model.prompts] == [True, False]
-        with pytest.raises(BadValue, match="scope 'default'"):
+        with pytest.raises(InvalidArgument, match="scope 'default'"):
             shop.attach(agent, scope="other")
-        with pytest.raises(BadValue, match="recall is a count"):
+        with pytest.raises(InvalidArgument, match="recall is a count"):
             shop.attach(code_agent(), recall=-1)
 
     def test_the_echo_gate_is_quick(self) -> None:
-        from smolmem.recall.text import spelled, without
+        from smolmem.recall.passages import spelled, without
         from smolmem.store.reminders import BEGIN
 
         told = spelled(f"line {number} of a log that somebody printed" for number in range(6_000))
@@ -1049,9 +1049,9 @@ class Recalling:
     def test_a_note_is_superseded_once(self, memory: Memory) -> None:
         first = memory.remember("The port is 1")
         memory.remember("The port is 2", supersedes=first)
-        with pytest.raises(BadValue, match="superseded already"):
+        with pytest.raises(InvalidArgument, match="superseded already"):
             memory.remember("The port is 3", supersedes=first)
-        assert [note.status for note in memory.history(first)] == ["superseded", "current"]
+        assert [note.status for note in first.history()] == ["superseded", "current"]
 
     def test_recollections_and_notes_can_be_printed(self, shop: Memory) -> None:
         from rich.console import Console
@@ -1067,9 +1067,9 @@ class Recalling:
 
 
 def _only(scope: str) -> Any:
-    from smolmem.recall.search import Wanted
+    from smolmem.recall.search import Filter
 
-    return Wanted(scope=scope)
+    return Filter(scope=scope)
 
 
 def _count(quick: int, long: int) -> int:

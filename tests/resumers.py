@@ -20,9 +20,11 @@ from smolagents import CodeAgent, ToolCallingAgent, tool
 from smolagents.monitoring import TokenUsage
 from workers import fork
 
-from smolmem import Memory, faults, views
-from smolmem.errors import NotFound, UnknownOutcome
-from smolmem.record.prompt import lens_of
+from smolmem import Memory
+from smolmem.agents.prompt_parts import lens_of
+from smolmem.core import faults
+from smolmem.core.errors import NotFound, UnknownOutcome
+from smolmem.policies import views
 
 TASK = "Work, and do not do anything twice."
 moments = [-1]

@@ -9,7 +9,7 @@ import numpy as np
 import PIL.Image
 from smolagents.memory import ToolCall
 
-from smolmem.record.wire import Marked, safe_text, type_name
+from smolmem.core.wire import Placeholder, safe_text, type_name
 
 
 def same(made: Any, given: Any, seen: frozenset[tuple[int, int]] = frozenset()) -> bool:
@@ -18,7 +18,7 @@ def same(made: Any, given: Any, seen: frozenset[tuple[int, int]] = frozenset()) 
     if made is given or here in seen:
         return True
     seen |= {here}
-    if isinstance(made, Marked):
+    if isinstance(made, Placeholder):
         return marks(made, given)
     if isinstance(given, PIL.Image.Image) and type(given).__name__ != "AgentImage":
         return (made.mode, made.size, made.tobytes(), made.getpalette()) == (
@@ -60,7 +60,7 @@ def fields(made: Any, given: Any, seen: frozenset[tuple[int, int]]) -> bool:
     return vars(made).keys() == vars(given).keys() and all(same(vars(made)[k], v, seen) for k, v in vars(given).items())
 
 
-def marks(made: Marked, given: Any) -> bool:
+def marks(made: Placeholder, given: Any) -> bool:
     """A mark names the type it stands for and shows what the original showed."""
     if made._mark["type"] == "smolmem.cycle":
         return True

@@ -31,16 +31,19 @@ from smolagents.models import ChatMessage, MessageRole
 from smolagents.monitoring import AgentLogger, LogLevel, Timing
 from smolagents.utils import AgentError
 
-from smolmem import Memory, sample
+from smolmem import Memory
+from smolmem.agents.prompt_parts import Cut
+from smolmem.cli import sample
+from smolmem.core import codec
+from smolmem.core.injected import injected
+from smolmem.core.rows import Batch, Change, Passage, RunRow, SessionRow, SharedPrompt
+from smolmem.core.text import storable
+from smolmem.core.values import Alert, when
 from smolmem.inspector.app import make_app
 from smolmem.inspector.guard import keys
 from smolmem.inspector.serve import hosts_of, link_of, listen
-from smolmem.record import codec
-from smolmem.record.injected import injected
-from smolmem.record.prompt import Cut
-from smolmem.record.values import Alert, Batch, Change, Piece, RunRow, Sent, SessionRow, when
-from smolmem.store.records import seal
-from smolmem.store.units import Place, add_units
+from smolmem.store.contents import seal
+from smolmem.store.passage_rows import Place, add_units
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = [
@@ -438,7 +441,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory, chrome: Any) -> Iterator[S
 
 def _plant(memory: Memory, text: str, at: float, agent: str | None = None) -> None:
     """A run with a text wherever there is a place for one."""
-    plain = codec.plain(text)
+    plain = storable(text)
     name, journal = agent or plain, memory._journal
     session: SessionRow = {
         "id": os.urandom(8).hex(),
@@ -482,21 +485,21 @@ def _changes(row: Any, text: str, at: float) -> Iterator[Change]:
     for place, step in enumerate(steps):
         facts = codec.facts(step)
         if step is action:
-            facts = {**facts, "error": codec.plain(text), "tools": json.dumps([codec.plain(text)])}  # type: ignore[typeddict-item]
-        sent = Sent(None, 0, [codec.encode([said])], 1) if step is action else None
+            facts = {**facts, "error": storable(text), "tools": json.dumps([storable(text)])}  # type: ignore[typeddict-item]
+        sent = SharedPrompt(None, 0, [codec.encode([said])], 1) if step is action else None
         yield Change("insert", row["id"], at, place, encoded=codec.encode(step), facts=facts, sent=sent)
     again = ActionStep(1, Timing(at, at + 1), observations=text, model_output=text, code_action=text)
     yield Change("insert", row["id"], at, len(steps), encoded=codec.encode(again), facts=codec.facts(again))
 
 
 def _note(memory: Memory, text: str, number: int) -> None:
-    plain, id = codec.plain(text), f"{number:016x}"
+    plain, id = storable(text), f"{number:016x}"
     row = {"id": id, "scope": plain, "kind": plain, "text": f"payload {plain}", "tags": json.dumps([plain])}
     row |= {"origin": plain, "run": None, "at": time.time(), "expires": None, "supersedes": None, "sources": "[]"}
     with memory._store.write():
         memory._store.do("add_note", row | {"hash": seal("note", row)})
         place = Place(scope=plain, session="", step=None, note=id, run=None, agent=plain, at=time.time())
-        add_units(memory._store, place, [Piece(plain, "user", f"payload {plain}")])
+        add_units(memory._store, place, [Passage(plain, "user", f"payload {plain}")])
 
 
 LOOK = """
@@ -591,7 +594,7 @@ def test_each_payload_does_nothing_in_runs_steps_prompts_and_notes(chrome: Any, 
 
 @pytest.mark.promise("S4")
 def test_what_is_asked_for_does_nothing_either(chrome: Any, hostile: Server) -> None:
-    said = [quote(codec.plain(payload), safe="") for payload in PAYLOADS]
+    said = [quote(storable(payload), safe="") for payload in PAYLOADS]
     targets = [f"/?status={each}" for each in said]
     targets += [f"/?text={each}&agent={each}" for each in said[::3]]
     for each in said[1::6]:
@@ -916,7 +919,7 @@ def test_the_snippet_is_copied(browser: Browser) -> None:
     browser.until(lambda: button.text == "copied")
     script = "const done = arguments[0]; navigator.clipboard.readText().then(done, (error) => done(String(error)))"
     copied = browser.chrome.execute_async_script(script)
-    assert f'memory.restore(agent, "{run.id}")' in copied
+    assert f'memory.run("{run.id}").restore(agent)' in copied
     browser.until(lambda: "snippet" in button.text)
 
 

@@ -32,17 +32,17 @@ from scripted import code as thought
 import smolmem
 from smolmem import Memory, Watch
 from smolmem.cli import following, looking, remembering
-from smolmem.cli.as_json import as_json
 from smolmem.cli.command import future, past
 from smolmem.cli.completion import script
 from smolmem.cli.main import main
 from smolmem.cli.parser import CODES, COMMANDS, commands_of, options_of, parser
 from smolmem.cli.reference import page
 from smolmem.cli.watching import rule_of
-from smolmem.inert import inert as harmless
-from smolmem.recall import values as recalled
-from smolmem.record import values as recorded
-from smolmem.record.values import Alert
+from smolmem.core import memories as recalled
+from smolmem.core import values as recorded
+from smolmem.core.text import sanitize as harmless
+from smolmem.core.values import Alert
+from smolmem.render.as_json import as_json
 
 ROOT = Path(__file__).parent.parent
 CLI = [sys.executable, "-m", "smolmem.cli.main"]
@@ -72,7 +72,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Sample:
         counter = [thought("n = 1\nprint(n)"), thought("n += 1\nprint(n)"), thought("final_answer(n + 1)")]
         memory.attach(code_agent(*counter)).run("Count to three")
         count = memory.runs()[0].id
-        fork = memory.fork(count, at=1).id
+        fork = memory.run(count).fork(step=1).id
         memory.resume(code_agent(thought("final_answer('another way')")), fork)
         wrong = [calls(("weather", {"city": "nowhere"})), calls(("weather", {"city": "Rome"})), answer("sunny")]
         agent = calling_agent(*wrong, name="guide", description="d")
@@ -831,14 +831,14 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
                 agent.run(payload)
             given.withdraw()
             now = datetime.now(timezone.utc)
-            memory._journal.traces.add_alert(Alert(payload, payload, payload, None, 1, now, (payload,)), payload)
+            memory._journal.alerts.add(Alert(payload, payload, payload, None, 1, now, (payload,)), payload)
             memory._recall.notes.add(payload, scope=payload, kind=payload, tags=[payload], origin="web")
         runs = [run.id for run in memory.runs(scope="*")]
         assert [run.status for run in memory.runs(scope="*")] == ["failed", "finished"] * (len(FIELDS) // 2)
     return path, runs
 
 
-def inert(out: str, *, own: bool = False) -> str:
+def sanitize(out: str, *, own: bool = False) -> str:
     left = OWN.sub("", out) if own else out
     bad = {one for one in left if one in OBEYED}
     assert not bad, (bad, left[max(0, min(left.index(one) for one in bad) - 80) :][:200])
@@ -879,8 +879,8 @@ def changing(payload: str, runs: list[str], notes: list[str], number: int) -> It
 
 def test_the_gate_lets_nothing_through() -> None:
     for payload in PAYLOADS:
-        inert(harmless(payload))
-        inert(as_json([payload]))
+        sanitize(harmless(payload))
+        sanitize(as_json([payload]))
         assert json.loads(as_json([payload])) == [payload]
 
 
@@ -900,7 +900,7 @@ def test_hostile_text_reaches_no_pipe(attacked: Any, run: Run, form: list[str]) 
     for args in commands(runs, notes):
         code, out, err = run(*args, *form)
         assert code == 0, (args, err)
-        seen += inert(out) + inert(err)
+        seen += sanitize(out) + sanitize(err)
     assert all(seen.count(f"EVIL{number}") > 20 for number in range(100))
 
 
@@ -911,7 +911,7 @@ def test_hostile_text_reaches_no_terminal(attacked: Any, form: list[str]) -> Non
     for args in commands(runs, notes):
         code, out = on_terminal(*args, *form, columns=110)
         assert code == 0, (args, out)
-        inert(out, own=True)
+        sanitize(out, own=True)
 
 
 @pytest.mark.promise("S15")
@@ -923,6 +923,6 @@ def test_hostile_arguments_and_names_reach_nothing(attacked: Any, run: Run, monk
         for place, args in enumerate(changing(payload, runs, notes, number)):
             form = ["--json"] if (number + place) % 4 > 1 else []
             if (number + place) % 2:
-                inert(on_terminal(*args, *form)[1], own=True)
+                sanitize(on_terminal(*args, *form)[1], own=True)
             else:
-                inert("".join(run(*args, *form)[1:]))
+                sanitize("".join(run(*args, *form)[1:]))

@@ -20,8 +20,8 @@ from smolagents.monitoring import Timing
 from smolagents.utils import AgentToolExecutionError
 from strategies import MODES, SILENT, Thing, steps, values
 
-from smolmem.record import codec, wire
-from smolmem.record.wire import Marked, Undecodable
+from smolmem.core import codec, wire
+from smolmem.core.wire import Placeholder, Undecodable
 
 TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))
 STEADY = settings(deadline=None, suppress_health_check=list(HealthCheck), derandomize=not TORTURE, database=None)
@@ -121,7 +121,7 @@ def test_deep_nesting_is_kept_as_a_mark() -> None:
 
 def test_an_object_that_holds_half_the_process_keeps_its_name() -> None:
     made = there_and_back(Thing(list(map(Thing, range(5000)))))
-    assert isinstance(made, Marked)
+    assert isinstance(made, Placeholder)
     assert "Thing" in repr(made)
 
 

@@ -17,9 +17,9 @@ import pytest
 from scripted import Scripted, answer, calling_agent, calls, code, code_agent
 from smolagents import CodeAgent
 
-from smolmem import Memory, SmolmemError, faults
-from smolmem.errors import Busy, Damaged, NotAStore, StoreError, TooNew, Unwritable
-from smolmem.record import codec
+from smolmem import Memory, SmolmemError
+from smolmem.core import codec, faults
+from smolmem.core.errors import Busy, Damaged, NotAStore, StoreError, TooNew, Unwritable
 from smolmem.store.journal import Journal
 
 TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))

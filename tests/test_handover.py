@@ -11,10 +11,11 @@ from scripted import Counting, Scripted, code, code_agent
 from smolagents import ActionStep, CodeAgent, TaskStep, tool
 from smolagents.memory import MemoryStep
 
-from smolmem import Memory, views
-from smolmem.errors import BadValue
-from smolmem.record.injected import Injected
-from smolmem.record.prompt import lens_of
+from smolmem import Memory
+from smolmem.agents.prompt_parts import lens_of
+from smolmem.core.errors import InvalidArgument
+from smolmem.core.injected import Injected
+from smolmem.policies import views
 
 DONE = code("final_answer(1)")
 
@@ -54,7 +55,7 @@ def test_nothing_that_reads_steps_breaks_on_an_injection(memory: Memory) -> None
     assert agent.memory.get_full_steps()[0]["observations"].endswith("❘ Historical data")
     assert agent.memory.get_succinct_steps()[0]["step_number"] == 0
     agent.replay(detailed=True)
-    memory.replay(memory.runs()[0].id)
+    memory.runs()[0].replay()
 
 
 def test_a_second_turn_has_what_was_injected_between_the_turns(memory: Memory) -> None:
@@ -120,7 +121,7 @@ def test_notes_recollections_and_lists_can_be_injected(memory: Memory) -> None:
 
 @pytest.mark.parametrize("nothing", ["", "  \n", [], 7, None])
 def test_nothing_cannot_be_injected(memory: Memory, nothing: Any) -> None:
-    with pytest.raises(BadValue, match="inject"):
+    with pytest.raises(InvalidArgument, match="inject"):
         memory.inject(memory.attach(code_agent(DONE)), nothing)
 
 
@@ -156,7 +157,7 @@ def test_a_run_as_messages_fits_a_budget_and_reads_as_a_transcript(memory: Memor
     agent = memory.attach(code_agent(*[code(f"print('page {n}', 'word ' * 50)") for n in range(30)], DONE))
     agent.run("Read thirty pages")
     run = memory.runs()[0].id
-    whole, cut = memory.to_messages(run), memory.to_messages(run, tokens=1_500)
+    whole, cut = memory.run(run).to_messages(), memory.run(run).to_messages(tokens=1_500)
     assert whole == agent.write_memory_to_messages()[1:]
     assert len(str(cut)) / 3.6 < 1_500 < len(str(whole)) / 3.6
     text = f"Analyze this history: {cut}"
@@ -174,7 +175,7 @@ def test_a_step_that_cannot_be_shown_is_left_out_of_messages(memory: Memory) -> 
             raise RuntimeError("no")
 
     agent = memory.attach(code_agent(DONE))
-    with pytest.raises(BadValue, match="nothing to inject"):
+    with pytest.raises(InvalidArgument, match="nothing to inject"):
         memory.inject(agent, Odd())
 
 
@@ -242,7 +243,7 @@ def test_restoring_keeps_what_stands(memory: Memory) -> None:
     first.run("One")
     agent = memory.attach(code_agent(DONE, name="b", description="b"))
     memory.inject(agent, "a baseline")
-    memory.restore(agent, memory.runs()[0].id)
+    memory.runs()[0].restore(agent)
     agent.run("Two", reset=False)
     assert any("a baseline" in text for text in shown(agent))
 
@@ -269,7 +270,7 @@ def test_a_title_cannot_imitate_the_heading(memory: Memory) -> None:
 
 @pytest.mark.parametrize("odd", [{"cpu": 93}, [{"task": "x"}], b"bytes"])
 def test_dictionaries_are_refused_not_injected_by_their_keys(memory: Memory, odd: Any) -> None:
-    with pytest.raises(BadValue, match="inject"):
+    with pytest.raises(InvalidArgument, match="inject"):
         memory.inject(memory.attach(code_agent(DONE)), odd)
 
 

@@ -34,15 +34,16 @@ from smolagents.memory import ActionStep
 from smolagents.models import ChatMessage
 from smolagents.monitoring import Timing
 
-from smolmem import Memory, sample
+from smolmem import Memory
+from smolmem.cli import sample
 from smolmem.cli.main import main
-from smolmem.errors import BadValue, NotFound, SmolmemError
+from smolmem.core import codec, wire
+from smolmem.core.errors import InvalidArgument, NotFound, SmolmemError
+from smolmem.core.rows import Batch, Change
 from smolmem.inspector import reading, serve
 from smolmem.inspector.app import make_app
 from smolmem.inspector.guard import HEADERS, Keys, Request, judge, keys
-from smolmem.plain import whole
-from smolmem.record import codec, wire
-from smolmem.record.values import Batch, Change
+from smolmem.render.plain_values import whole
 
 HERE = Path(__file__).parent
 NAME = "127.0.0.1:8265"
@@ -619,7 +620,7 @@ def test_a_port_in_use_is_one_sentence_and_by_default_another_is_taken(
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(BadValue, match=rf"127\.0\.0\.1:{port} cannot be listened at .*--port") as told:
+        with pytest.raises(InvalidArgument, match=rf"127\.0\.0\.1:{port} cannot be listened at .*--port") as told:
             serve.listen("127.0.0.1", port, strict=True)
         assert "\n" not in str(told.value)
         with serve.listen("127.0.0.1", port, strict=False) as other:
@@ -629,7 +630,7 @@ def test_a_port_in_use_is_one_sentence_and_by_default_another_is_taken(
         said = capsys.readouterr().err
         assert str(port) in said
         assert "Traceback" not in said
-    with pytest.raises(BadValue, match="cannot be listened at"):
+    with pytest.raises(InvalidArgument, match="cannot be listened at"):
         serve.listen("no.such.host.invalid", 0, strict=True)
 
 
@@ -877,7 +878,7 @@ def test_a_run_is_downloaded_as_plain_data(shown: Site) -> None:
 def test_two_runs_are_compared_from_where_they_part(shown: Site) -> None:
     fork = of(shown.memory, "forecaster", fork=True)
     text = shown.get(f"/compare?left={fork.fork_of[:6]}&right={fork.id[:6]}").text
-    common = shown.memory.diff(fork.fork_of, fork.id).common
+    common = shown.memory.run(fork.fork_of).diff(fork).common
     assert f"{common} steps in common, then they part" in text
     assert "I take the average instead of the trend" in text
     assert "I load the sales" not in text
@@ -889,7 +890,7 @@ def test_memory_is_searched_with_the_score_explained(shown: Site) -> None:
     found = shown.memory.recall("no such column: currency", 20, scope="*")
     assert text.count('<article class="card"><p class="text">') == len(found) > 3
     for name in found[0].parts:
-        assert f"{name} {found[0].parts[name]:.2f}" in text
+        assert f"{name} {found[0].signals[name]:.2f}" in text
     assert "<meter" in text
     assert "trust low" in text or "trust medium" in text
     assert 'value="no such column: currency"' in text
@@ -1038,7 +1039,7 @@ def test_the_snippet_is_python_that_opens_this_memory(tmp_path: Path) -> None:
     import ast
 
     assert ast.literal_eval(spoken[1]) == str(path)
-    assert f'memory.restore(agent, "{run.id}")' in str(copied)
+    assert f'memory.run("{run.id}").restore(agent)' in str(copied)
     ast.parse(str(copied))
 
 
@@ -1156,7 +1157,7 @@ def test_a_step_is_edited_and_its_original_stays(site: Site) -> None:
     before = step.to_smolagents().observations
     found = site.post(f"/steps/{step.id}/edit", field="observations", text="9 weeks\r\nand a day <b>")
     assert (found.status, found.one("location")) == (303, f"/runs/{run.id}?step={step.id}")
-    first, second = site.memory.history(step.id)
+    first, second = site.memory.step(step.id).history()
     assert first.to_smolagents().observations == before
     assert second.to_smolagents().observations == "9 weeks\nand a day <b>"
     shown = site.get(f"/steps/{step.id}").text
@@ -1320,7 +1321,7 @@ def is_a_sentence(said: str) -> bool:
 
 def test_a_prefix_that_fits_several_runs_is_a_sentence(site: Site) -> None:
     for _ in range(20):
-        site.memory.fork(of(site.memory, "forecaster").id, at=1)
+        of(site.memory, "forecaster").fork(step=1)
     firsts = [run.id[0] for run in site.memory.runs(scope="*")]
     letter = max(firsts, key=firsts.count)
     for found in (site.get(f"/runs/{letter}"), site.post(f"/runs/{letter}/fork", at="1")):

@@ -13,7 +13,7 @@ import pytest
 from scripted import code, code_agent
 
 from smolmem import Memory
-from smolmem.store.doctor import examine_path, versions
+from smolmem.doctor import examine_path, versions
 
 HERE = Path(__file__).parent
 

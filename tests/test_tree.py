@@ -37,7 +37,7 @@ ORDER = [
 
 
 def name_of(file: Path) -> str:
-    return ".".join(file.relative_to(SOURCE).with_suffix("").parts)
+    return ".".join(file.relative_to(SOURCE).with_suffix("").signals)
 
 
 def imports(file: Path, *, top_only: bool = True) -> set[str]:

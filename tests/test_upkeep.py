@@ -28,13 +28,15 @@ from smolagents import ActionStep, CodeAgent, tool
 from smolagents.monitoring import Timing, TokenUsage
 from workers import fork, record
 
-from smolmem import Memory, SmolmemError, Watch, views
-from smolmem.errors import Damaged, NotAStore, StoreError, TooNew, UnknownOutcome, Unwritable
-from smolmem.record import codec
-from smolmem.store import archive, doctor, transfer
-from smolmem.store.archive import Outbox
+from smolmem import Memory, SmolmemError, Watch, doctor
+from smolmem.core import codec
+from smolmem.core.errors import Damaged, NotAStore, StoreError, TooNew, UnknownOutcome, Unwritable
+from smolmem.policies import views
 from smolmem.store.base import migrations
 from smolmem.store.sqlite import SqliteStore
+from smolmem.transfer import archive
+from smolmem.transfer import export as transfer
+from smolmem.transfer.archive import Outbox
 
 TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))
 HERE = Path(__file__).parent
@@ -127,13 +129,13 @@ def fill(memory: Memory) -> None:
         broken.run("Fail")
     memory.detach(broken)
 
-    one = memory.fork(memory.runs(agent="coder")[0].id, at=1)
+    one = memory.runs(agent="coder")[0].fork(step=1)
     memory.resume(
         code_agent(code("x.append(5)\nprint(x)"), code("final_answer(x)"), name="coder", description="c"), one.id
     )
-    two = memory.fork(one.id, at=2)
-    memory.edit(memory.run(two.id).steps[1], observations="otherwise")
-    memory.fork(two.id)
+    two = one.fork(step=2)
+    memory.run(two.id).steps[1].edit(observations="otherwise")
+    two.fork()
     memory.forget(memory.steps(run=memory.runs(agent="manager")[0].id)[0].id)
 
 
@@ -176,7 +178,7 @@ def picture(memory: Memory, at: str = "*") -> dict[str, Any]:
                 {name: value for name, value in vars(step).items() if name not in ("id", "_load")},
                 codec.encode(step.to_smolagents()).key,
                 sent(step.to_smolagents()),
-                [codec.encode(past.to_smolagents()).key for past in memory.history(step)],
+                [codec.encode(past.to_smolagents()).key for past in step.history()],
                 [codec.encode(reminder.messages).key for reminder in [journal.reminders.of(step.id)] if reminder],
             ]
             for step in (*run.steps, *run.removed)
@@ -184,7 +186,7 @@ def picture(memory: Memory, at: str = "*") -> dict[str, Any]:
         called = [
             (call.turn, call.kind, call.name, call.key, call.ended, call.failed) for call in journal.calls(run.id, 0)
         ]
-        events = [(event.at, event.act, event.place, texts.get(event.step)) for event in memory.events(run.id)]
+        events = [(event.at, event.act, event.position, texts.get(event.step)) for event in run.events()]
         cuts = [vars(cut) | {"last": texts[cut.last]} for cut in journal.traces.cuts(run.session)]
         seen[run.id] = [about, codec.encode(run.answer).key, repr(run.failure), run.task, steps, called, events, cuts]
     notes = [
@@ -298,7 +300,7 @@ def test_a_fork_is_loaded_onto_the_run_that_is_here_already(tmp_path: Path, empt
         memory.attach(code_agent(code("x = 1"), code("x = 2"), code("final_answer(x)"))).run("Go")
         transfer.export(memory._journal, tmp_path / "one")
         first = memory.runs()[0]
-        branch = memory.fork(first.id, at=1)
+        branch = first.fork(step=1)
         assert memory.resume(code_agent(code("final_answer(x + 40)")), branch.id) == 41
         transfer.export(memory._journal, tmp_path / "two")
         right = picture(memory)
@@ -317,7 +319,7 @@ def test_a_session_that_went_on_elsewhere_stays_as_it_is_here_and_is_told(tmp_pa
         agent.run("One")
         transfer.export(memory._journal, tmp_path / "one")
         agent.run("Two", reset=False)
-        memory.fork(memory.runs(text="Two")[0].id)
+        memory.runs(text="Two")[0].fork()
         transfer.export(memory._journal, tmp_path / "two")
     transfer.load(empty._journal, tmp_path / "one")
     loaded = transfer.load(empty._journal, tmp_path / "two")
@@ -557,8 +559,8 @@ class Elsewhere:
             memory.remember("Ann left.", supersedes=note, sources=[memory.steps()[0]])
             run = memory.runs()[0]
             memory._journal.traces.add_cut(run.session, _cut(run.steps[0].id))
-            memory.edit(run.steps[1], observations="two")
-            memory.fork(run.id, at=1)
+            run.steps[1].edit(observations="two")
+            run.fork(step=1)
             memory.forget(memory.steps()[0].id)
             transfer.export(memory._journal, folder / "right")
         self.lines = (folder / "right" / "smolmem.jsonl").read_bytes().splitlines(keepends=True)
@@ -632,7 +634,7 @@ LEFT_OUT = object()
 
 
 def _cut(step: int) -> Any:
-    from smolmem.record.prompt import Cut
+    from smolmem.agents.prompt_parts import Cut
 
     return Cut("budget", step, 1, 9, 5, "short", time.time())
 
@@ -643,7 +645,7 @@ def look(memory: Memory) -> None:
         for ask in (
             lambda run=run: (repr(run.answer), repr(run.failure), run.task),
             lambda run=run: [repr(step.to_smolagents()) for step in run.steps],
-            lambda run=run: memory.events(run.id),
+            lambda run=run: run.events(),
         ):
             try:
                 ask()
@@ -667,7 +669,7 @@ def test_the_small_export_itself_is_fine(elsewhere: Elsewhere) -> None:
 
 
 def transfer_types() -> list[str]:
-    from smolmem.store.shapes import SHAPES
+    from smolmem.transfer.lines import SHAPES
 
     return list(SHAPES)
 

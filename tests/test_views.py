@@ -15,9 +15,10 @@ from scripted import Counting, Scripted, answer, calling_agent, calls, code, cod
 from smolagents import CodeAgent
 from smolagents.models import ChatMessage, MessageRole
 
-from smolmem import Memory, views
-from smolmem.errors import BadValue
-from smolmem.record.tokens import Tokens, size
+from smolmem import Memory
+from smolmem.core.errors import InvalidArgument
+from smolmem.core.tokens import Tokens, size
+from smolmem.policies import views
 
 
 def texts(messages: list[Any]) -> str:
@@ -48,7 +49,7 @@ def test_two_hundred_steps_with_screenshots_stay_in_their_budget_and_nothing_is_
         costs = [Counting.cost(prompt) for prompt in prompts]
         assert max(costs) <= 8_000
         assert sum(costs) <= 0.15 * sum(Counting.cost(prompt) for prompt in plain.model.prompts)
-        cuts = memory._journal.traces.cuts(memory.runs()[0].session)
+        cuts = memory._journal.trims.of(memory.runs()[0].session)
         assert 1 < len(cuts) <= 20  # so all other prompts begin as the one before, up to the oldest image it showed
         kept = 0
         for before, after in pairwise(prompts):
@@ -83,7 +84,7 @@ def test_slack_lets_images_gather_so_that_prompts_begin_as_the_one_before(memory
     pictures = [texts(prompt).count("<picture>") for prompt in agent.model.prompts]
     assert pictures[:17] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 1, 1, 2, 2, 3, 3, 4]
     begun = [texts(after).startswith(texts(before)) for before, after in pairwise(agent.model.prompts)]
-    assert begun.count(False) == len(memory._journal.traces.cuts(memory.runs()[0].session)) == 4
+    assert begun.count(False) == len(memory._journal.trims.of(memory.runs()[0].session)) == 4
 
 
 def test_trimmed_observations_keep_head_and_tail_and_point_at_the_whole(memory: Memory) -> None:
@@ -151,7 +152,7 @@ def test_a_pattern_that_takes_forever_is_stopped_and_its_text_not_shown(
 
 
 def test_an_invalid_pattern_is_refused_at_once() -> None:
-    with pytest.raises(BadValue, match="not a regular expression"):
+    with pytest.raises(InvalidArgument, match="not a regular expression"):
         views.Redact("(")
 
 
@@ -197,12 +198,14 @@ def test_a_budget_holds_whatever_the_newest_step_brings(memory: Memory) -> None:
 
 def test_a_budget_smaller_than_the_prompt_alone_says_the_minimum(memory: Memory) -> None:
     agent = walker(2)
-    with pytest.raises(BadValue, match=r"system prompt and the task alone take about 2,\d+ tokens. Give it at least"):
+    with pytest.raises(
+        InvalidArgument, match=r"system prompt and the task alone take about 2,\d+ tokens. Give it at least"
+    ):
         memory.attach(agent, views=[views.TokenBudget(100)])
     assert agent.run("Go on without it") == "done"
     memory.attach(agent, views=[views.TokenBudget(4_000)])
     agent.model.script = iter([code("final_answer(1)")])
-    with pytest.raises(BadValue, match="at least"):
+    with pytest.raises(InvalidArgument, match="at least"):
         agent.run("A very long task. " * 2_000)
 
 
@@ -225,7 +228,7 @@ def test_a_model_that_reports_nonsense_does_not_make_the_budget_useless() -> Non
 
 
 def test_a_view_that_raises_is_named_once_and_left_out(memory: Memory, caplog: pytest.LogCaptureFixture) -> None:
-    def broken(parts: Any, lens: Any) -> Any:
+    def broken(parts: Any, chain: Any) -> Any:
         raise RuntimeError("oops")
 
     agent = memory.attach(walker(4), views=[broken, views.Redact("page 1")])
@@ -236,12 +239,12 @@ def test_a_view_that_raises_is_named_once_and_left_out(memory: Memory, caplog: p
 
 
 def test_what_is_no_view_is_refused(memory: Memory) -> None:
-    with pytest.raises(BadValue, match="is no view"):
+    with pytest.raises(InvalidArgument, match="is no view"):
         memory.attach(walker(2), views=["KeepImages"])
 
 
 def test_a_view_of_ones_own_is_a_function(memory: Memory) -> None:
-    def shout(parts: list[views.Part], lens: views.Lens) -> list[views.Part]:
+    def shout(parts: list[views.Part], chain: views.ViewChain) -> list[views.Part]:
         return [part for part in parts if part.role != "task"]
 
     agent = memory.attach(walker(2), views=[shout])
@@ -328,13 +331,13 @@ def test_a_plan_and_last_words_are_redacted_too(memory: Memory) -> None:
 @pytest.mark.parametrize(
     ("made", "named"),
     [
-        (lambda parts, lens: (part for part in parts), False),
-        (lambda parts, lens: [], True),
-        (lambda parts, lens: {}, True),
-        (lambda parts, lens: None, True),
-        (lambda parts, lens: [*parts, views.Part([None])], True),
-        (lambda parts, lens: [*parts, views.Part([ChatMessage(MessageRole.USER, ["text"])])], True),
-        (lambda parts, lens: (_ for _ in ()).throw(BadValue("its own")), True),
+        (lambda parts, chain: (part for part in parts), False),
+        (lambda parts, chain: [], True),
+        (lambda parts, chain: {}, True),
+        (lambda parts, chain: None, True),
+        (lambda parts, chain: [*parts, views.Part([None])], True),
+        (lambda parts, chain: [*parts, views.Part([ChatMessage(MessageRole.USER, ["text"])])], True),
+        (lambda parts, chain: (_ for _ in ()).throw(InvalidArgument("its own")), True),
     ],
 )
 def test_whatever_a_view_returns_a_prompt_is_sent(
@@ -348,7 +351,7 @@ def test_whatever_a_view_returns_a_prompt_is_sent(
 
 
 def test_a_view_that_edits_messages_in_place_does_not_falsify_the_record(memory: Memory) -> None:
-    def shout(parts: list[views.Part], lens: views.Lens) -> list[views.Part]:
+    def shout(parts: list[views.Part], chain: views.ViewChain) -> list[views.Part]:
         for part in parts:
             for message in part.messages:
                 message.content[0]["text"] = message.content[0]["text"].replace("page", "PAGE")
@@ -364,7 +367,7 @@ def test_a_view_that_edits_messages_in_place_does_not_falsify_the_record(memory:
 def test_a_bad_list_of_views_leaves_the_earlier_ones(memory: Memory) -> None:
     agent = memory.attach(walker(3), views=[views.Redact("page")])
     for bad in ([views.KeepImages(), "bad"], views.KeepImages(), [views.KeepImages]):
-        with pytest.raises(BadValue, match="view"):
+        with pytest.raises(InvalidArgument, match="view"):
             memory.attach(agent, views=bad)  # type: ignore[arg-type]
     agent.run("Read")
     assert "page 1" not in texts(agent.model.prompts[-1])
@@ -478,7 +481,7 @@ def test_a_preview_counts_as_the_model_does_without_views_too(memory: Memory) ->
 
 
 def test_a_preview_takes_an_agent_that_is_attached(memory: Memory) -> None:
-    with pytest.raises(BadValue, match="attached"):
+    with pytest.raises(InvalidArgument, match="attached"):
         memory.preview(walker(2))
 
 

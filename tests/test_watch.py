@@ -19,8 +19,8 @@ from smolagents.monitoring import Timing, TokenUsage
 from smolagents.utils import AgentError
 
 from smolmem import Memory, Watch
-from smolmem.errors import BadValue
-from smolmem.watch.judges import Ceiling, Drift, Gap, Seen
+from smolmem.core.errors import InvalidArgument
+from smolmem.policies.detectors import Ceiling, Drift, Gap, SeenStep
 
 SICK, WELL = code("print('health check: HTTP 500')"), code("print('health check: HTTP 200')")
 
@@ -96,7 +96,7 @@ def test_ceilings_hold_for_one_run_or_for_hours() -> None:
     assert fired(Watch.tokens(400), used) == [4, 4, 4]
     assert fired(Watch.tokens(400, hours=24), used) == [4]
     assert fired(Watch.cost(0.0006, (1.0, 10.0)), used) == [2, 2, 2]
-    assert Ceiling(400, (1e6, 1e6), 1.0).see(Seen(used[0], 1))[1] is None
+    assert Ceiling(400, (1e6, 1e6), 1.0).see(SeenStep(used[0], 1))[1] is None
 
 
 def test_silence_is_noticed_while_it_lasts_and_told_in_the_next_step() -> None:
@@ -110,12 +110,12 @@ def test_silence_is_noticed_while_it_lasts_and_told_in_the_next_step() -> None:
 
 def test_a_silence_in_the_past_is_found_by_the_times_of_steps() -> None:
     gap = Gap(60)
-    told = [gap.see(Seen(step(n, ended=at), 1))[1] for n, at in enumerate([0.5, 10.0, 200.0])]
+    told = [gap.see(SeenStep(step(n, ended=at), 1))[1] for n, at in enumerate([0.5, 10.0, 200.0])]
     assert told == [None, None, "no step for 190 seconds"]
 
 
 def test_a_rule_is_about_its_tools_and_kinds_only() -> None:
-    rule = Watch("bad", threshold=1, window=1, tools="check")
+    rule = Watch("bad", threshold=1, window=1, tool="check")
     assert rule.about(step(1, tool_calls=[ToolCall("check", {}, "1")]))
     assert rule.about(step(1, code_action="print(check(1))"))
     assert not rule.about(step(1, tool_calls=[ToolCall("other", {}, "1")]))
@@ -139,18 +139,18 @@ def test_a_rule_is_about_its_tools_and_kinds_only() -> None:
     ],
 )
 def test_a_rule_that_cannot_be_meant_is_refused(wrong: dict[str, Any], told: str) -> None:
-    with pytest.raises(BadValue, match=told):
+    with pytest.raises(InvalidArgument, match=told):
         Watch(**wrong)
 
 
 def test_an_unknown_option_of_a_ready_made_rule_is_refused() -> None:
-    with pytest.raises(BadValue, match="a rule has no limit"):
+    with pytest.raises(InvalidArgument, match="a rule has no limit"):
         Watch.loop(limit=3)
 
 
 def test_drift_needs_something_to_compare_with() -> None:
     drift = Drift(3.0, 20, 1)
-    assert [drift.see(Seen(step(n, began=0.0, ended=9.0), 1))[1] for n in range(3)] == [None] * 3
+    assert [drift.see(SeenStep(step(n, began=0.0, ended=9.0), 1))[1] for n in range(3)] == [None] * 3
 
 
 # --- what it does ----------------------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ def test_a_rule_sees_across_runs_and_processes(memory: Memory) -> None:
     memory.attach(second, watch=[Watch.failures(threshold=2)])
     second.run("Two")
     (alert,) = memory.alerts()
-    assert (alert.rule, alert.run, alert.number, list(alert.acts)) == ("failures", memory.runs()[0].id, 1, ["note"])
+    assert (alert.rule, alert.run, alert.number, list(alert.actions)) == ("failures", memory.runs()[0].id, 1, ["note"])
     third = memory.attach(
         calling_agent(calls(("weather", {"city": "nowhere"})), answer("bad"), name="w", description="w"),
         watch=[Watch.failures(threshold=2)],
@@ -248,7 +248,7 @@ def test_detach_takes_the_rules_off_and_attaching_twice_does_not_double_them(mem
 
 
 def test_only_rules_can_watch(memory: Memory) -> None:
-    with pytest.raises(BadValue, match="watch takes a list of rules"):
+    with pytest.raises(InvalidArgument, match="watch takes a list of rules"):
         memory.attach(code_agent(), watch=["500"])
 
 
@@ -316,7 +316,7 @@ def test_a_pattern_that_takes_forever_is_stopped(caplog: pytest.LogCaptureFixtur
 
 def test_failing_calls_of_a_tool_calling_agent_are_seen(memory: Memory) -> None:
     agent = calling_agent(*[calls(("weather", {"city": "nowhere"}))] * 4, answer(1))
-    memory.attach(agent, watch=[Watch.loop(), Watch.failures(tools="weather")])
+    memory.attach(agent, watch=[Watch.loop(), Watch.failures(tool="weather")])
     agent.run("Go")
     assert sorted(alert.rule for alert in memory.alerts()) == ["failures", "loop"]
 
@@ -333,7 +333,7 @@ def test_a_backtest_counts_what_its_rule_cannot_judge(memory: Memory) -> None:
     agent = memory.attach(code_agent(SICK, code("final_answer(1)")))
     agent.run("Watch")
     result = memory.backtest(Watch(broken))
-    assert (result.steps, result.unread, result.alerts) == (0, 2, [])
+    assert (result.steps, result.skipped, result.alerts) == (0, 2, [])
 
 
 def test_a_pause_in_a_managed_agent_pauses_the_one_that_called_it(memory: Memory) -> None:
@@ -368,7 +368,7 @@ def test_rules_and_memory_do_not_keep_an_agent_alive(memory: Memory) -> None:
 
 @pytest.mark.parametrize("seconds", [0, -1, "soon", None])
 def test_silence_needs_a_time(seconds: Any) -> None:
-    with pytest.raises(BadValue, match="more than 0"):
+    with pytest.raises(InvalidArgument, match="more than 0"):
         Watch.silence(seconds)
 
 

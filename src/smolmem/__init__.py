@@ -11,24 +11,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from smolmem import views
-    from smolmem.errors import SmolmemError
-    from smolmem.memory import Memory
-    from smolmem.recall.values import Note, Recollection
-    from smolmem.record.values import Run, Step
-    from smolmem.run.stepwise import stepwise
-    from smolmem.watch.rule import Watch
+from smolmem.core.version import __version__
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from smolmem.agents.stepwise import stepwise
+    from smolmem.core.errors import CannotResume, SmolmemError, UnknownOutcome
+    from smolmem.core.values import Note, Recollection, Run, Step
+    from smolmem.memory import Memory
+    from smolmem.policies import views
+    from smolmem.policies.watch import Watch
+    from smolmem.recall.embedders import Embedder, EmbeddingFunction, EmbeddingServer, LocalModel
 
 __all__ = [
+    "CannotResume",
+    "Embedder",
+    "EmbeddingFunction",
+    "EmbeddingServer",
+    "LocalModel",
     "Memory",
     "Note",
     "Recollection",
     "Run",
     "SmolmemError",
     "Step",
+    "UnknownOutcome",
     "Watch",
     "__version__",
     "stepwise",
@@ -37,16 +43,17 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, fetched when it is first asked for: `smolmem --help` need not wait for smolagents."""
+    """A public name, imported when it is first used: `smolmem --help` need not wait for smolagents."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from smolmem import errors, memory, views
-    from smolmem.recall import values as recalled
-    from smolmem.record import values as recorded
-    from smolmem.run import stepwise
-    from smolmem.watch import rule
+    from smolmem import memory
+    from smolmem.agents import stepwise
+    from smolmem.core import errors, values
+    from smolmem.policies import views, watch
+    from smolmem.recall import embedders
+    from smolmem.render import replay, terminal  # noqa: F401  they register how values are drawn
 
-    found = (errors, memory, recalled, recorded, stepwise, rule)
-    globals().update({each: getattr(home, each) for each in __all__ for home in found if hasattr(home, each)})
+    homes = (errors, values, memory, stepwise, watch, embedders)
+    globals().update({each: getattr(home, each) for each in __all__ for home in homes if hasattr(home, each)})
     globals()["views"] = views
     return globals()[name]

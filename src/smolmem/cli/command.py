@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from smolmem.errors import BadValue, NotAStore, NotFound
+from smolmem.core.errors import InvalidArgument, NotAStore, NotFound
 
 if TYPE_CHECKING:
     from smolmem.cli.output import Out
+    from smolmem.core.values import Run
     from smolmem.memory import Memory
-    from smolmem.record.values import Run
 
 DEFAULT = "smolmem.db"
 VARIABLE = "SMOLMEM_URL"
@@ -113,11 +113,10 @@ def _moment(text: str, direction: int) -> float:
     length = re.fullmatch(r"(\d{1,9})([smhdw])", text, re.ASCII)
     if length is not None:
         return time.time() + direction * int(length[1]) * _UNITS[length[2]]
-    from smolmem.arguments import time_of
 
     try:
         return time_of(text) or 0.0
-    except BadValue:
+    except InvalidArgument:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a time: give one such as 2025-03-31T12:00, or a length such as 2h or 3d"
         ) from None

@@ -13,17 +13,17 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, cast
 
 from smolmem.cli.command import run_of, scope_of
-from smolmem.errors import NotFound
-from smolmem.plain import plain, whole
-from smolmem.record.values import Alert, Run, Step
-from smolmem.run.replay import replay, said
-from smolmem.watch.judges import Gap, Judge, Seen, written
-from smolmem.watch.watching import FURTHER, MOST
+from smolmem.core.errors import NotFound
+from smolmem.core.values import Alert, Run, Step
+from smolmem.policies.attached_rules import FURTHER, MOST
+from smolmem.policies.detectors import Detector, Gap, SeenStep, written
+from smolmem.render.plain_values import plain, whole
+from smolmem.render.replay import replay, said
 
 if TYPE_CHECKING:
     from smolmem.cli.output import Out
     from smolmem.memory import Memory
-    from smolmem.watch.rule import Watch
+    from smolmem.policies.watch import Watch
 
 PAUSE = 0.25
 """Seconds between two looks."""
@@ -115,7 +115,7 @@ class Watcher:
         self._memory = memory
         self._rules = rules
         self._wanted = wanted
-        self._judges: dict[tuple[Watch, str, str], Judge] = {}
+        self._judges: dict[tuple[Watch, str, str], Detector] = {}
         self._silent: set[tuple[Watch, str, float]] = set()
         past = memory.steps(**wanted, limit=min(MOST, FURTHER * max(rule.window for rule in rules)))
         self._last = past[0].id if past else 0
@@ -146,12 +146,12 @@ class Watcher:
             for rule in self._rules:
                 if rule.about(live):
                     judge = self._judge(rule, step)
-                    reason = judge.see(Seen(live, step.run, step.at.timestamp(), notes))[1]
+                    reason = judge.see(SeenStep(live, step.run, step.at.timestamp(), notes))[1]
                     if reason is not None:
                         fired.append(Alert(rule.name, reason, step.agent, step.run, step.number, step.at))
         return fired
 
-    def _judge(self, rule: Watch, of: Step | Run) -> Judge:
+    def _judge(self, rule: Watch, of: Step | Run) -> Detector:
         key = (rule, of.scope, of.agent)
         if key not in self._judges:
             self._judges[key] = rule.judge()

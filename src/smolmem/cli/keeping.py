@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from smolmem.cli.command import Command, count, opened, scope_of, url_of
 from smolmem.cli.output import Out
-from smolmem.errors import NotFound, StoreError, Unwritable
+from smolmem.core.errors import NotFound, StoreError, Unwritable
 
 if TYPE_CHECKING:
-    from smolmem.record.values import Run
-    from smolmem.store.doctor import Diagnosis
+    from smolmem.core.values import Run
+    from smolmem.doctor import Diagnosis
 
 
 def fork(args: argparse.Namespace, out: Out) -> None:
@@ -82,7 +82,7 @@ def doctor(args: argparse.Namespace, out: Out) -> int:
 
 def _diagnosis(args: argparse.Namespace) -> Diagnosis:
     """From inside where it opens as it is; from outside, without touching it, where it does not or is old."""
-    from smolmem.store.doctor import examine_path, versions
+    from smolmem.doctor import examine_path, versions
 
     url = url_of(args)
     try:
@@ -97,7 +97,7 @@ def _diagnosis(args: argparse.Namespace) -> Diagnosis:
 
 def migrate(args: argparse.Namespace, out: Out) -> None:
     """Brings a file to the newest format."""
-    from smolmem.store.doctor import versions
+    from smolmem.doctor import versions
 
     url = url_of(args)
     before, newest = versions(url)

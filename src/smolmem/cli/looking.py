@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from smolmem.cli.command import Command, count, limit, opened, run_of, scope_of, times, url_of
 from smolmem.cli.output import Column, Out, one_line
-from smolmem.errors import NotFound, StoreError
+from smolmem.core.errors import NotFound, StoreError
 
 if TYPE_CHECKING:
-    from smolmem.record.values import Run, Step
+    from smolmem.core.values import Run, Step
 
 STATUSES = ("running", "finished", "failed", "interrupted", "max_steps")
 KINDS = ("task", "action", "planning", "system_prompt", "other")
@@ -26,7 +26,7 @@ def runs(args: argparse.Namespace, out: Out) -> None:
     if args.ids:
         _ids(args, out)
         return
-    from smolmem.record.show import STYLES
+    from smolmem.render.terminal import STYLES
 
     with opened(args) as memory:
         found = memory.runs(
@@ -82,7 +82,7 @@ def took(seconds: float | None) -> str:
 
 def _ids(args: argparse.Namespace, out: Out) -> None:
     """The ids of the newest runs, quickly and silently: a shell asks for them at each press of the Tab key."""
-    from smolmem.store.base import open_store
+    from smolmem.store.opening import open_store
 
     wanted = dict.fromkeys(
         ("scope", "below", "agent", "status", "since", "until", "text", "parent", "session", "roots")
@@ -103,7 +103,7 @@ def _ids(args: argparse.Namespace, out: Out) -> None:
 
 def show(args: argparse.Namespace, out: Out) -> None:
     """Shows a run, or one step of it."""
-    from smolmem.plain import whole
+    from smolmem.render.plain_values import whole
 
     with opened(args) as memory:
         run = run_of(memory, args, args.run)

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from smolmem.cli.command import VARIABLE, url_of
 from smolmem.cli.output import Out
 from smolmem.cli.parser import overview, parser
-from smolmem.errors import BadValue, SmolmemError, StoreError
-from smolmem.inert import inert
+from smolmem.core.errors import InvalidArgument, SmolmemError, StoreError
+from smolmem.core.text import sanitize
 
 _WORDS = {
     "`memory.runs(scope='*')`": "`smolmem runs`",
@@ -42,7 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _say("", 130)
     except SmolmemError as error:
-        return _say(_translated(error), 2 if isinstance(error, BadValue) else 3 if isinstance(error, StoreError) else 1)
+        return _say(
+            _translated(error), 2 if isinstance(error, InvalidArgument) else 3 if isinstance(error, StoreError) else 1
+        )
     except Exception as error:
         if os.environ.get("SMOLMEM_DEBUG"):
             raise
@@ -77,7 +79,7 @@ def _translated(error: SmolmemError) -> str:
 def _say(text: str, code: int) -> int:
     try:
         sys.stdout.flush()
-        sys.stderr.write(f"smolmem: {' '.join(inert(text).split())}\n" if text else "\n")
+        sys.stderr.write(f"smolmem: {' '.join(sanitize(text).split())}\n" if text else "\n")
         sys.stderr.flush()
     except OSError:  # nobody is there to read it
         pass

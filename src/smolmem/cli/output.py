@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from smolmem.cli.as_json import as_json
-from smolmem.inert import inert
+from smolmem.core.text import sanitize
+from smolmem.render.as_json import as_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -58,7 +58,7 @@ class Out:
     def console(self) -> Any:
         """What drawings are printed to."""
         if self._console is None:
-            from smolmem.cli.flat import Pipe, Terminal
+            from smolmem.render.plain_text import Pipe, Terminal
 
             self._console = Terminal(sys.stdout) if self.terminal else Pipe(sys.stdout)
         return self._console
@@ -71,7 +71,7 @@ class Out:
     def give(self, value: Any, draw: Callable[[], Any]) -> None:
         """A result: as JSON, or as it is drawn."""
         if self.json:
-            from smolmem.plain import plain
+            from smolmem.render.plain_values import plain
 
             self._write(as_json(plain(value), ascii_only=_ascii(sys.stdout)))
         else:
@@ -80,7 +80,7 @@ class Out:
     def line(self, value: Any, draw: Callable[[], Any]) -> None:
         """One of many results that come while somebody waits: as one line of JSON, or as it is drawn."""
         if self.json:
-            from smolmem.plain import plain
+            from smolmem.render.plain_values import plain
 
             self._write(as_json(plain(value), ascii_only=_ascii(sys.stdout), indent=None))
         else:
@@ -95,19 +95,19 @@ class Out:
 
     def text(self, text: str) -> None:
         """Text as it is, however long its lines are."""
-        self._write(inert(text))
+        self._write(sanitize(text))
 
     def tell(self, text: str) -> None:
         """Something beside the results: a hint, or what is being done."""
         sys.stdout.flush()
-        sys.stderr.write(f"{inert(text)}\n")
+        sys.stderr.write(f"{sanitize(text)}\n")
         sys.stderr.flush()
 
     def ask(self, question: str) -> bool:
         """Asks before something is done; where nobody can answer, it is done."""
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             return True
-        sys.stderr.write(f"{inert(question)} [y/N] ")
+        sys.stderr.write(f"{sanitize(question)} [y/N] ")
         sys.stderr.flush()
         return sys.stdin.readline().strip().lower() in ("y", "yes")
 
@@ -161,11 +161,11 @@ class Out:
 def _bar(about: str) -> Any:
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-    from smolmem.cli.flat import Terminal
+    from smolmem.render.plain_text import Terminal
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     bar = Progress(*columns, console=Terminal(sys.stderr), transient=True)
-    bar.add_task(inert(about), total=None)
+    bar.add_task(sanitize(about), total=None)
     bar.start()
     return bar
 
@@ -179,7 +179,7 @@ def _cell(cell: Cell) -> Text:
 
 def one_line(text: str, longest: int = LONGEST) -> str:
     """Text as one clean line."""
-    line = " ".join(inert(text[: 4 * longest]).split())
+    line = " ".join(sanitize(text[: 4 * longest]).split())
     return line if len(line) <= longest else f"{line[: longest - 1]}…"
 
 

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from smolmem.cli import keeping, looking, remembering, reviewing, starting, watching
 from smolmem.cli.command import DEFAULT, VARIABLE, Command
-from smolmem.inert import inert
+from smolmem.core.text import sanitize
 
 COMMANDS: tuple[Command, ...] = (
     *looking.COMMANDS,
@@ -46,7 +46,7 @@ class Parser(argparse.ArgumentParser):
             message = f"there is no command {wrong[1]!r}{meant}"
         else:
             message = f"{message}. `{self.prog} --help` tells how it is used."
-        sys.stderr.write(f"{self.prog}: {inert(' '.join(message.split()))}\n")
+        sys.stderr.write(f"{self.prog}: {sanitize(' '.join(message.split()))}\n")
         raise SystemExit(2)
 
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from smolmem.cli.command import Command, count, future, limit, opened, scope_of, times
 from smolmem.cli.output import Column, Out, one_line
-from smolmem.errors import BadValue, NotFound
-from smolmem.inert import inert
+from smolmem.core.errors import InvalidArgument, NotFound
+from smolmem.core.text import sanitize
 
 if TYPE_CHECKING:
+    from smolmem.core.values import Note, Recollection
     from smolmem.memory import Memory
-    from smolmem.recall.values import Note, Recollection
 
 TRUST = ("low", "medium", "high")
 LINES = 20
@@ -52,11 +52,11 @@ def _found(found: list[Recollection]) -> Any:
     for one in found:
         copies = f" · ×{one.copies}" if one.copies > 1 else ""
         stale = " · stale" if one.stale else ""
-        why = "  ".join(f"{inert(name)} {share:.2f}" for name, share in one.parts.items())
-        lines = inert(one.text).splitlines() or [""]
+        why = "  ".join(f"{sanitize(name)} {share:.2f}" for name, share in one.parts.items())
+        lines = sanitize(one.text).splitlines() or [""]
         text = "\n".join([*lines[:LINES], *(["…"] if len(lines) > LINES else [])])
         parts += [
-            Text.assemble((f"{one.score:.2f}", "bold"), "  ", (f"{inert(one.source)}{copies}{stale}", "cyan")),
+            Text.assemble((f"{one.score:.2f}", "bold"), "  ", (f"{sanitize(one.source)}{copies}{stale}", "cyan")),
             Padding(Text(text), (0, 0, 0, 6)),
             Padding(Text(why, "dim"), (0, 0, 0, 6)),
         ]
@@ -131,7 +131,7 @@ def remember(args: argparse.Namespace, out: Out) -> None:
 def forget(args: argparse.Namespace, out: Out) -> int | None:
     """Leaves something out of recall."""
     if (args.id is None) == (args.step is None):
-        raise BadValue("give the id of a note or a run, or a step with --step N.")
+        raise InvalidArgument("give the id of a note or a run, or a step with --step N.")
     with opened(args) as memory:
         what = args.step if args.id is None else args.id
         if not args.yes and not out.ask(f"Forget {_named(memory, what)}?"):

@@ -10,9 +10,9 @@ from smolmem.cli.looking import STATUSES
 from smolmem.cli.output import Column, Out, one_line
 
 if TYPE_CHECKING:
+    from smolmem.core.values import Alert
     from smolmem.memory import Memory
-    from smolmem.record.values import Alert
-    from smolmem.store.upkeep import Stats
+    from smolmem.store.verify import Stats
 
 _SHORT = 8
 
@@ -99,7 +99,7 @@ def _figures(figures: Stats, out: Out) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    from smolmem.record.show import STYLES
+    from smolmem.render.terminal import STYLES
 
     grid = Table.grid(padding=(0, 2))
     grid.add_column()

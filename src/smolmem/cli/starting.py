@@ -8,7 +8,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from smolmem.cli.command import Command, count, opened, url_of
-from smolmem.errors import BadValue, SmolmemError, Unwritable
+from smolmem.core.errors import InvalidArgument, SmolmemError, Unwritable
 
 if TYPE_CHECKING:
     from smolmem.cli.output import Out
@@ -38,13 +38,13 @@ def _serve(args: argparse.Namespace, url: str) -> None:
             open_browser=not args.no_browser,
             scope=args.scope or "default",
         )
-    except BadValue as error:  # the port is in use
+    except InvalidArgument as error:  # the port is in use
         raise SmolmemError(str(error)) from error
 
 
 def demo(args: argparse.Namespace, out: Out) -> None:
     """Makes a sample memory to look at."""
-    from smolmem.sample import fill
+    from smolmem.cli.sample import fill
 
     path = args.path or args.db or SAMPLE
     if os.path.lexists(path):

@@ -7,11 +7,11 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from smolmem.cli.command import Command, count, number, opened, past, prices, scope_of
-from smolmem.errors import BadValue
+from smolmem.core.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from smolmem.cli.output import Out
-    from smolmem.watch.rule import Watch
+    from smolmem.policies.watch import Watch
 
 READY = ("failures", "same_error", "loop", "slow", "tokens", "cost", "silence")
 """The names of ready-made rules."""
@@ -49,9 +49,9 @@ def rule_of(text: str, args: argparse.Namespace) -> Watch:
     """A rule as it is written on the command line.
 
     Raises:
-        BadValue: there is no such rule.
+        InvalidArgument: there is no such rule.
     """
-    from smolmem.watch.rule import Watch
+    from smolmem.policies.watch import Watch
 
     given = {"name": args.name, "window": args.window, "threshold": args.threshold, "tools": args.tool}
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
@@ -65,7 +65,7 @@ def rule_of(text: str, args: argparse.Namespace) -> Watch:
 
 
 def _ready(word: str, rest: str, args: argparse.Namespace, options: dict[str, Any]) -> Watch:
-    from smolmem.watch.rule import Watch
+    from smolmem.policies.watch import Watch
 
     amount = _amount(rest)
     if word in ("failures", "same_error", "loop"):
@@ -74,13 +74,13 @@ def _ready(word: str, rest: str, args: argparse.Namespace, options: dict[str, An
     if word == "slow":
         return Watch.slow(**options | ({} if amount is None else {"factor": amount}))
     if amount is None:
-        raise BadValue(f"the rule {word} needs a limit: --rule {word}:{'600' if word == 'silence' else '1000'}.")
+        raise InvalidArgument(f"the rule {word} needs a limit: --rule {word}:{'600' if word == 'silence' else '1000'}.")
     if word == "silence":
         return Watch.silence(amount, **options)
     if word == "tokens":
         return Watch.tokens(int(amount), hours=args.hours, **options)
     if args.prices is None:
-        raise BadValue("the rule cost needs the prices of a million tokens in and out: --prices 0.5,1.5.")
+        raise InvalidArgument("the rule cost needs the prices of a million tokens in and out: --prices 0.5,1.5.")
     return Watch.cost(amount, args.prices, hours=args.hours, **options)
 
 
@@ -88,7 +88,7 @@ def _amount(text: str) -> float | None:
     try:
         return float(text) if text else None
     except ValueError:
-        raise BadValue(f"{text!r} is not a number.") from None
+        raise InvalidArgument(f"{text!r} is not a number.") from None
 
 
 def _of_watch(parser: argparse.ArgumentParser) -> None:

@@ -27,13 +27,13 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from smolmem.errors import BadValue, NotFound, SmolmemError, StoreError
+from smolmem.core.errors import InvalidArgument, NotFound, SmolmemError, StoreError
+from smolmem.core.rows import STATUSES
 from smolmem.inspector import draw, reading, words
 from smolmem.inspector.guard import Guard, Keys
 from smolmem.memory import Memory
-from smolmem.plain import whole
-from smolmem.record.values import STATUSES
-from smolmem.watch.rule import Watch
+from smolmem.policies.watch import Watch
+from smolmem.render.plain_values import whole
 
 log = logging.getLogger("smolmem")
 
@@ -105,7 +105,7 @@ class Inspector:
             "reminded": reminded,
             "places": reading.step_places(self.memory, _numbers(reminded)),
             "alerts": self.memory.alerts(scope="*", run=run.id),
-            "cuts": self.memory._journal.traces.cuts(run.session),
+            "cuts": self.memory._journal.trims.of(run.session),
             "chosen": chosen,
         }
         if request.query_params.get("fragment"):
@@ -157,7 +157,11 @@ class Inspector:
             "runs": self.memory.runs(scope="*", limit=40),
         }
         if left and right:
-            shown |= {"parted": self.memory.diff(left, right), "a": self.memory.run(left), "b": self.memory.run(right)}
+            shown |= {
+                "parted": self.memory.run(left).diff(right),
+                "a": self.memory.run(left),
+                "b": self.memory.run(right),
+            }
         return self.page("compare.html", **shown)
 
     def memories(self, request: Request) -> Response:
@@ -178,7 +182,7 @@ class Inspector:
         return self.page(
             "note.html",
             note=note,
-            versions=self.memory.history(note),
+            versions=note.history(),
             influenced=reading.influenced(self.memory, note),
             places=reading.step_places(self.memory, numbers),
         )
@@ -197,7 +201,7 @@ class Inspector:
             try:
                 tried = self.memory.backtest(_rule(asked), scope=asked.get("scope") or "*", limit=20_000)
                 shown |= {"tried": tried, "picture": draw.timeline(tried.counted, tried.fired)}
-            except BadValue as wrong:
+            except InvalidArgument as wrong:
                 shown["wrong"] = str(wrong)
         return self.page("patterns.html", **shown, alerts=self.memory.alerts(scope="*"), **reading.choices(self.memory))
 
@@ -216,7 +220,7 @@ class Inspector:
 
     def fork(self, request: Request, form: Mapping[str, str]) -> Response:
         """A second way from a step on."""
-        fork = self.memory.fork(request.path_params["run"], _number(form.get("at"), "step", BadValue))
+        fork = self.memory.run(request.path_params["run"]).fork(step=_number(form.get("at"), "step", InvalidArgument))
         return RedirectResponse(f"/runs/{fork.id}", 303)
 
     def edit(self, request: Request, form: Mapping[str, str]) -> Response:
@@ -224,10 +228,10 @@ class Inspector:
         run = self.memory.run(form["run"]) if form.get("run") else None
         found = reading.detail(self.memory, _step(request), run)
         if form.get("field") not in found.editable:
-            raise BadValue(f"step {found.step.id} has no {form.get('field')!r} that can be edited.")
+            raise InvalidArgument(f"step {found.step.id} has no {form.get('field')!r} that can be edited.")
         before, text = getattr(found.live, form["field"]), form.get("text", "").replace("\r\n", "\n")
         if text != before.replace("\r\n", "\n"):  # browsers send every line end as two characters
-            self.memory.edit(found.step, **{form["field"]: text})
+            found.step.edit(**{form["field"]: text})
         return RedirectResponse(f"/runs/{run.id if run else found.step.run}?step={found.step.id}", 303)
 
     def remember(self, request: Request, form: Mapping[str, str]) -> Response:
@@ -244,7 +248,7 @@ class Inspector:
         gone = self.memory.forget(
             form.get("what", "") if step is None else step, influenced=bool(form.get("influenced"))
         )
-        return self.page("message.html", title="Forgotten", said=f"Recall leaves out: {', '.join(gone)}.")
+        return self.page("message.html", title="Forgotten", said=f"Recall leaves out: {', '.join(map(str, gone))}.")
 
     def answered(self, request: Request, error: Exception) -> Response:
         """What went wrong, as one sentence on a page."""
@@ -283,7 +287,7 @@ def _time(text: str | None) -> float | None:
     except ValueError:
         moment = math.nan
     if moment is not None and not math.isfinite(moment):
-        raise BadValue(f"{str(text)[:40]!r} is not a time.")
+        raise InvalidArgument(f"{str(text)[:40]!r} is not a time.")
     return moment
 
 
@@ -300,7 +304,7 @@ def _tops(found: list[Any]) -> dict[str, float]:
     """The largest share of each voice, to draw the others by."""
     tops: dict[str, float] = {}
     for one in found:
-        for name, share in one.parts.items():
+        for name, share in one.signals.items():
             tops[name] = max(tops.get(name, 0.0), abs(share))
     return tops
 
@@ -309,13 +313,13 @@ def _rule(asked: Mapping[str, str]) -> Watch:
     try:
         window, threshold = int(asked.get("window") or 10), int(asked.get("threshold") or 3)
     except ValueError:
-        raise BadValue("window and threshold are numbers.") from None
+        raise InvalidArgument("window and threshold are numbers.") from None
     options: dict[str, Any] = {"window": window, "threshold": threshold, "tools": asked.get("tool") or None}
     if asked["rule"] == "pattern":
         return Watch(asked.get("pattern", ""), **options)
     makers: dict[str, Callable[..., Watch]] = {name: getattr(Watch, name) for name in RULES[1:]}
     if asked["rule"] not in makers:
-        raise BadValue(f"there is no rule {asked['rule']!r}.")
+        raise InvalidArgument(f"there is no rule {asked['rule']!r}.")
     return makers[asked["rule"]](**options)
 
 

@@ -14,15 +14,14 @@ from typing import Any
 import PIL.Image
 from smolagents.memory import ActionStep, PlanningStep, TaskStep
 
+from smolmem.core import type_codecs, wire
+from smolmem.core.injected import Injected
+from smolmem.core.values import Note, Run, Step, when
 from smolmem.inspector import words
 from smolmem.inspector.draw import Bar
 from smolmem.memory import Memory
-from smolmem.recall.values import Note
-from smolmem.record import kinds, wire
-from smolmem.record.injected import Injected
-from smolmem.record.values import Run, Step, when
-from smolmem.store.messages import StoredMessages
-from smolmem.store.units import ids
+from smolmem.store.passage_rows import json_list
+from smolmem.store.stored_messages import StoredMessages
 
 PAGE = 50
 PIXELS = 6_000_000
@@ -124,8 +123,12 @@ def outline(memory: Memory, run: Run) -> list[Line]:
 
 
 def _row(step: Step) -> dict[str, Any]:
-    names = ("id", "kind", "number", "place", "seconds", "error", "input_tokens", "output_tokens", "revision")
-    return {name: getattr(step, name) for name in names} | {"tools": json.dumps(step.tools), "text": step.text[:200]}
+    names = ("id", "kind", "number", "seconds", "error", "input_tokens", "output_tokens", "revision")
+    return {name: getattr(step, name) for name in names} | {
+        "tools": json.dumps(step.tools),
+        "text": step.text[:200],
+        "place": step.position,
+    }
 
 
 def _line(row: dict[str, Any]) -> Line:
@@ -143,7 +146,7 @@ def _line(row: dict[str, Any]) -> Line:
 def family(memory: Memory, run: Run) -> dict[str, list[Run]]:
     """Runs that belong to a run: what it called, and its forks."""
     journal = memory._journal
-    return {"called": journal.called_by([run.id]), "forks": journal.forks(run.id)}
+    return {"called": journal.called_by([run.id]), "forks": journal.forks_of(run.id)}
 
 
 def reminded(memory: Memory, run: Run) -> list[dict[str, Any]]:
@@ -263,11 +266,11 @@ def pictures(live: Any) -> list[Any]:
 @contextmanager
 def glancing() -> Iterator[None]:
     """While this lasts, nothing large is unpacked: a few bytes on disk can claim any size."""
-    pixels, size = kinds.largest.set(PIXELS), wire.largest.set(BYTES)
+    pixels, size = type_codecs.largest.set(PIXELS), wire.largest.set(BYTES)
     try:
         yield
     finally:
-        kinds.largest.reset(pixels)
+        type_codecs.largest.reset(pixels)
         wire.largest.reset(size)
 
 
@@ -283,11 +286,11 @@ def detail(memory: Memory, number: int, run: Run | None = None) -> Detail:
 def unseen(memory: Memory, found: Detail) -> list[str]:
     """Earlier steps that the model was not shown as they were: what views cut."""
     sent = getattr(found.live, "model_input_messages", None)
-    if not isinstance(sent, StoredMessages) or found.step.place is None:
+    if not isinstance(sent, StoredMessages) or found.step.position is None:
         return []
     journal = memory._journal
     parts = set(journal.prompt(sent.number))
-    rows = journal.store.rows("shown_before", {"session": found.step.session, "place": found.step.place})
+    rows = journal.store.rows("shown_before", {"session": found.step.session, "place": found.step.position})
     latest: dict[int, tuple[set[int], str]] = {}
     for row in rows:
         word = row["kind"] if row["number"] is None else f"{row['kind']} {row['number']}"
@@ -312,7 +315,7 @@ def versions(memory: Memory, number: int) -> list[Version]:
     step = memory.step(number)
     run = memory.run(step.run)
     made, before = list[Version](), ""
-    for revision in memory.history(step):
+    for revision in step.history():
         with glancing():
             text = _whole(revision.to_smolagents())
         lines = unified_diff(before.splitlines(), text.splitlines(), lineterm="", n=2)
@@ -346,5 +349,5 @@ def influenced(memory: Memory, what: Note | int) -> list[dict[str, Any]]:
 
 def step_places(memory: Memory, numbers: Sequence[int]) -> dict[int, str]:
     """The runs of steps, to link to them."""
-    rows = memory._journal.store.rows("step_runs", {"ids": ids(numbers)})
+    rows = memory._journal.store.rows("step_runs", {"ids": json_list(numbers)})
     return {row["id"]: row["run"] for row in rows}

@@ -9,8 +9,8 @@ from contextlib import suppress
 
 import uvicorn
 
-from smolmem.errors import BadValue
-from smolmem.inert import inert
+from smolmem.core.errors import InvalidArgument
+from smolmem.core.text import sanitize
 from smolmem.inspector.app import make_app
 from smolmem.inspector.guard import Keys, keys
 from smolmem.memory import Memory
@@ -42,7 +42,7 @@ def serve(
         scope: where new notes are written.
 
     Raises:
-        BadValue: the port is in use.
+        InvalidArgument: the port is in use.
     """
     with (
         Memory(url, scope=scope) as memory,
@@ -50,7 +50,7 @@ def serve(
     ):
         number = listening.getsockname()[1]
         known = keys(hosts_of(host, number), read_only=read_only)
-        link, where = link_of(host, number, known), inert(memory._store.url)
+        link, where = link_of(host, number, known), sanitize(memory._store.url)
         print(f"smolmem shows {where} at\n\n    {link}\n\nThe link opens once. Ctrl-C ends.", flush=True)
         if open_browser:
             webbrowser.open(link)
@@ -73,7 +73,9 @@ def listen(host: str, port: int, *, strict: bool) -> socket.socket:
         made.listen(128)
     except OSError as error:
         made.close()
-        raise BadValue(f"{host}:{port} cannot be listened at ({error.strerror}): choose another with --port.") from None
+        raise InvalidArgument(
+            f"{host}:{port} cannot be listened at ({error.strerror}): choose another with --port."
+        ) from None
     return made
 
 

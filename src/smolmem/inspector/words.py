@@ -13,8 +13,8 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
-from smolmem.inert import inert
-from smolmem.record.wire import safe_text
+from smolmem.core.text import sanitize
+from smolmem.core.wire import safe_text
 
 LONG = 20_000
 """Characters of a text that are shown at once."""
@@ -48,17 +48,17 @@ def ago(value: datetime) -> str:
 
 def code(text: str) -> Markup:
     """Python, coloured by classes."""
-    return Markup(highlight(inert(text[:LONG]), _PYTHON, _FORMAT))  # noqa: S704  Pygments escapes what it writes
+    return Markup(highlight(sanitize(text[:LONG]), _PYTHON, _FORMAT))  # noqa: S704  Pygments escapes what it writes
 
 
 def text(value: Any) -> str:
     """Any value as text that does nothing."""
     if isinstance(value, str):
-        return inert(value)
+        return sanitize(value)
     try:
-        return inert(json.dumps(value, indent=1, ensure_ascii=False, default=described))
+        return sanitize(json.dumps(value, indent=1, ensure_ascii=False, default=described))
     except Exception:  # what is stored can be anything: in a ring, or a number of a million digits
-        return inert(safe_text(described, value))
+        return sanitize(safe_text(described, value))
 
 
 def described(value: Any) -> str:

@@ -1,8 +1,8 @@
 """Recollections as a block for a prompt: quoted, with origins, within a budget, impossible to break out of.
 
-Whatever an agent once read on a web page can come back here, so it comes back as data. Each of its lines begins with
-a mark that nothing stored can remove; only lines of ours are without it. Each quote says where it comes from and how
-far it is trusted. The block is a message from the user's side, never part of the system prompt.
+Text that an agent once read on a web page can come back here, so it comes back as data. Each quoted line begins with a
+sign that no stored text can remove; only smolmem's own lines are without it. Each quote says where it comes from and how
+far it is trusted. The block is a user message, never part of the system prompt.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 
 from smolagents.models import ChatMessage, MessageRole
 
-from smolmem.inert import inert
-from smolmem.recall.values import Recollection
+from smolmem.core.text import sanitize
+from smolmem.core.values import Recollection
 from smolmem.store.reminders import BEGIN, END, QUOTE
 
 TOKENS = 1_500
-"""What a block may cost, if nothing else is said."""
+"""The budget of a block, by default."""
 _INVISIBLE = re.compile("[\u00ad\u061c\u180e\u200b\u200e\u200f\u2060-\u2064\ufeff\U000e0000-\U000e007f]")
-"""What a model reads and a person does not see."""
+"""Characters that a model reads and a person does not see."""
 PER_TOKEN = 4
 """Characters of a token, roughly, in any model."""
 
@@ -31,7 +31,7 @@ _BEGIN = (
 
 
 def block(found: Sequence[Recollection], tokens: int = TOKENS) -> tuple[str, list[Recollection]]:
-    """A block of text and what is in it: as many as fit, the best first, the last one perhaps cut."""
+    """A block of text, and the recollections in it: as many as fit, the best first, the last one perhaps shortened."""
     left = tokens * PER_TOKEN - len(_BEGIN) - len(END) - 2
     parts: list[str] = []
     shown: list[Recollection] = []
@@ -50,14 +50,14 @@ def block(found: Sequence[Recollection], tokens: int = TOKENS) -> tuple[str, lis
 
 
 def quoted(text: str) -> str:
-    """A text whose every line carries the mark."""
-    shown = _INVISIBLE.sub("", inert(text.replace("\r\n", "\n")))
+    """A text whose every line begins with the quote sign."""
+    shown = _INVISIBLE.sub("", sanitize(text.replace("\r\n", "\n")))
     lines = shown.replace(QUOTE.strip(), "|").splitlines() or [""]
     return "\n".join(f"{QUOTE}{line}" for line in lines)
 
 
 def _line(text: str) -> str:
-    return " ".join(inert(text).split())
+    return " ".join(sanitize(text).split())
 
 
 def message(text: str) -> Any:
@@ -66,5 +66,5 @@ def message(text: str) -> Any:
 
 
 def sources(found: Sequence[Recollection]) -> list[int | str]:
-    """What recollections come from: steps and notes."""
+    """The sources of recollections: steps and notes."""
     return [one.note if one.note is not None else one.step or 0 for one in found]

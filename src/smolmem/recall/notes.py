@@ -1,11 +1,10 @@
-"""Notes: what is remembered on purpose, what takes their place, and what is left out of recall.
+"""Notes: what is remembered on purpose, what supersedes it, and what recall leaves out.
 
-A note is never changed. A newer one supersedes it, or it is forgotten, or its time is over: then recall no longer
-finds it, the record keeps it, and whatever was made from it is called stale.
+A note is never changed. A newer note supersedes it, it is forgotten, or it expires: then recall no longer returns it, the
+record keeps it, and notes that were made from it are stale.
 
-Forgetting a source forgets what came of it: notes that agents made from it, that they wrote after it in the same run,
-or in a run in which it was brought to mind, and so on; and, where that is asked for, all that was said in such runs.
-What users wrote stays, and is called stale.
+Forgetting a source also forgets the notes that agents made from it, wrote after it in the same run, or wrote in a run that
+recalled it; and, where that is asked for, all that was said in such runs. What users wrote stays, and is stale.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ import time
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from smolmem.errors import BadValue, NotFound
-from smolmem.recall import text as searchable
-from smolmem.recall.values import Note, NoteRow
-from smolmem.record.codec import plain
-from smolmem.record.values import ORIGINS, Origin, Piece, when
+from smolmem.core.errors import InvalidArgument, NotFound
+from smolmem.core.rows import ORIGINS, NoteRow, Origin, Passage
+from smolmem.core.text import storable
+from smolmem.core.values import Note, when
+from smolmem.recall import passages as searchable
 from smolmem.store.base import Row
-from smolmem.store.records import Records, beginning, seal
-from smolmem.store.units import Place, add_units, drop_units, forget_after
+from smolmem.store.contents import Contents, id_prefix, seal
+from smolmem.store.passage_rows import PassageOwner, add_passages, drop_passages, reindex_after
 
 LONGEST = 100_000
 _EMPTY = re.compile(
@@ -39,9 +38,9 @@ Target = tuple[Literal["note", "step", "run"], str]
 class Notes:
     """The notes of a store."""
 
-    def __init__(self, records: Records) -> None:
-        self._records = records
-        self._store = records.store
+    def __init__(self, contents: Contents) -> None:
+        self._contents = contents
+        self._store = contents.store
 
     def add(
         self,
@@ -56,12 +55,14 @@ class Notes:
         supersedes: str | None = None,
         sources: Iterable[int | str] = (),
     ) -> Note:
-        """Writes a note down; it can be found at once."""
+        """Writes a note; it can be recalled at once."""
         said = _checked(text)
         past = None if supersedes is None else self.get(supersedes)
         later = self._store.rows("superseding", {"id": past.id}) if past is not None else []
         if later:
-            raise BadValue(f"note {supersedes} is superseded already, by {later[0]['id'][:8]}: supersede that one.")
+            raise InvalidArgument(
+                f"note {supersedes} is superseded already, by {later[0]['id'][:8]}: supersede that one."
+            )
         row: NoteRow = {
             "id": secrets.token_hex(8),
             "scope": scope,
@@ -75,34 +76,34 @@ class Notes:
             "supersedes": None if past is None else past.id,
             "sources": json.dumps(list(sources)),
         }
-        place = Place(scope=scope, session="", step=None, note=row["id"], run=run, agent=None, at=row["at"])
+        owner = PassageOwner(scope=scope, session="", step=None, note=row["id"], run=run, agent=None, at=row["at"])
         with self._store.write():
             self._store.do("add_note", {**row, "hash": seal("note", row)})
-            add_units(self._store, place, (Piece(row["kind"], origin, part) for part in searchable.split(said)))
+            add_passages(self._store, owner, (Passage(row["kind"], origin, part) for part in searchable.split(said)))
             if past is not None:
-                drop_units(self._store, self._store.rows("note_units", {"note": past.id}))
+                drop_passages(self._store, self._store.rows("note_units", {"note": past.id}))
         return self._note({**row})
 
-    def why_junk(self, text: str, scope: str, kind: str, told: list[str]) -> str | None:
+    def why_junk(self, text: str, scope: str, kind: str, recalled: list[str]) -> str | None:
         """Why a text that a model wants to remember is not worth it; None if it is."""
         said = " ".join(text.split())
         if len(said) < 8 or _EMPTY.fullmatch(said.strip(" .!")):
             return "it says nothing that could be useful later"
-        if len(searchable.without(said, searchable.spelled(told)).split()) < len(said.split()) / 2:
+        if len(searchable.without_recalled(said, searchable.spellings(recalled)).split()) < len(said.split()) / 2:
             return "it is what was recalled, which is remembered already"
-        if self._store.rows("same_note", {"scope": scope, "kind": kind, "text": plain(text.strip())}):
+        if self._store.rows("same_note", {"scope": scope, "kind": kind, "text": storable(text.strip())}):
             return "it is remembered already"
         return None
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
     def get(self, prefix: str) -> Note:
-        """The note whose id begins so.
+        """The note whose id begins with a prefix.
 
         Raises:
-            NotFound: none does, or several do.
+            NotFound: if none does, or several do.
         """
-        found = self.begin_with(prefix)
+        found = self.with_prefix(prefix)
         if len(found) == 1:
             return found[0]
         fits = ", ".join(note.id[:12] for note in found)
@@ -110,18 +111,22 @@ class Notes:
             raise NotFound(f"note {prefix!r} in {self._store.url} could be any of {fits}: give more of its id.")
         raise NotFound(f"no note {prefix!r} in {self._store.url}: `memory.notes()` lists what is remembered.")
 
-    def begin_with(self, prefix: str) -> list[Note]:
-        """The notes whose id begins so."""
-        wanted = beginning(prefix)
-        rows = [] if wanted is None else self._store.rows("notes_by_prefix", {"prefix": wanted})
+    def with_prefix(self, prefix: str) -> list[Note]:
+        """Up to nine notes whose id begins with a prefix."""
+        begins = id_prefix(prefix)
+        rows = [] if begins is None else self._store.rows("notes_by_prefix", {"prefix": begins})
         return [self._note(row) for row in rows]
 
-    def find(self, *, past: bool, **wanted: Any) -> list[Note]:
+    def find(self, *, past: bool, **filters: Any) -> list[Note]:
         """Notes, the newest first; with `past` also those that are no longer current."""
-        return [self._note(row) for row in self._store.rows("find_notes", wanted | {"past": past, "now": time.time()})]
+        return [self._note(row) for row in self._store.rows("find_notes", filters | {"past": past, "now": time.time()})]
+
+    def kinds(self) -> list[str]:
+        """The kinds of all notes."""
+        return [row["kind"] for row in self._store.rows("note_kinds", {})]
 
     def history(self, note: Note) -> list[Note]:
-        """A note, what it superseded, and what superseded it, the oldest first."""
+        """A note, the notes it superseded and those that superseded it, the oldest first."""
         chain = [note]
         while chain[0].supersedes is not None:
             chain.insert(0, self.get(chain[0].supersedes))
@@ -131,7 +136,7 @@ class Notes:
 
     def _note(self, row: Row) -> Note:
         if "hash" in row:
-            self._records.sealed("note", row)
+            self._contents.sealed("note", row)
         return Note(
             **{name: row[name] for name in ("id", "scope", "kind", "text", "origin", "run", "supersedes")},
             tags=tuple(json.loads(row["tags"])),
@@ -143,7 +148,7 @@ class Notes:
         )
 
     def is_stale(self, note: str) -> bool:
-        """Whether something a note was made from is no longer current."""
+        """Whether a source of a note is no longer current."""
         return bool(self._store.do("stale", {"id": note, "now": time.time()}))
 
     def _status(self, note: str, expires: float | None) -> Any:
@@ -156,19 +161,19 @@ class Notes:
     # --- forgetting ------------------------------------------------------------------------------------------------
 
     def sweep(self) -> None:
-        """Lets go of what has expired."""
+        """Drops the passages of notes that have expired."""
         over = self._store.rows("expired", {"now": time.time()})
         if over:
             with self._store.write(sync=False):
-                drop_units(self._store, over)
+                drop_passages(self._store, over)
 
     def forget(self, first: Target, *, influenced: bool = False, scope: str | None = None) -> list[Target]:
-        """Leaves something, and all that came of it, out of recall; returns what that was.
+        """Leaves something, and the notes that came of it, out of recall; returns all of that.
 
         Args:
             first: what to forget.
-            influenced: also the runs that were reminded of it.
-            scope: of what came of it, only what is in this scope.
+            influenced: also the runs that recalled it.
+            scope: of the notes that came of it, only those of this scope.
         """
         gone: list[Target] = []
         coming = [first]
@@ -183,9 +188,9 @@ class Notes:
                     row = {"what": what, "target": name, "at": time.time()}
                     self._store.do("add_forgotten", row | {"hash": seal("forgotten", row)})
                 units = self._units(what, name)
-                drop_units(self._store, units)
+                drop_passages(self._store, units)
                 for session, step in {(unit["session"], unit["step"]) for unit in units if unit["step"] is not None}:
-                    forget_after(self._store, session, step)
+                    reindex_after(self._store, session, step)
         return gone
 
     def _units(self, what: str, target: str) -> list[Row]:
@@ -199,7 +204,7 @@ class Notes:
         return self._store.rows(f"{what}_units", {what: target})
 
     def _came_of(self, target: Target, influenced: bool, scope: str | None) -> list[Target]:
-        """The runs that a run called, those that were reminded of it, and notes that agents made of all that."""
+        """The runs that a run called, those that recalled it, and the notes that agents made of all that."""
         what, name = target
         about, sources, wrote = self._about(target)
         told = [row["run"] for source in sources for row in self._store.rows("runs_told", {"source": source, **about})]
@@ -212,7 +217,7 @@ class Notes:
         return kept + [("run", run) for run in (*(row["id"] for row in called), *(told if influenced else ()))]
 
     def _about(self, target: Target) -> tuple[Row, list[int | str], dict[str, float]]:
-        """Where and since when something is; what notes made of it would name; runs that knew it, and since when."""
+        """Scope and time of a target; the sources that notes made of it name; the runs that knew it, and since when."""
         what, name = target
         if what == "note":
             note = self.get(name)
@@ -227,20 +232,22 @@ class Notes:
 
 def _checked(text: Any) -> str:
     if not isinstance(text, str) or not text.strip():
-        raise BadValue(f"a note is a text, not {text!r}.")
+        raise InvalidArgument(f"a note is a text, not {text!r}.")
     if len(text) > LONGEST:
-        raise BadValue(f"a note has at most {LONGEST:,} characters, not {len(text):,}: remember what matters of it.")
-    return plain(text.strip())
+        raise InvalidArgument(
+            f"a note has at most {LONGEST:,} characters, not {len(text):,}: remember what matters of it."
+        )
+    return storable(text.strip())
 
 
 def _word(value: Any, name: str) -> str:
     if not isinstance(value, str) or not value.strip() or len(value) > 100 or not value.isprintable():
-        raise BadValue(f"a {name} is a short word, not {value!r}.")
-    return plain(value.strip())
+        raise InvalidArgument(f"a {name} is a short word, not {value!r}.")
+    return storable(value.strip())
 
 
 def _origin(value: Any) -> Origin:
     if value not in ORIGINS:
-        raise BadValue(f"{value!r} is not one of {', '.join(ORIGINS)}.")
+        raise InvalidArgument(f"{value!r} is not one of {', '.join(ORIGINS)}.")
     origin: Origin = value
     return origin

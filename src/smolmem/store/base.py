@@ -1,7 +1,8 @@
-"""What every store promises, and the one place that chooses one by URL.
+"""What every store promises, and where its SQL comes from.
 
 A store runs statements by name. Their text lies in SQL files beside each backend, so that people can read them and
-nothing builds them from strings. What the tables mean is written once, above all backends, in `journal.py`.
+nothing builds them from strings. What the tables mean is written once, for every backend, in `records.py` and
+`journal.py`.
 """
 
 from __future__ import annotations
@@ -13,12 +14,10 @@ from contextlib import AbstractContextManager
 from importlib import resources
 from typing import Any, Literal, Protocol
 
-from smolmem.errors import NotAStore
-
 Row = dict[str, Any]
 Durability = Literal["full", "normal"]
 Progress = Callable[[int, int], None]
-"""Told of long work: how much of it is done, and how much there is."""
+"""Called during long work with how much is done and how much there is."""
 
 
 class Store(Protocol):
@@ -32,7 +31,7 @@ class Store(Protocol):
     def write(self, *, sync: bool = True) -> AbstractContextManager[None]:
         """The only way into a transaction: all of it is on disk when the block ends, or none.
 
-        Without `sync` it survives a killed process at once, and a power cut from the next synced write on.
+        Without `sync` it survives a killed process at once, and a power cut once the next synced write returned.
         """
         ...
 
@@ -44,7 +43,7 @@ class Store(Protocol):
         """All rows of a query, each a dict.
 
         Raises:
-            TimeoutError: it took longer than `seconds`, and was stopped.
+            TimeoutError: if it took longer than `seconds`.
         """
         ...
 
@@ -53,10 +52,10 @@ class Store(Protocol):
         ...
 
     def select(self, scope: str, statement: str) -> list[Row]:
-        """The rows of somebody's own SELECT over the views of one scope; limited in rows and time.
+        """The rows of a user's SELECT over the views of one scope; limited in rows and time.
 
         Raises:
-            BadValue: it is not a SELECT over those.
+            InvalidArgument: if it is not a SELECT over those views.
         """
         ...
 
@@ -76,30 +75,13 @@ class Store(Protocol):
         """Copies the store, as it is at one moment, to a new file while others go on writing: whole, or not at all.
 
         Raises:
-            Unwritable: there is something under that name already, or it cannot be written.
+            Unwritable: if the path exists or cannot be written.
         """
         ...
 
     def close(self) -> None:
-        """Lets go of the store; what was written stays."""
+        """Closes the store."""
         ...
-
-
-def open_store(url: str | os.PathLike[str], durability: Durability = "full") -> Store:
-    """Opens or creates the store that a URL or path names.
-
-    Raises:
-        NotAStore: the URL names no store this version knows.
-        StoreError: it cannot be opened.
-    """
-    text = os.fspath(url)
-    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+)://", text)
-    if scheme is None or scheme[1] == "sqlite":
-        from smolmem.store.sqlite import SqliteStore
-
-        path = text[scheme.end() :].removeprefix("/") if scheme else text
-        return SqliteStore(path, durability)
-    raise NotAStore(f"{text!r} is not a store smolmem can open: give the path of a file, for instance 'agent.db'.")
 
 
 def statements(backend: str) -> dict[str, str]:
@@ -116,7 +98,7 @@ def migrations(backend: str) -> list[str]:
 
 
 def views(backend: str) -> str:
-    """The script that makes the views that readers' own SELECTs can see."""
+    """The script that makes the views a user's SELECT can read."""
     text: str = _sql(backend).joinpath("views.sql").read_text(encoding="utf-8")
     return text
 

@@ -1,154 +1,292 @@
-"""What is stored once and known by its hash: contents, and the prompts that are made of them. Reading it proves it.
-
-Content is known by the hash of its bytes. Every other row carries a `seal`, a hash of its columns. Both are checked
-whenever something is read, so a damaged file gives an error, never another text.
-"""
+"""Reading what was recorded: rows become runs, steps and sessions. Nothing here writes."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from typing import Any
+from collections.abc import Iterable, Iterator
+from functools import lru_cache, partial
+from typing import Any, cast
 
-from smolmem.errors import Damaged
-from smolmem.record import codec, wire
-from smolmem.record.codec import Encoded
-from smolmem.store.base import Row, Store
-from smolmem.store.messages import StoredMessages
+from smolmem.core import codec, wire
+from smolmem.core.errors import NotFound
+from smolmem.core.rows import RecordedCall, RecordedCode, RunRow, SessionRow, Status, StoredEntry, StoredSession
+from smolmem.core.timeline import Timeline
+from smolmem.core.values import Event, Failure, Run, Step, when
+from smolmem.store.base import Row
+from smolmem.store.contents import Contents, id_prefix, seal
+from smolmem.store.writer import is_dead
 
-_UNSEALED = {"session": {"hash"}, "run": {"hash"}, "note": {"hash"}, "step": {"id", "place", "hash", "scope", "agent"}}
+_STEP_FILTERS: Row = dict.fromkeys(
+    ("scope", "below", "run", "agent", "status", "kind", "tool", "failed", "error", "since", "until", "text")
+)
+_RUN_FILTERS: Row = dict.fromkeys(
+    ("scope", "below", "agent", "status", "since", "until", "text", "parent", "session", "roots")
+)
+_RUN_COLUMNS = (
+    *("id", "session", "scope", "agent", "agent_type", "title", "parent", "parent_step", "fork_of", "model"),
+    *("smolagents", "max_steps", "input_tokens", "output_tokens"),
+)
+_STEP_COLUMNS = (
+    *("id", "run", "session", "scope", "agent", "kind", "number", "seconds", "error", "input_tokens"),
+    *("output_tokens", "revision", "text"),
+)
 
 
-def seal(table: str, row: Mapping[str, Any]) -> bytes:
-    """The hash of a row's columns and their names; of ids that the database gives, nothing."""
-    left_out = _UNSEALED.get(table, {"id", "hash"})
-    try:
-        text = wire.dumps([table, *sorted((name, value) for name, value in row.items() if name not in left_out)])
-    except (TypeError, ValueError):  # bytes or NaN where we write neither: a damaged row, which fits no hash
-        return b""
-    return hashlib.blake2b(text, digest_size=16).digest()
+def _number(value: Any) -> int | None:
+    return value if type(value) is int and abs(value) < 1 << 62 else None
 
 
-def beginning(of: Any) -> str | None:
-    """The beginning of an id, as queries take it; None for what cannot be one."""
-    wanted = of.lower() if isinstance(of, str) else ""
-    return wanted if wanted and all(letter in "0123456789abcdef" for letter in wanted) else None
+class Records(Contents):
+    """Runs, steps, events and calls of a store, as values."""
 
+    # --- runs ------------------------------------------------------------------------------------------------------
 
-class Records:
-    """Reads contents and prompts from a store."""
+    def find_runs(self, **filters: Any) -> list[Run]:
+        """Runs, newest first; each filter is a parameter of `find_runs` in queries.sql, and open if not given."""
+        dead = {"dead": self._dead_writers()}
+        return [self._run(row) for row in self.store.rows("find_runs", _RUN_FILTERS | filters | dead)]
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self.part = lru_cache(maxsize=2048)(self._read_part)
-        self._latest_prompt: tuple[int, list[int]] = (0, [])
+    def called_by(self, runs: Iterable[str]) -> list[Run]:
+        """The runs that other runs called, the oldest first."""
+        return [self._run(row) for row in self.store.rows("children", {"runs": json.dumps(list(runs))})]
 
-    def content(self, number: int) -> bytes:
-        """The bytes of a content.
+    def forks_of(self, run: str) -> list[Run]:
+        """The forks of a run, the oldest first."""
+        return [self._run(row) for row in self.store.rows("forks", {"run": run})]
+
+    def run(self, prefix: str) -> Run:
+        """The run whose id begins with a prefix.
 
         Raises:
-            Damaged: they are missing, or not what was written.
+            NotFound: if none does, or several do.
         """
-        return self.checked(self.store.rows("content", {"id": number}), f"content {number}")
-
-    def keep(self, encoded: Encoded) -> int:
-        """Stores a value, once; part of a transaction of the caller's."""
-        for key, data in encoded.blobs.items():
-            self._keep(bytes.fromhex(key), data)
-        return self._keep(bytes.fromhex(encoded.key), encoded.record)
-
-    def _keep(self, key: bytes, data: bytes) -> int:
-        added = self.store.do("add_content", {"hash": key, "bytes": wire.pack(data)})
-        return int(self.store.do("content_id", {"hash": key}) if added is None else added)
-
-    def blob(self, key: str) -> bytes:
-        """The bytes known by a hash, for the codec."""
-        try:
-            found = self.store.rows("content_by_hash", {"hash": bytes.fromhex(key)})
-        except (ValueError, TypeError) as error:
-            raise wire.Undecodable(f"{key!r} is not a hash") from error
-        return self.checked(found, f"content {key[:12]}")
-
-    def checked(self, found: list[Row], what: str) -> bytes:
-        """The bytes of a content row, if they are what was written."""
+        found = self.runs_with_prefix(prefix)
         if not found:
-            raise self.damaged(f"{what} is missing")
-        packed, key = found[0]["bytes"], found[0]["hash"]
-        try:
-            data = wire.unpack(packed, limit=wire.largest.get()) if isinstance(packed, bytes) else b""
-        except wire.Undecodable as error:
-            raise self.damaged(f"{what} {error}") from error
-        if not isinstance(key, bytes) or wire.fingerprint(data) != key.hex():
-            raise self.damaged(f"{what} is not what was written")
-        return data
+            raise NotFound(f"no run {prefix!r} in {self.store.url}: `memory.runs(scope='*')` lists them all.")
+        if len(found) > 1:
+            fits = ", ".join(row["id"][:12] for row in found[:8])
+            raise NotFound(f"run {prefix!r} in {self.store.url} could be any of {fits}: give more of its id.")
+        return self._run(found[0])
 
-    def damaged(self, what: str) -> Damaged:
-        """What to raise about content that is not what was written."""
-        return Damaged(f"{self.store.url}: {what}. `verify()` lists all that is damaged; restore it from a backup.")
+    def runs_with_prefix(self, prefix: Any) -> list[Row]:
+        """The rows of up to nine runs whose id begins with a prefix."""
+        wanted = id_prefix(prefix)
+        return [] if wanted is None else self.store.rows("runs_by_prefix", {"prefix": wanted})
 
-    def value(self, number: int | None, sent: Any = None) -> Any:
-        """The value behind a content id; None for none."""
+    def _dead_writers(self) -> str:
+        writers = (row["writer"] for row in self.store.rows("open_writers", {}))
+        return json.dumps([writer for writer in writers if is_dead(writer)])
+
+    def _run(self, row: Row) -> Run:
+        self.sealed("run", row)
+        status: Status = "interrupted" if row["status"] == "running" and is_dead(row["writer"]) else row["status"]
+        if row["status"] == "running":
+            row = row | self.run_counts(row["id"])
+        return Run(
+            **{name: row[name] for name in _RUN_COLUMNS},
+            status=status,
+            began=when(row["began"]),
+            ended=None if row["ended"] is None else when(row["ended"]),
+            step_count=row["steps"],
+            error_count=row["errors"],
+            _load_steps=lambda: self._run_steps(row),
+            _load_answer=lambda: self.value(row["answer"]),
+            _load_failure=lambda: None if row["failure"] is None else Failure(**self.value(row["failure"])),
+        )
+
+    def run_row(self, run: str) -> RunRow:
+        """The row of a run."""
+        row = self.sealed("run", self.store.rows("run_row", {"id": run})[0])
+        return cast(RunRow, {name: value for name, value in row.items() if name != "hash"})
+
+    def run_counts(self, run: str) -> Row:
+        """How many steps, errors and tokens a run has."""
+        return self.store.rows("run_counts", {"run": run})[0]
+
+    def _run_steps(self, row: Row) -> list[Step]:
+        own = self._steps(self.store.rows("run_steps", {"run": row["id"]}))
+        if row["fork_of"] is None:
+            return own
+        timeline = self.timeline(self.session_row(row["session"]))
+        mine = {step.id for step in own}
+        inherited = (step for step in timeline.steps if step not in mine)
+        return self._steps(self._inherited(timeline, step, row["session"]) for step in inherited) + own
+
+    def _inherited(self, timeline: Timeline[Row], step: int, session: str) -> Row:
+        """A step that a fork shares with another run, as it is in the fork."""
+        row, latest = self.sealed("step", self.store.rows("step", {"id": step})[0]), timeline.latest[step]
+        if latest["record"] != row["record"]:
+            row |= codec.facts(self.value(latest["record"]))
+        row |= {
+            "session": session,
+            "record": latest["record"],
+            "prompt": latest["prompt"],
+            "revision": timeline.revisions[step],
+        }
+        return row | {"hash": seal("step", row)}
+
+    # --- steps -----------------------------------------------------------------------------------------------------
+
+    def find_steps(self, **filters: Any) -> list[Step]:
+        """Steps, newest first; each filter is a parameter of `find_steps` in queries.sql, and open if not given."""
+        dead = {"dead": self._dead_writers()}
+        return self._steps(self.store.rows("find_steps", _STEP_FILTERS | filters | dead))
+
+    def step(self, number: int) -> Step:
+        """The step with an id.
+
+        Raises:
+            NotFound: if there is none.
+        """
+        found = [] if _number(number) is None else self.store.rows("step", {"id": number})
+        if not found:
+            raise NotFound(f"no step {number!r} in {self.store.url}: `memory.steps()` lists the newest.")
+        return self._steps(found)[0]
+
+    def _steps(self, rows: Iterable[Row]) -> list[Step]:
+        return [
+            Step(
+                **{name: row[name] for name in _STEP_COLUMNS},
+                position=row["place"],
+                at=when(row["at"]),
+                tools=tuple(json.loads(row["tools"])),
+                _load=partial(self.step_of, row),
+            )
+            for row in (self.sealed("step", row) for row in rows)
+        ]
+
+    # --- events ----------------------------------------------------------------------------------------------------
+
+    def events(self, run: Run) -> list[Event]:
+        """Every change to the list during a run, in order."""
+        rows = self.store.rows("session_events", {"session": run.session, "skip": 0})
+        mine = [self.sealed("event", row) for row in rows if row["run"] == run.id]
+        return [Event(row["id"], when(row["at"]), row["act"], row["step"], row["place"]) for row in mine]
+
+    def step_events(self, step: Step) -> list[Row]:
+        """Every event of a step, as its session knows it."""
+        events = self._events(self.session_row(step.session))
+        return [self.sealed("event", event) for event in events if event["step"] == step.id]
+
+    def session_row(self, session: str) -> SessionRow:
+        """The row of a session."""
+        row = self.sealed("session", self.store.rows("session_row", {"id": session})[0])
+        return cast(SessionRow, {name: value for name, value in row.items() if name != "hash"})
+
+    def _events(self, row: SessionRow, until: int | None = None) -> Iterator[Row]:
+        """The events of a session, beginning with those it shares with the session it is a fork of."""
+        if row["fork_of"] is not None:
+            shared = row["fork_at"] if until is None else min(row["fork_at"] or 0, until)
+            yield from self._events(self.session_row(row["fork_of"]), shared)
+        for event in self.store.rows("session_events", {"session": row["id"], "skip": 0}):
+            if until is None or event["id"] <= until:
+                yield event
+
+    def timeline(self, row: SessionRow, until: int | None = None) -> Timeline[Row]:
+        """A session's list as its events leave it."""
+        timeline: Timeline[Row] = Timeline()
+        for event in self._events(row, until):
+            apply_row(timeline, event)
+        return timeline
+
+    def event_after_step(self, run: Run, number: int | None) -> int | None:
+        """The last event before the step that follows step `number` of a run; None for the end of the run.
+
+        Raises:
+            NotFound: if the run has no such step.
+        """
         if number is None:
             return None
-        try:
-            return codec.decode(self.content(number), self.blob, sent)
-        except wire.Undecodable as error:
-            raise Damaged(
-                f"{self.store.url}: content {number}: {error}. `verify()` lists all that is damaged."
-            ) from error
+        end: int | None = None  # of what the run shares with each session of its lineage
+        for session, of in self._lineage(run):
+            step = self.store.rows("numbered_step", {"run": of, "number": _number(number)})[0]["step"]
+            if step is not None:
+                found = self.store.rows("inserted_after", {"session": session, "step": step})[0]["next"]
+                return end if found is None else min(int(found) - 1, end or int(found))
+            end = self.session_row(session)["fork_at"]
+        raise NotFound(f"run {run.id[:8]} has no step {number!r}: it has {run.step_count}.")
 
-    def _read_part(self, number: int) -> list[Any]:
-        part = self.value(number)
-        return part if isinstance(part, list) else [part]
+    def _lineage(self, run: Run) -> Iterator[tuple[str, str]]:
+        yield run.session, run.id
+        if run.fork_of is not None:
+            yield from self._lineage(self.run(run.fork_of))
 
-    def prompt(self, number: int) -> list[int]:
-        """The content ids of a prompt's parts, in order."""
-        parts: list[list[int]] = []
-        keep, at = None, number
-        known, before = self._latest_prompt
-        while at is not None and keep != 0:
-            if at == known:
-                parts.append(before if keep is None else before[:keep])
-                break
-            row = self.prompt_row(at)
-            if row["parent"] is not None and row["parent"] >= at:
-                raise self.damaged(f"prompt {at} comes before what it begins with")
-            suffix = json.loads(row["suffix"])
-            parts.append(suffix if keep is None else suffix[: max(0, keep - row["keep"])])
-            keep = row["keep"] if keep is None else min(keep, row["keep"])
-            at = row["parent"]
-        whole = [item for part in reversed(parts) for item in part]
-        self._latest_prompt = (number, whole)
-        return whole
+    def last_event(self, session: SessionRow, until: int | None) -> int:
+        """The last event of a session up to `until`, its own or a shared one."""
+        last = self.store.rows("last_event", {"session": session["id"], "until": until})[0]["last"]
+        return int(last) if last is not None else min(session["fork_at"] or 0, until or 1 << 62)
 
-    def messages(self, number: int) -> list[Any]:
-        """What a model was sent, as smolagents messages."""
-        return [message for part in self.prompt(number) for message in self.part(part)]
+    # --- what a resumed run needs ----------------------------------------------------------------------------------
 
-    def sealed(self, table: str, row: Row) -> Row:
-        """A row, if it is what was written."""
-        if row["hash"] != seal(table, row):
-            raise self.damaged(f"{table} {row['id']} is not what was written")
-        return row
+    def calls(self, run: str, turn: int) -> list[RecordedCall]:
+        """What a run's model answered and its tools did, from a turn on."""
+        return [
+            RecordedCall(
+                **{name: row[name] for name in ("id", "turn", "kind", "name")},
+                key=wire.fingerprint(self.content(row["arguments"])),
+                ended=row["ended"] is not None,
+                failed=bool(row["failed"]),
+                arguments=partial(self.value, row["arguments"]),
+                outcome=partial(self.value, row["outcome"]),
+            )
+            for row in (self.sealed("call", row) for row in self.store.rows("calls", {"run": run, "turn": turn}))
+        ]
 
-    def step_of(self, row: Row) -> Any:
-        """The smolagents step that a row, of `step` or `event`, holds the record of."""
-        sent = None if row["prompt"] is None else self.stored(row["prompt"], self.prompt_row(row["prompt"])["size"])
-        return self.value(row["record"], sent)
+    def session(self, session: str, run: str, until: int | None = None) -> StoredSession:
+        """A session's list as its events leave it, its code and variables, and how far a run came.
 
-    def prompt_row(self, number: int) -> Row:
-        """What is stored of a prompt itself."""
-        found = self.store.rows("prompt", {"id": number})
-        if not found:
-            raise self.damaged(f"prompt {number} is missing")
-        return self.sealed("prompt", found[0])
+        Each record is decoded once, however many events refer to it.
+        """
+        row, timeline = self.session_row(session), Timeline[Row]()
+        step_and_key = lru_cache(maxsize=None)(lambda record, prompt: self._step_and_key(record, prompt))
+        calls = lru_cache(maxsize=None)(partial(self.calls, turn=0))
+        turns, done, code, variables, own = dict[str, int](), dict[str, int](), list[RecordedCode](), None, 0
+        for event in self._events(row, until):
+            apply_row(timeline, self.sealed("event", event))
+            own += event["session"] == session
+            if not _adds_step(event):
+                continue
+            of, turn = event["run"], turns.get(event["run"], 0)
+            turns[of] = turn + 1
+            variables = event["state"] if event["state"] is not None else variables
+            step, _ = step_and_key(event["record"], event["prompt"])
+            if codec.is_interrupted(step):
+                continue  # the step that takes its place finishes what this one began
+            if getattr(step, "code_action", None):
+                made = [call for call in calls(of) if done.get(of, 0) <= call.turn <= turn]
+                code.append(RecordedCode(step.code_action, step.observations, step.error is not None, made))
+            done[of] = turn + 1
 
-    def number(self, messages: Sequence[Any]) -> int | None:
-        """The number of a prompt that is stored here, if this is one."""
-        return messages.number if isinstance(messages, StoredMessages) and messages.of is self else None
+        def entry(step: int) -> StoredEntry:
+            latest = timeline.latest[step]
+            live, key = step_and_key(latest["record"], latest["prompt"])
+            return StoredEntry(live, step, latest["run"], key, latest["prompt"], latest["shown"])
 
-    def stored(self, prompt: int, size: int) -> StoredMessages:
-        """What a model was sent, left on disk until it is looked at."""
-        return StoredMessages(self, prompt, size)
+        return StoredSession(
+            row=row,
+            entries=[entry(step) for step in timeline.steps],
+            system=None if timeline.system is None else entry(timeline.system),
+            events=own,
+            turns=turns.get(run, 0),
+            done=done.get(run, 0),
+            code=code,
+            variables=self.value(variables),
+        )
+
+    def _step_and_key(self, record: int, prompt: int | None) -> tuple[Any, str]:
+        return self.step_and_key({"record": record, "prompt": prompt})
+
+
+def apply_row(timeline: Timeline[Row], event: Row) -> None:
+    """Applies a row of `event` to a timeline.
+
+    Raises:
+        Misplaced: if the event does not fit the list.
+    """
+    content = event if event["record"] is not None else None
+    timeline.apply(event["act"], event["step"], event["place"], content)
+
+
+def _adds_step(event: Row) -> bool:
+    """Whether an event put a new step on the list."""
+    return event["act"] == "insert" and event["record"] is not None and event["place"] is not None

@@ -28,9 +28,10 @@ from typing import Any
 
 import apsw
 
-from smolmem import faults
-from smolmem.errors import Busy, Damaged, NotAStore, StoreError, TooNew, Unwritable
+from smolmem.core import faults
+from smolmem.core.errors import Busy, Damaged, NotAStore, StoreError, TooNew, Unwritable
 from smolmem.store.base import Durability, Progress, Row, migrations, statements
+from smolmem.store.sandboxed_select import select, time_limit
 
 APPLICATION_ID = 0x736D656D  # "smem", in the file's header
 PATIENCE = 30.0
@@ -94,7 +95,7 @@ class SqliteStore:
 
     def rows(self, name: str, values: Mapping[str, Any], seconds: float | None = None) -> list[Row]:
         """All rows of a query; see `Store.rows`."""
-        with self._lock, self._wrapped("read"), within(self._live(), seconds):
+        with self._lock, self._wrapped("read"), time_limit(self._live(), seconds):
             cursor = self._live().execute(self._statements[name], dict(values))
             try:
                 names = [column[0] for column in cursor.get_description()]
@@ -110,8 +111,6 @@ class SqliteStore:
 
     def select(self, scope: str, statement: str) -> list[Row]:
         """Somebody's own SELECT; see `Store.select`."""
-        from smolmem.store.window import select
-
         self._live()
         return select(str(self._absolute), scope, statement)
 
@@ -333,22 +332,6 @@ def _explain(error: apsw.Error, what: str) -> StoreError:
     return StoreError(f"{what}: {detail}.")
 
 
-@contextmanager
-def within(connection: apsw.Connection, seconds: float | None) -> Iterator[None]:
-    """Stops what a connection does when it takes too long."""
-    if seconds is None:
-        yield
-        return
-    deadline = time.monotonic() + seconds
-    connection.set_progress_handler(lambda: time.monotonic() > deadline, 10_000)
-    try:
-        yield
-    except apsw.InterruptError as error:
-        raise TimeoutError(f"it took longer than {seconds:g} s") from error
-    finally:
-        connection.set_progress_handler(None)
-
-
 def _link(new: Path, path: Path) -> None:
     """Gives a file its name unless something has that name; some file systems have no hard links."""
     try:
@@ -392,6 +375,22 @@ def read_version(path: Path) -> int:
             reading.close()
     except apsw.Error:
         return in_file
+
+
+def is_locked(path: Path, seconds: float) -> bool:
+    """Whether another connection holds the write lock for longer than some seconds."""
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+    try:
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        connection.set_busy_timeout(int(seconds * 1000))
+        connection.execute("BEGIN IMMEDIATE; ROLLBACK")
+    except (apsw.BusyError, apsw.LockedError):
+        return True
+    except apsw.Error:
+        return False
+    finally:
+        connection.close()
+    return False
 
 
 def _set_wal(connection: apsw.Connection) -> None:

@@ -157,7 +157,7 @@ SELECT
     (SELECT count(*) FROM prompt) AS prompts,
     (SELECT count(*) FROM call) AS calls,
     (SELECT count(*) FROM note) AS notes,
-    (SELECT count(*) FROM unit) AS units,
+    (SELECT count(*) FROM unit) AS passages,
     (SELECT count(*) FROM vector) AS vectors,
     (SELECT count(*) FROM content) AS contents,
     (SELECT coalesce(sum(length(bytes)), 0) FROM content) AS content_bytes,
@@ -360,6 +360,9 @@ WHERE (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :b
   AND (:tag IS NULL OR EXISTS (SELECT 1 FROM json_each(note.tags) WHERE value = :tag))
   AND (:past OR ((expires IS NULL OR expires > :now) AND EXISTS (SELECT 1 FROM unit WHERE unit.note = note.id)))
 ORDER BY at DESC, rowid DESC LIMIT :limit;
+
+-- name: note_kinds
+SELECT DISTINCT kind FROM note ORDER BY kind LIMIT 200;
 
 -- name: same_note
 SELECT id FROM note WHERE scope = :scope AND kind = :kind AND text = :text

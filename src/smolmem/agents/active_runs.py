@@ -1,0 +1,222 @@
+"""The runs of one agent in this process: which run a step belongs to, and what is not saved of the runs yet.
+
+    agent.run() is called                  an `ActiveRun` begins; it has no id yet
+    its task is on the list                the run is opened: it has an id and a row
+    agent.run() returns, raises, is left   the run ends, with a status and an answer or a failure
+    its row is saved                       nothing of it is kept here
+
+A person can also put a task on the list and drive the agent by hand: such a run ends when the next one begins.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from smolagents.memory import TaskStep
+
+from smolmem.agents import compat
+from smolmem.agents.ledger import Turn
+from smolmem.core.codec import Encoded
+from smolmem.core.injected import Injected
+from smolmem.core.rows import RunRow, Status
+from smolmem.core.text import storable
+from smolmem.store.writer import this_process
+
+
+@dataclass(eq=False)
+class ActiveRun:
+    """One `agent.run()` in progress; `run` is known once its task is on the list."""
+
+    runs: ActiveRuns
+    parent: ActiveRun | None
+    task: str
+    max_steps: int | None
+    run: str | None = None
+    step_number: int | None = None
+    """The number of the step it is in, where the agent itself does not know it yet."""
+
+
+_current: ContextVar[ActiveRun | None] = ContextVar("smolmem_run", default=None)
+
+
+class ActiveRuns:
+    """The runs of one agent."""
+
+    def __init__(self, agent: Any, scope: str) -> None:
+        self.agent = agent
+        self.scope = scope
+        self.parents: weakref.WeakSet[ActiveRuns] = weakref.WeakSet()
+        self._active: list[ActiveRun] = []
+        self._thread = threading.local()
+        self._rows: dict[str, RunRow] = {}
+        self._turns: dict[str, int] = {}
+        self._unsaved: set[str] = set()
+        self._results: dict[tuple[str, str], Encoded] = {}
+        self._manual: str | None = None
+        self._latest: str | None = None
+
+    # --- which run -------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def working_on(self, active: ActiveRun) -> Iterator[None]:
+        """Marks this thread as working on a run, and the run as active."""
+        before, self._thread.active = self.of_this_thread(), active
+        token = _current.set(active)
+        if active not in self._active:
+            self._active.append(active)
+        try:
+            yield
+        finally:
+            _current.reset(token)
+            self._thread.active = before
+
+    def of_this_thread(self) -> ActiveRun | None:
+        """The run that this thread works on."""
+        return getattr(self._thread, "active", None)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether `agent.run()` is in progress."""
+        return bool(self._active)
+
+    @property
+    def is_working(self) -> bool:
+        """Whether `agent.run()` is in progress, or a person drives the agent by hand."""
+        return self.is_active or self._manual is not None
+
+    def turn(self) -> Turn | None:
+        """The run that is being worked on, and its turn; a code agent's tools ask from a thread of their own."""
+        active = self.of_this_thread() or (self._active[-1] if self._active else None)
+        return None if active is None or active.run is None else Turn(active.run, self._turns.get(active.run, 0))
+
+    def run_at_work(self) -> str | None:
+        """The run that is being worked on, by the agent or by hand."""
+        turn = self.turn()
+        return self._manual if turn is None else turn.run
+
+    def caller(self) -> ActiveRun | None:
+        """The run that calls this agent, if one does. A code agent runs its tools in a thread without a context."""
+        around = _current.get()
+        if around is not None and around.runs is not self:
+            return around
+        active = [run for parent in self.parents for run in parent._active]
+        return active[-1] if active else None
+
+    def run_of(self, step: Any, session: str) -> str:
+        """The run that a new step belongs to; a task opens one, whether `agent.run()` or a person put it there."""
+        run = self._find_or_open(step, session)
+        self._turns[run] = self._turns.get(run, 0) + 1
+        return run
+
+    def _find_or_open(self, step: Any, session: str) -> str:
+        active = self.of_this_thread()
+        if active is not None and active.run is None and isinstance(step, (TaskStep, Injected)):
+            self.end_manual()
+            active.run = self._latest = self._open(step, active, session)
+        if active is not None and active.run is not None:
+            return active.run
+        if self._latest is None or isinstance(step, TaskStep):
+            self.end_manual()
+            self._manual = self._latest = self._open(step, None, session)
+        return self._latest
+
+    # --- beginning and ending --------------------------------------------------------------------------------------
+
+    def _open(self, step: Any, active: ActiveRun | None, session: str) -> str:
+        parent = None if active is None else active.parent
+        model = getattr(self.agent, "model", None)
+        task = str(getattr(step, "task", "(steps put on the list by hand)")) if active is None else active.task
+        run: RunRow = {
+            "id": secrets.token_hex(8),
+            "session": session,
+            "scope": self.scope,
+            "agent": storable(compat.agent_name(self.agent)),
+            "agent_type": type(self.agent).__name__,
+            "title": storable(task)[:200],
+            "status": "running",
+            "began": time.time(),
+            "ended": None,
+            "parent": None if parent is None else parent.run,
+            "parent_step": None if parent is None else parent.step_number or parent.runs.agent.step_number,
+            "fork_of": None,
+            "model": storable(str(getattr(model, "model_id", None) or type(model).__name__)),
+            "smolagents": compat.SMOLAGENTS,
+            "max_steps": None if active is None else active.max_steps,
+            "steps": 0,
+            "errors": 0,
+            "input_tokens": 0,
+            "output_tokens": 0,
+            "answer": None,
+            "failure": None,
+            "writer": this_process(),
+        }
+        self._rows[run["id"]] = run
+        self._unsaved.add(run["id"])
+        return run["id"]
+
+    def adopt(self, row: RunRow, turns: int) -> None:
+        """Takes over a stored run."""
+        self._rows[row["id"]], self._turns[row["id"]], self._latest = row, turns, row["id"]
+
+    def new_session(self) -> None:
+        """A new list begins: a step that no run put there belongs to a new run."""
+        self._latest = None
+
+    def end(self, active: ActiveRun, status: Status, result: tuple[str, Encoded] | None) -> bool:
+        """Ends a run, with its answer or failure; false if it never began."""
+        if active in self._active:
+            self._active.remove(active)
+        if active.run is None:
+            return False
+        if result is not None:
+            self._results[active.run, result[0]] = result[1]
+        self.set_status(active.run, status)
+        return True
+
+    def interrupt(self) -> None:
+        """Interrupts the active run, and the runs that called it."""
+        self.agent.interrupt()
+        for parent in self.parents:
+            if parent.is_active:
+                parent.interrupt()
+
+    def end_manual(self) -> None:
+        """Ends a run that was driven by hand."""
+        if self._manual is not None:
+            self.set_status(self._manual, "finished")
+            self._manual = None
+
+    def set_status(self, run: str, status: Status) -> None:
+        """Gives a run the status it ended with."""
+        self._rows[run] = {**self._rows[run], "status": status, "ended": time.time()}
+        self._unsaved.add(run)
+
+    # --- saving ----------------------------------------------------------------------------------------------------
+
+    @property
+    def are_saved(self) -> bool:
+        """Whether everything is saved."""
+        return not self._unsaved
+
+    def unsaved(self) -> tuple[list[RunRow], list[tuple[str, str, Encoded]]]:
+        """The rows and results that are not saved yet."""
+        results = [(run, column, encoded) for (run, column), encoded in self._results.items()]
+        return [self._rows[run] for run in self._unsaved], results
+
+    def saved(self) -> None:
+        """Everything is saved; runs that have ended are dropped."""
+        for run in self._unsaved:
+            if self._rows[run]["status"] != "running" and run != self._manual:
+                del self._rows[run]
+                if run != self._latest:
+                    self._turns.pop(run, None)
+        self._unsaved.clear()
+        self._results.clear()

@@ -1,0 +1,478 @@
+"""Everything of smolagents that is private, undocumented or patched, in this one file.
+
+smolmem needs more than smolagents documents. Each such thing has a name here, a line that says why it is needed and
+since which release it is as it is. No other module names any of them; a test reads the syntax trees. `check()` tests the
+assumptions against the installed release at the first `attach` of a process and in `smolmem doctor`: where one no longer
+holds, one sentence says which feature is off, and recording continues.
+
+What is patched, on instances only and undone by `Patches.close()`:
+
+    agent.run                        to know where a run begins and how it ends
+    agent.write_memory_to_messages   to apply views and reminders, and to know which saved messages a prompt consists of
+    agent.memory.__class__           so that the list of steps reports every change
+    step.__class__                   so that setting a field of a recorded step is noticed (`observed_steps`)
+    model.generate, generate_stream  to record an answer before it is acted on
+    executor.send_tools              to record the calls of a code agent's tools
+    agent.execute_tool_call          to record the calls of a tool-calling agent
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cache, wraps
+from importlib.metadata import version
+from typing import Any, NamedTuple
+
+import PIL.Image
+from smolagents import ActionStep, AgentMemory, CodeAgent, MultiStepAgent, agent_types
+from smolagents.agents import RunResult, ToolCallingAgent
+from smolagents.local_python_executor import BASE_BUILTIN_MODULES, BASE_PYTHON_TOOLS, LocalPythonExecutor
+from smolagents.memory import CallbackRegistry, TaskStep
+from smolagents.monitoring import Monitor, Timing
+from smolagents.utils import AgentMaxStepsError
+
+from smolmem.core import codec
+from smolmem.core.injected import Injected
+from smolmem.core.type_codecs import NotExact
+from smolmem.core.wire import Decoder, Encoder, Json
+from smolmem.recall import passages
+
+log = logging.getLogger("smolmem")
+
+SMOLAGENTS = version("smolagents")
+OLDEST, NEWEST = (1, 24), (1, 26)
+"""The releases that smolmem is tested with."""
+SAFE_MODULES = frozenset(BASE_BUILTIN_MODULES)
+"""Modules that an interpreter lets code import without asking."""
+
+# --- texts that smolagents writes (since 1.0) ------------------------------------------------------------------------
+
+EXECUTION_LOGS = "Execution logs:"
+"""Begins the observation of a code step; what the code printed follows."""
+LAST_OUTPUT = "Last output from code snippet:"
+"""Follows what the code printed."""
+NEW_TASK = "New task:"
+"""Begins the message of a task."""
+
+passages.ignore_lines(EXECUTION_LOGS, LAST_OUTPUT, "None")
+
+
+def printed_by(observations: str | None, printed: str) -> bool:
+    """Whether an observation says that code printed exactly this."""
+    return (observations or "").startswith(f"{EXECUTION_LOGS}\n{printed}{LAST_OUTPUT}\n")
+
+
+# --- assumptions -----------------------------------------------------------------------------------------------------
+
+
+class Assumption(NamedTuple):
+    """Something smolmem relies on: what is off without it, and whether it holds."""
+
+    about: str
+    off: str
+    holds: Callable[[], bool]
+
+
+def _takes(function: Any, *names: str) -> bool:
+    return set(names) <= set(inspect.signature(function).parameters)
+
+
+ASSUMPTIONS: dict[str, Assumption] = {
+    "memory": Assumption(
+        "AgentMemory keeps its steps in a list that reset() replaces",
+        "each step is saved when the next prompt is made, not at once",
+        lambda: "steps" in vars(AgentMemory("")) and hasattr(AgentMemory, "reset"),
+    ),
+    "run": Assumption(
+        "agent.run() takes task, stream, reset, images and max_steps",
+        "runs cannot be resumed",
+        lambda: _takes(MultiStepAgent.run, "task", "stream", "reset", "images", "max_steps"),
+    ),
+    "prompts": Assumption(
+        "agent.write_memory_to_messages() renders the memory",
+        "views and reminders are not applied",
+        lambda: callable(getattr(MultiStepAgent, "write_memory_to_messages", None)),
+    ),
+    "callbacks": Assumption(
+        "CallbackRegistry keeps its callbacks in lists by class",
+        "the first step of a resumed run has the wrong number in callbacks",
+        lambda: isinstance(getattr(CallbackRegistry(), "_callbacks", None), dict),
+    ),
+    "interpreter": Assumption(
+        "LocalPythonExecutor has state, static_tools, custom_tools and additional_functions",
+        "variables are not saved, and calls of a code agent's tools are not in the ledger",
+        lambda: (
+            {"state", "static_tools", "custom_tools", "additional_functions"} <= vars(LocalPythonExecutor([])).keys()
+        ),
+    ),
+    "tool calls": Assumption(
+        "ToolCallingAgent.execute_tool_call() takes a tool's name and arguments",
+        "calls of a tool-calling agent's tools are not in the ledger",
+        lambda: _takes(ToolCallingAgent.execute_tool_call, "tool_name", "arguments"),
+    ),
+    "monitor": Assumption(
+        "agent.monitor counts durations and tokens",
+        "the token counts of agent.monitor start at 0 after a resume",
+        lambda: (
+            {"step_durations", "total_input_token_count", "total_output_token_count"}
+            <= vars(Monitor(None, None)).keys()
+        ),
+    ),
+    "final answer": Assumption(
+        "agent.provide_final_answer() answers from the memory",
+        "a run that was killed after its last step cannot give its last words",
+        lambda: _takes(MultiStepAgent.provide_final_answer, "task"),
+    ),
+    "images": Assumption(
+        "AgentImage and AgentAudio keep a path and their content",
+        "images and audio of agents come back as placeholders",
+        lambda: "_path" in vars(agent_types.AgentImage(PIL.Image.new("L", (1, 1)))),
+    ),
+}
+
+
+@cache
+def check() -> dict[str, str]:
+    """The assumptions that do not hold for the installed smolagents: a sentence for each, logged once."""
+    broken: dict[str, str] = {}
+    for name, assumption in ASSUMPTIONS.items():
+        try:
+            holds = assumption.holds()
+        except Exception:
+            holds = False
+        if not holds:
+            broken[name] = (
+                f"smolagents {SMOLAGENTS} differs: not true that {assumption.about}. {assumption.off.capitalize()}."
+            )
+            log.warning("smolmem: %s", broken[name])
+    return broken
+
+
+def holds(name: str) -> bool:
+    """Whether an assumption holds."""
+    return name not in check()
+
+
+# --- patching --------------------------------------------------------------------------------------------------------
+
+
+class Patches(ExitStack):
+    """What was changed on instances; closing it undoes everything, the last first."""
+
+    def method(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> Any:
+        """Replaces a method on one instance by `wrap(method)`; returns the original."""
+        own, original = vars(owner).get(name), getattr(owner, name)
+        vars(owner)[name] = wrap(original)
+        self.callback(_restore_attribute, owner, name, own)
+        return original
+
+    def run(self, agent: Any, wrap: Callable[[Any], Any]) -> Callable[..., Any]:
+        """`agent.run` (public since 1.0): no callback tells that a run begins, or how it ended."""
+        original: Callable[..., Any] = self.method(agent, "run", wrap)
+        return original
+
+    def rendering(self, agent: Any, wrap: Callable[[Any], Any]) -> None:
+        """`agent.write_memory_to_messages` (public since 1.9): the one place where the memory becomes a prompt."""
+        if holds("prompts"):
+            self.method(agent, "write_memory_to_messages", wrap)
+
+    def memory(self, agent: Any, observe: Callable[[Any], None], unobserve: Callable[[Any], None]) -> None:
+        """The class of `agent.memory`: no callback fires for a task, and callbacks fire before the append."""
+        if holds("memory"):
+            memory = agent.memory
+            observe(memory)
+            self.callback(unobserve, memory)
+
+    def tool_calls(self, agent: Any, call: Callable[[str, Any, Callable[[], Any]], Any]) -> None:
+        """Every tool call of an agent passes through `call(name, arguments, act)`; managed agents are tools, too.
+
+        `executor.send_tools` hands a code agent's tools to its interpreter at each run (since 1.5);
+        `execute_tool_call` makes the calls of a tool-calling agent (since 1.16).
+        """
+        executor = getattr(agent, "python_executor", None)
+        if isinstance(executor, LocalPythonExecutor) and holds("interpreter"):
+            self.method(executor, "send_tools", lambda send: lambda tools: send(_passed_through(tools, call)))
+        elif hasattr(agent, "execute_tool_call") and holds("tool calls"):
+            self.method(agent, "execute_tool_call", lambda execute: _executing(execute, call))
+
+    def model(self, model: Any, wrap: Callable[[Any, str], Any]) -> None:
+        """`model.generate` and `generate_stream` (public since 1.15) of one model, which may serve many agents.
+
+        The methods are wrapped once, with the first user, and restored with the last.
+        """
+        if not hasattr(model, "__dict__"):
+            return
+        own = vars(model)
+        shared = own.setdefault("_smolmem", {"users": 0, "patches": Patches()})
+        shared["users"] += 1
+        if shared["users"] == 1:
+            for name in ("generate", "generate_stream"):
+                if hasattr(model, name):
+                    shared["patches"].method(model, name, lambda original, name=name: wrap(original, name))
+        self.callback(_release_model, own, shared)
+
+    def register(self, agent: Any, cls: type, callback: Any) -> bool:
+        """Registers a step callback; false if it is registered already (`CallbackRegistry._callbacks`, since 1.20)."""
+        if callback in _callbacks(agent, cls):
+            return False
+        agent.step_callbacks.register(cls, callback)
+        self.callback(_unregister, agent, cls, callback)
+        return True
+
+
+def _restore_attribute(owner: Any, name: str, own: Any) -> None:
+    if own is None:
+        vars(owner).pop(name, None)
+    else:
+        vars(owner)[name] = own
+
+
+def _release_model(own: dict[str, Any], shared: dict[str, Any]) -> None:
+    shared["users"] -= 1
+    if not shared["users"]:
+        shared["patches"].close()
+        own.pop("_smolmem", None)
+
+
+def _passed_through(tools: dict[str, Any], call: Callable[..., Any]) -> dict[str, Any]:
+    def passing(name: str, tool: Any) -> Callable[..., Any]:
+        def passed(*args: Any, **given: Any) -> Any:
+            return call(name, [list(args), given], lambda: tool(*args, **given))
+
+        passed.__name__ = name
+        return passed
+
+    return {name: passing(name, tool) for name, tool in tools.items()}
+
+
+def _executing(execute: Callable[..., Any], call: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(execute)
+    def passed(tool_name: str, arguments: Any) -> Any:
+        return call(tool_name, arguments, lambda: execute(tool_name, arguments))
+
+    return passed
+
+
+def _callbacks(agent: Any, cls: type) -> list[Any]:
+    registered: dict[type, list[Any]] = getattr(agent.step_callbacks, "_callbacks", {})
+    return registered.get(cls, [])
+
+
+def _unregister(agent: Any, cls: type, callback: Any) -> None:
+    callbacks = _callbacks(agent, cls)
+    callbacks[:] = [other for other in callbacks if other is not callback]
+
+
+# --- a run -----------------------------------------------------------------------------------------------------------
+
+
+def agent_name(agent: Any) -> str:
+    """What an agent is recorded as: its name, or its class if it has none."""
+    return str(agent.name or type(agent).__name__)
+
+
+def run_arguments(run: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
+    """Names the arguments of a call of `agent.run`, whose order is not documented."""
+    signature = inspect.signature(run)
+    return lambda *args, **given: dict(signature.bind_partial(*args, **given).arguments)
+
+
+def answer_of(result: Any) -> Any:
+    """The answer in what `agent.run` returned: with `return_full_result` it is inside a `RunResult` (since 1.17)."""
+    return result.output if isinstance(result, RunResult) else result
+
+
+def was_interrupted(agent: Any) -> bool:
+    """Whether `agent.interrupt()` was called in this run; the switch exists from the first run on (since 1.10)."""
+    return bool(getattr(agent, "interrupt_switch", False))
+
+
+def reached_max_steps(agent: Any) -> bool:
+    """Whether the last step says that the steps are used up: the run returns as if it had finished (since 1.17)."""
+    steps = agent.memory.steps
+    return isinstance(getattr(steps[-1], "error", None), AgentMaxStepsError) if steps else False
+
+
+def start_without_task(run: Callable[..., Any], agent: Any, task: TaskStep, max_steps: int) -> Any:
+    """Starts a run that continues from the steps on the list, and returns its events.
+
+    There is no documented way to run without a new task. `run(stream=True)` appends the task at once and starts
+    nothing before the first event is asked for (since 1.0), so the task can be taken off again.
+    """
+    events = run(task.task, stream=True, reset=False, images=task.task_images, max_steps=max_steps)
+    agent.memory.steps.pop()
+    return events
+
+
+@contextmanager
+def continued_numbering(agent: Any, number: int, *, planned: bool, corrected: Callable[[], None]) -> Iterator[None]:
+    """Makes the first step of a run step `number`, with the budget and planning interval that belong to it.
+
+    Temporarily adjusts max_steps and planning_interval, because smolagents restarts numbering at 1 (since 1.0). The
+    first callback of the first step sets the right number; it must come first, so that other callbacks see it.
+
+    Args:
+        agent: the agent.
+        number: the number of the first step.
+        planned: whether the plan for that step was made already.
+        corrected: called once the number is right.
+    """
+    interval, budget = agent.planning_interval, agent.max_steps
+    due = interval is not None and (number == 1 or (number - 1) % interval == 0) and not planned
+    agent.planning_interval = interval if due else None
+    agent.max_steps = budget - number + 1
+    first = [True]
+
+    def correct(step: Any, agent: Any) -> None:
+        if first and first.pop():
+            step.step_number = agent.step_number = number
+            agent.planning_interval, agent.max_steps = interval, budget
+            corrected()
+
+    if holds("callbacks"):
+        agent.step_callbacks._callbacks.setdefault(ActionStep, []).insert(0, correct)
+    else:
+        agent.step_callbacks.register(ActionStep, correct)
+    try:
+        yield
+    finally:
+        _unregister(agent, ActionStep, correct)
+        agent.planning_interval, agent.max_steps = interval, budget
+
+
+def last_words(agent: Any, task: str, number: int, now: Callable[[], float]) -> ActionStep:
+    """Lets an agent whose steps are used up answer from what it has, as `run()` does at that point (since 1.0)."""
+    began = now()
+    said = agent.provide_final_answer(task)
+    step = ActionStep(step_number=number, timing=Timing(began, now()), token_usage=said.token_usage)
+    step.error, step.action_output = AgentMaxStepsError("Reached max steps.", agent.logger), said.content
+    agent.step_callbacks.callback(step, agent=agent)
+    agent.memory.steps.append(step)
+    return step
+
+
+def typed_answer(answer: Any) -> Any:
+    """An answer as `run()` returns it: images and texts become AgentImage and AgentText (since 1.0)."""
+    return agent_types.handle_agent_output_types(answer)
+
+
+def restore_monitor(agent: Any, steps: Sequence[Any]) -> None:
+    """Sets the durations and token counts of `agent.monitor` to those of the steps (since 1.2)."""
+    agent.monitor.reset()
+    if not holds("monitor"):
+        return
+    for step in steps:
+        if isinstance(step, ActionStep) and not isinstance(step, Injected) and step.timing is not None:
+            agent.monitor.step_durations.append(step.timing.duration)
+            if step.token_usage is not None:
+                agent.monitor.total_input_token_count += step.token_usage.input_tokens
+                agent.monitor.total_output_token_count += step.token_usage.output_tokens
+
+
+def renders_as_documented(render: Any) -> bool:
+    """Whether a bound `write_memory_to_messages` is smolagents' own, not a subclass's."""
+    return getattr(render, "__func__", None) is MultiStepAgent.write_memory_to_messages
+
+
+# --- the interpreter of a code agent ---------------------------------------------------------------------------------
+
+
+class Interpreter:
+    """The local Python interpreter of a code agent: attributes without documentation, as they are since 1.13."""
+
+    def __init__(self, executor: LocalPythonExecutor) -> None:
+        self._executor = executor
+
+    @property
+    def variables(self) -> dict[str, Any]:
+        """What code has assigned, and what was sent."""
+        state: dict[str, Any] = self._executor.state
+        return state
+
+    @property
+    def tools(self) -> dict[str, Any]:
+        """What code can call."""
+        return self._executor.static_tools or {}
+
+    @tools.setter
+    def tools(self, tools: dict[str, Any]) -> None:
+        self._executor.static_tools = tools
+
+    @property
+    def functions(self) -> dict[str, Any]:
+        """Functions that are sent along with the tools."""
+        functions: dict[str, Any] = self._executor.additional_functions
+        return functions
+
+    def clear(self, state: dict[str, Any]) -> None:
+        """Forgets everything that code has made."""
+        self._executor.state = {"__name__": "__main__"}
+        self._executor.custom_tools = {}
+        self._executor.send_variables(state)
+
+    def send(self, values: dict[str, Any]) -> None:
+        """Assigns variables."""
+        self._executor.send_variables(values)
+
+    def run(self, code: str) -> str | None:
+        """What code prints; None if it fails."""
+        try:
+            return str(self._executor(code).logs)
+        except Exception:
+            return None
+
+
+def interpreter_of(agent: Any) -> Interpreter | None:
+    """The local interpreter of a code agent; None if it has none in this process."""
+    executor = getattr(agent, "python_executor", None)
+    return Interpreter(executor) if isinstance(executor, LocalPythonExecutor) and holds("interpreter") else None
+
+
+def is_builtin(name: str) -> bool:
+    """Whether a name in the interpreter is one of Python's own functions, which need no recording."""
+    return name in BASE_PYTHON_TOOLS
+
+
+def runs_code_locally(agent: Any) -> bool:
+    """Whether an agent writes code that runs in this process."""
+    return isinstance(agent, CodeAgent) and interpreter_of(agent) is not None
+
+
+# --- images and audio ------------------------------------------------------------------------------------------------
+
+
+def _encode_image(encoder: Encoder, value: Any) -> Json:
+    """`AgentImage._path` (since 1.0): asking for the path in the documented way would write a file."""
+    pixels = value.to_raw()
+    if not isinstance(pixels, PIL.Image.Image):
+        raise NotExact
+    return {"$": "AgentImage", "path": encoder(value._path), "pixels": encoder(pixels)}
+
+
+def _decode_image(decoder: Decoder, stored: dict[str, Json]) -> Any:
+    path = decoder(stored["path"])
+    made = agent_types.AgentImage(decoder(stored["pixels"]))
+    made._path = path
+    return made
+
+
+def _encode_audio(encoder: Encoder, value: Any) -> Json:
+    """`AgentAudio._path`, `_tensor` and `_value` (since 1.0): its constructor needs PyTorch."""
+    tensor = None if value._tensor is None else value._tensor.cpu().detach().numpy()
+    made = {"text": str.__str__(value), "rate": encoder(value.samplerate), "path": encoder(value._path)}
+    return {"$": "AgentAudio", **made, "samples": encoder(tensor)}
+
+
+def _decode_audio(decoder: Decoder, stored: dict[str, Json]) -> Any:
+    made = str.__new__(agent_types.AgentAudio, stored["text"])
+    made.samplerate, made._path = decoder(stored["rate"]), decoder(stored["path"])
+    made._tensor = decoder(stored["samples"])
+    made._value = made._path
+    return made
+
+
+codec.register(agent_types.AgentImage, "AgentImage", _encode_image, _decode_image)
+codec.register(agent_types.AgentAudio, "AgentAudio", _encode_audio, _decode_audio)

@@ -1,0 +1,48 @@
+"""Puts a text before an agent, and takes it back."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+from smolmem.agents.recorder import Recorder
+from smolmem.core.errors import InvalidArgument
+from smolmem.core.injected import Injected, injected
+from smolmem.core.text import sanitize
+from smolmem.store.reminders import QUOTE
+
+
+@dataclass(frozen=True)
+class Injection:
+    """Something that stands in an agent's memory."""
+
+    step: Injected
+    _recorder: Recorder
+
+    def withdraw(self) -> None:
+        """Takes it off the list, now and in later runs; the record keeps it."""
+        recorder, name = self._recorder, self.step.name
+        recorder.injections.standing = [step for step in recorder.injections.standing if step.name != name]
+        for step in list(recorder.agent.memory.steps):
+            if isinstance(step, Injected) and step.name == name:
+                with suppress(ValueError):  # it was taken off meanwhile
+                    recorder.agent.memory.steps.remove(step)
+
+
+def inject(recorder: Recorder, text: str, title: str, origin: str, until: float | None) -> Injection:
+    """Puts a text before an agent, now and at the beginning of each run.
+
+    Raises:
+        InvalidArgument: if the text is empty.
+    """
+    if not text.replace(QUOTE.strip(), "").strip():
+        raise InvalidArgument("there is nothing to inject: the text is empty.")
+    step = injected(text, _heading(title), _heading(origin), until)
+    recorder.injections.standing.append(step)
+    recorder.put(step)
+    return Injection(step, recorder)
+
+
+def _heading(text: str) -> str:
+    """A text that can stand in a heading and cannot end it."""
+    return " ".join(sanitize(text).split()).replace("[", "(").replace("]", ")")

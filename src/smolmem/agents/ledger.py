@@ -1,0 +1,224 @@
+"""What a model answered and what tools did, recorded before and after it happened.
+
+A step is saved when it is done, and a process can die inside it: after the model has answered, after a tool has sent the
+money. So the model's answer is recorded before it is acted on, and each tool call when it begins and when it ends. When
+the run is resumed in another process, the model is not asked again, a call that ended returns its recorded result, and
+a call that was interrupted is known to have an unknown outcome.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Literal, NamedTuple, TypeVar
+
+from smolmem.core import codec
+from smolmem.core.codec import Encoded
+from smolmem.core.rows import CallRow, RecordedCall
+from smolmem.core.text import storable
+from smolmem.store.journal import Journal
+
+T = TypeVar("T")
+
+
+class Turn(NamedTuple):
+    """Where a run is: the run, and how many steps it has."""
+
+    run: str
+    number: int
+
+
+class Diverged(BaseException):
+    """An interrupted step that is being finished calls something else than it did; no agent may catch this."""
+
+
+class Ledger:
+    """The model and tool calls of one agent."""
+
+    def __init__(self, journal: Journal, turn: Callable[[], Turn | None], failed: Callable[[Exception], None]) -> None:
+        """Records nothing yet.
+
+        Args:
+            journal: where calls are recorded.
+            turn: the run and turn that is being worked on, if any.
+            failed: called with the error of a failed write; the call itself is made all the same.
+        """
+        self.outgoing: Callable[[Any], Any] = lambda messages: messages
+        """The last change to what a model is sent."""
+        self._journal = journal
+        self._turn = turn
+        self._failed = failed
+        self._lock = threading.Lock()
+        self._recorded: list[RecordedCall] = []
+        self._in_order = True
+        self._skip = False
+
+    def expect(self, recorded: Sequence[RecordedCall], *, in_order: bool, skip: bool) -> None:
+        """Takes the calls that an earlier process recorded of the turn that is to be finished.
+
+        Args:
+            recorded: the calls.
+            in_order: whether they must be made in the same order again, as in code.
+            skip: whether a call of unknown outcome is skipped; otherwise it is made again.
+        """
+        self._recorded, self._in_order, self._skip = list(recorded), in_order, skip
+
+    # --- the model -------------------------------------------------------------------------------------------------
+
+    def generate(self, original: Callable[..., Any], messages: Sequence[Any], args: Any, kwargs: Any) -> Any:
+        """The model's answer: the recorded one, or a new one that is recorded before it is used."""
+        question = self._encoded(_question(messages))
+        recorded = self._take("model", "", question)
+        if recorded is not None:
+            return recorded.outcome()
+        began = time.time()
+        with unrecorded():
+            answer = original(self.outgoing(messages), *args, **kwargs)
+        self._answered(question, began, answer)
+        return answer
+
+    def stream(self, original: Callable[..., Any], messages: Sequence[Any], args: Any, kwargs: Any) -> Iterator[Any]:
+        """The same for an answer that is streamed."""
+        question = self._encoded(_question(messages))
+        recorded = self._take("model", "", question)
+        if recorded is not None:
+            yield from recorded.outcome()
+            return
+        began, deltas = time.time(), []
+        stream = iter(original(self.outgoing(messages), *args, **kwargs))
+        while True:
+            with unrecorded():
+                delta = next(stream, None)
+            if delta is None:
+                break
+            deltas.append(delta)
+            yield delta
+        self._answered(question, began, deltas)
+
+    def _answered(self, question: Encoded | None, began: float, answer: Any) -> None:
+        row, encoded = self._row("model", "", began), self._encoded(answer)
+        if row is not None and question is not None and encoded is not None:
+            self._try(lambda: self._journal.begin_call({**row, "ended": time.time()}, question, encoded))
+
+    # --- tools -----------------------------------------------------------------------------------------------------
+
+    def tool(self, name: str, arguments: Any, act: Callable[[], Any]) -> Any:
+        """A tool's result: the recorded one, or the result of `act`, recorded before and after."""
+        row, given = self._row("tool", name, time.time()), self._encoded(arguments)
+        if row is None or given is None:
+            return act()
+        recorded = self._take("tool", name, given)
+        if recorded is not None and recorded.ended:
+            return recorded.replay()
+        if recorded is not None and self._skip:
+            return f"(The outcome of this call of {name} is unknown: the process was stopped during it.)"
+        number = recorded.id if recorded is not None else self._try(lambda: self._journal.begin_call(row, given))
+        try:
+            result = act()
+        except Exception as error:
+            self._ended(number, {**row, "failed": 1}, given, error)
+            raise
+        self._ended(number, row, given, result)
+        return result
+
+    def _ended(self, number: int | None, row: CallRow, given: Encoded, outcome: Any) -> None:
+        encoded = self._encoded(outcome)
+        if number is not None and encoded is not None:
+            self._try(lambda: self._journal.end_call(number, {**row, "ended": time.time()}, given, encoded))
+
+    # --- recorded calls --------------------------------------------------------------------------------------------
+
+    def _row(self, kind: Literal["model", "tool"], name: str, began: float) -> CallRow | None:
+        turn = self._turn()
+        if turn is None:
+            return None
+        return {
+            "run": turn.run,
+            "turn": turn.number,
+            "kind": kind,
+            "name": storable(name),
+            "began": began,
+            "ended": None,
+            "failed": 0,
+        }
+
+    def _take(self, kind: str, name: str, asked: Encoded | None) -> RecordedCall | None:
+        """The recorded call that is being made again, once; calls of earlier turns are dropped."""
+        if not self._recorded or asked is None:
+            return None
+        turn = self._turn()
+        with self._lock:
+            self._recorded = [call for call in self._recorded if turn is not None and call.turn >= turn.number]
+            now = [call for call in self._recorded if turn and call.turn == turn.number and call.kind == kind]
+            for call in now:
+                if (call.name, call.key) == (storable(name), asked.key):
+                    self._recorded.remove(call)
+                    return call
+            if now and kind == "tool" and self._in_order:
+                raise Diverged(f"it calls {name} now, and called {now[0].name} with {now[0].arguments()!r} before")
+        return None
+
+    def _try(self, write: Callable[[], T]) -> T | None:
+        try:
+            return write()
+        except Exception as error:
+            self._failed(error)
+            return None
+
+    def _encoded(self, value: Any) -> Encoded | None:
+        return self._try(lambda: codec.encode(value))
+
+
+def _question(messages: Sequence[Any]) -> Any:
+    """What is enough to recognise a prompt: its length and its last message."""
+    return [len(messages), messages[-1] if messages else None]
+
+
+# --- models ----------------------------------------------------------------------------------------------------------
+
+current: ContextVar[Ledger | None] = ContextVar("smolmem_ledger", default=None)
+"""The ledger of the agent that this thread works for: one model may serve many agents."""
+
+
+@contextmanager
+def unrecorded() -> Iterator[None]:
+    """While this lasts, model calls are not recorded: a model's own calls, and those of views, belong to no agent."""
+    token = current.set(None)
+    try:
+        yield
+    finally:
+        current.reset(token)
+
+
+class RecordedMethod:
+    """A method of a model that passes through the ledger of whoever calls it, and otherwise is the method itself."""
+
+    __slots__ = ("_original", "_through")
+
+    def __init__(self, original: Callable[..., Any], name: str) -> None:
+        through = Ledger.generate if name == "generate" else Ledger.stream
+        object.__setattr__(self, "_original", original)
+        object.__setattr__(self, "_through", through)
+
+    def __call__(self, messages: Any, *args: Any, **kwargs: Any) -> Any:
+        ledger = current.get()
+        if ledger is None:
+            return self._original(messages, *args, **kwargs)
+        return self._through(ledger, self._original, messages, args, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._original, name, value)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self._original)
+
+    def __repr__(self) -> str:
+        return repr(self._original)

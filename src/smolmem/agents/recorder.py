@@ -1,0 +1,373 @@
+"""From a live agent to the store. Read it top to bottom to follow a step to disk:
+
+    agent.run()              `run` is wrapped: an active run begins, and ends with a status      (runs)
+    memory.steps.append(x)   the observed list reports the change                                 (list changes)
+    Session.compare          finds what differs from what is saved
+    Journal.save             writes the difference in one transaction                             (saving)
+    Session.accept           remembers it as saved
+
+The list of steps is the only place that sees every step: no callback fires for a task, and callbacks fire before the
+append. What else smolmem patches on an agent is listed in `compat`.
+
+What must stay true: recording never changes what the agent does. Every entry goes through `guard`. Failed writes are
+counted, logged once and retried with the next change.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+import traceback
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, NamedTuple
+
+from smolagents import MultiStepAgent
+from smolagents.memory import ActionStep, FinalAnswerStep, TaskStep
+
+from smolmem.agents import compat, ledger, observed_list, variables
+from smolmem.agents.active_runs import ActiveRun, ActiveRuns
+from smolmem.agents.failures import Failures
+from smolmem.agents.injections import Injections
+from smolmem.agents.ledger import Ledger, RecordedMethod
+from smolmem.agents.prompt_renderer import PromptRenderer, RecorderState
+from smolmem.agents.session import Care, Session, Surroundings
+from smolmem.core import codec
+from smolmem.core.codec import Encoded
+from smolmem.core.injected import Injected
+from smolmem.core.rows import Batch, RunRow, SessionRow, Status, StoredSession
+from smolmem.core.text import storable
+from smolmem.store.journal import Journal
+
+log = logging.getLogger("smolmem")
+
+
+class _UnsavedList(NamedTuple):
+    """A list that was reset before all of it could be saved."""
+
+    session: Session
+    steps: Sequence[Any]
+    system: Any
+
+
+class Recorder:
+    """Records one agent."""
+
+    def __init__(
+        self, agent: MultiStepAgent, journal: Journal, scope: str, *, strict: bool, failures: Failures
+    ) -> None:
+        compat.check()
+        self.agent = agent
+        self.scope = scope
+        self.strict = strict
+        self.runs = ActiveRuns(agent, scope)
+        self.injections = Injections()
+        self.patches = compat.Patches()
+        """Everything that was changed on the agent; other parts of smolmem add theirs."""
+        self.attachments: Any = None
+        """What `Memory` gave the agent besides: its access to recall, and its rules."""
+        self.on_run_end: Callable[[], None] = lambda: None
+        self.continuations: dict[str, list[Callable[[], Any]]] = {}
+        """Interrupted runs of this managed agent by task: they continue when the parent calls it again."""
+        self._journal = journal
+        self._failures = failures
+        self._lock = threading.RLock()
+        self._paused = False
+        self._edits_saved = False  # whether only the agent can have touched a step since the last comparison
+        self._unsaved_lists: list[_UnsavedList] = []
+        self._session = self._new_session()
+        self.ledger = Ledger(journal, self.runs.turn, failures.count)
+        state = RecorderState(
+            lambda: self._session, self.save_edits, self._fresh_run, lambda: self.runs.is_working, self.guard
+        )
+        self.prompts = PromptRenderer(agent, journal, state)
+        self.ledger.outgoing = self.prompts.chain.outgoing
+        self._attach()
+
+    def _attach(self) -> None:
+        agent = self.agent
+        self.patches.memory(agent, lambda memory: observed_list.observe(memory, self), observed_list.unobserve)
+        self.original_run = self.patches.run(agent, self._wrapped_run)
+        self.patches.rendering(agent, self.prompts.wrap)
+        self.patches.model(agent.model, RecordedMethod)
+        self.patches.tool_calls(agent, self.ledger.tool)
+        if not compat.holds("memory"):
+            self.changed()
+
+    def release(self) -> None:
+        """Saves what is left and gives the agent back as it was."""
+        self.runs.end_manual()
+        self.flush()
+        self._session.close(fill=True)
+        self.patches.close()
+
+    @property
+    def session(self) -> Session:
+        """The list that is being recorded."""
+        return self._session
+
+    # --- runs ------------------------------------------------------------------------------------------------------
+
+    def _wrapped_run(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        named = compat.run_arguments(original)
+
+        @wraps(original)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            given = named(*args, **kwargs)
+            task = str(given.get("task", ""))
+            if self.continuations.get(task):
+                return self.continuations[task].pop(0)()
+            self.drop_expired_injections()
+            active = ActiveRun(self.runs, self.runs.caller(), task, given.get("max_steps") or self.agent.max_steps)
+            try:
+                with self.working_on(active):
+                    result = original(*args, **kwargs)
+            except BaseException as error:
+                self._end(active, error=error)
+                raise
+            if given.get("stream"):
+                return self.follow(active, result)
+            self._end(active, answer=compat.answer_of(result))
+            return result
+
+        return run
+
+    def follow(self, active: ActiveRun, events: Generator[Any, None, None]) -> Generator[Any, None, None]:
+        """The events of a streamed run; it ends as the original ends, also when its consumer stops early."""
+        following = self._follow(active, events)
+        next(following)  # started, so that closing it is noticed even if no event was asked for
+        return following
+
+    def _follow(self, active: ActiveRun, events: Generator[Any, None, None]) -> Generator[Any, None, None]:
+        answer = None
+        try:
+            yield None
+            while True:
+                with self.working_on(active):
+                    try:
+                        event = next(events)
+                    except StopIteration:
+                        break
+                if isinstance(event, FinalAnswerStep):
+                    answer = event.output
+                self._edits_saved = False
+                yield event
+        except GeneratorExit as left:
+            try:
+                with self.working_on(active):
+                    events.close()
+            finally:
+                self._end(active, error=left)
+            raise
+        except BaseException as error:
+            self._end(active, error=error)
+            raise
+        self._end(active, answer=answer)
+
+    @contextmanager
+    def working_on(self, active: ActiveRun) -> Iterator[None]:
+        """Marks this thread as working on a run: its steps and calls belong to that run."""
+        token = ledger.current.set(self.ledger)
+        try:
+            with self.runs.working_on(active):
+                yield
+        finally:
+            ledger.current.reset(token)
+
+    def finish(self, active: ActiveRun, answer: Any) -> None:
+        """Ends a run that was killed after its last step, with its answer."""
+        self._end(active, answer=answer)
+
+    def _end(self, active: ActiveRun, *, answer: Any = None, error: BaseException | None = None) -> None:
+        with self.guard(quiet=error is not None), self._lock:
+            result: tuple[str, Encoded] | None = None
+            if error is None:
+                result = "answer", codec.encode(answer)
+            elif not isinstance(error, GeneratorExit):
+                result = "failure", _failure(error)
+            if self.runs.end(active, self._status(error), result):
+                self._save("fields")
+        try:
+            self.on_run_end()
+        except Exception as failure:  # what was recorded can be indexed later
+            log.info("smolmem could not index what was recorded: %s", failure)
+
+    def _status(self, error: BaseException | None) -> Status:
+        if error is None:
+            return "max_steps" if compat.reached_max_steps(self.agent) else "finished"
+        stopped = isinstance(error, (KeyboardInterrupt, GeneratorExit)) or compat.was_interrupted(self.agent)
+        return "interrupted" if stopped else "failed"
+
+    def _fresh_run(self) -> str | None:
+        """The run that is being worked on, if it has not acted yet."""
+        turn = self.runs.turn()
+        if turn is None:
+            return None
+        acted = any(entry.run == turn.run and codec.kind_of(entry.step) == "action" for entry in self._session.entries)
+        return None if acted else turn.run
+
+    def managed(self) -> list[Recorder]:
+        """The recorders of the agents that this one manages."""
+        found = (observed_list.listener_of(helper.memory) for helper in self.agent.managed_agents.values())
+        return [listener for listener in found if isinstance(listener, Recorder)]
+
+    # --- list changes ----------------------------------------------------------------------------------------------
+
+    def adding(self, step: Any) -> None:
+        """A step is about to be appended: notes its run before any other thread can see the step on the list."""
+        if self._paused:
+            return
+        with self.guard(), self._lock:
+            if self.runs.of_this_thread() is not None:
+                self.injections.take_waiting()
+            if not self.injections.is_waiting(step):
+                self._session.runs[id(step)] = self._run_of(step)
+
+    def changed(self, *, appended: bool = False) -> None:
+        """The list may have changed: saves whatever differs from what is saved."""
+        if self._paused:
+            return
+        with self.guard(), self._lock:
+            self._session.in_order &= appended
+            self._save("glance")
+            self._edits_saved = True
+
+    def save_edits(self) -> None:
+        """Saves what others than the agent may have changed since the last comparison."""
+        if not self._edits_saved:
+            self.changed()
+
+    def resetting(self) -> None:
+        """The list is about to be emptied: the steps that follow belong to a new session."""
+        with self.guard(), self._lock:
+            self.runs.end_manual()
+            steps = list(self.injections.without_waiting(self.agent.memory.steps))
+            if steps or len(self._session):
+                self.changed()
+                if [entry.step for entry in self._session.entries] != steps or not self.runs.are_saved:
+                    self._unsaved_lists.append(_UnsavedList(self._session, steps, self.agent.memory.system_prompt))
+                self._session.close()
+                self._session = self._new_session()
+            self.injections.take_waiting()
+
+    def reset_done(self) -> None:
+        """A new list begins, with the standing injections."""
+        for step in self.injections.for_new_list():
+            self.put(step)
+
+    def put(self, step: Injected) -> None:
+        """Appends an injected step; while no run is active, it belongs to the next run."""
+        if self.runs.of_this_thread() is None and not self.runs.is_working:
+            self.injections.wait(step)
+        self.agent.memory.steps.append(step)
+
+    def drop_expired_injections(self) -> None:
+        """Takes expired injections off the list."""
+        for position in self.injections.expired_positions(self.agent.memory.steps):
+            del self.agent.memory.steps[position]
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """While this lasts, changes to the list are not recorded: what is put there is stored already."""
+        self._paused = True
+        try:
+            yield
+        finally:
+            self._paused = False
+
+    def adopt(self, stored: StoredSession, run: RunRow) -> None:
+        """Takes over a stored session and a run of it, and puts its steps on the agent's list."""
+        self._session.close()
+        self._session = Session.load(stored, self._journal.prompt)
+        self.runs.adopt(run, stored.turns)
+        self.prompts.forget_last()
+        with self.paused():
+            self.agent.memory.steps = [entry.step for entry in stored.entries]
+
+    def abandon(self, run: str) -> None:
+        """Leaves a run that was to be resumed interrupted."""
+        self.runs.set_status(run, "interrupted")
+        self.changed()
+
+    def _run_of(self, step: Any) -> str:
+        return self.runs.run_of(step, self._session.row["id"])
+
+    def _new_session(self) -> Session:
+        self.runs.new_session()
+        row: SessionRow = {
+            "id": secrets.token_hex(8),
+            "scope": self.scope,
+            "agent": storable(compat.agent_name(self.agent)),
+            "began": time.time(),
+            "fork_of": None,
+            "fork_at": None,
+        }
+        return Session(row)
+
+    # --- saving ----------------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Saves everything, including edits deep inside a step.
+
+        Raises:
+            StoreError: if it cannot be saved.
+        """
+        with self._lock:
+            self._save("inside")
+
+    def _save(self, care: Care) -> None:
+        memory = self.agent.memory
+        recorded = not compat.holds("memory") or observed_list.listener_of(memory) is self
+        steps = self.injections.without_waiting(memory.steps)
+        if recorded:
+            self._session.assign_runs(steps, self._run_of)
+        while self._unsaved_lists:
+            self._save_list(self._unsaved_lists[0], care)
+            del self._unsaved_lists[0]
+        if recorded:
+            self._save_list(_UnsavedList(self._session, steps, memory.system_prompt), care)
+        self._failures.recovered()
+
+    def _save_list(self, unsaved: _UnsavedList, care: Care) -> None:
+        session = unsaved.session
+        self._resolve_doubt(session)
+        surroundings = Surroundings(self._journal.number, self.prompts.recognised, self._variables)
+        drafts = session.compare(unsaved.steps, unsaved.system, surroundings, time.time(), care)
+        if not drafts and self.runs.are_saved:
+            return
+        rows, results = self.runs.unsaved()
+        session.in_doubt = drafts
+        changes = [draft.change for draft in drafts]
+        saved = self._journal.save(Batch(session.row, not session.saved_events, rows, results, changes))
+        session.accept(drafts, saved, self._journal.stored)
+        session.in_doubt = None
+        self.runs.saved()
+
+    def _resolve_doubt(self, session: Session) -> None:
+        """An error, or Ctrl-C, may come just after a batch was saved: the store decides, lest the batch be doubled."""
+        if session.in_doubt is not None:
+            found = self._journal.saved(session.row["id"], session.saved_events)
+            if found:
+                session.accept(session.in_doubt, found, self._journal.stored)
+            session.in_doubt = None
+
+    def _variables(self, step: Any) -> Encoded | None:
+        return variables.snapshot(self.agent) if isinstance(step, (TaskStep, ActionStep)) else None
+
+    @contextmanager
+    def guard(self, *, quiet: bool = False) -> Iterator[None]:
+        """Counts an error and continues; raises it when strict, unless `quiet`: another error is being raised."""
+        try:
+            yield
+        except Exception as error:
+            self._failures.count(error)
+            if self.strict and not quiet:
+                raise
+
+
+def _failure(error: BaseException) -> Encoded:
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    return codec.encode({"type": type(error).__name__, "message": str(error), "traceback": text})

@@ -1,0 +1,100 @@
+"""A recorded run, played again: an agent with another model or prompt works on the same task.
+
+Its tools return what they returned in the recorded run, and are never called. The result names the first step that
+differs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from smolagents import ActionStep, MultiStepAgent
+
+from smolmem.agents import compat
+from smolmem.agents.stepwise import stepwise
+from smolmem.agents.tools import MEMORY_TOOLS, give_memory_tools
+from smolmem.core import codec
+from smolmem.core.rows import RecordedCall
+from smolmem.core.values import Run
+
+_COMPARED = ("code_action", "tool_calls", "observations")
+
+
+class _Unrecorded(BaseException):
+    """The agent makes a tool call that was not recorded, so there is no result to return."""
+
+
+class _Cassette:
+    """Returns recorded results to whoever makes the same calls, in any order."""
+
+    def __init__(self, calls: list[RecordedCall]) -> None:
+        self._left = [call for call in calls if call.kind == "tool" and call.ended]
+
+    def tool(self, name: str, arguments: Any, act: Any) -> Any:
+        """The recorded result of a call. Only `final_answer`, which has no effect, is called itself."""
+        key = codec.encode(arguments).key
+        for call in self._left:
+            if (call.name, call.key) == (name, key):
+                self._left.remove(call)
+                return call.replay()
+        if name == "final_answer":
+            return act()
+        raise _Unrecorded(f"it calls {name} with {arguments!r}")
+
+
+@dataclass
+class Rerun:
+    """How a rerun went: true if every step was the same as in the recorded run."""
+
+    answer: Any = None
+    diverged: int | None = None
+    reason: str = ""
+    steps: list[Any] = field(default_factory=list, repr=False)
+
+    def __bool__(self) -> bool:
+        return self.diverged is None
+
+
+def rerun(agent: MultiStepAgent, run: Run, calls: list[RecordedCall]) -> Rerun:
+    """Lets an agent work on a run's task with recorded tool results, up to the first step that differs."""
+    cassette, result = _Cassette(calls), Rerun()
+    with compat.Patches() as patches:
+        patches.tool_calls(agent, cassette.tool)
+        if any(call.name.partition(".")[0] in MEMORY_TOOLS for call in calls):
+            give_memory_tools(
+                patches, agent, None, lambda name: lambda *args, **given: cassette.tool(name, [list(args), given], None)
+            )
+        _play(agent, run, result)
+    return result
+
+
+def _play(agent: MultiStepAgent, run: Run, result: Rerun) -> None:
+    before = [step.to_smolagents() for step in run.steps if step.kind == "action"]
+    task = next(step.to_smolagents() for step in run.steps if step.kind == "task")
+    playing = stepwise(agent, task.task, images=task.task_images)
+    try:
+        for step in playing:
+            if isinstance(step, ActionStep) and not codec.is_interrupted(step):
+                result.steps.append(step)
+                _compare(result, step, before)
+                if not result:
+                    break
+        result.answer = playing.answer
+    except _Unrecorded as why:
+        result.diverged, result.reason = len(result.steps) + 1, str(why)
+    finally:
+        playing.close()
+    if result and len(result.steps) < len(before):
+        result.diverged, result.reason = len(result.steps) + 1, "it ends where the recorded run continued"
+
+
+def _compare(result: Rerun, step: ActionStep, before: list[Any]) -> None:
+    number = len(result.steps)
+    if number > len(before):
+        result.diverged, result.reason = number, "it continues where the recorded run had ended"
+        return
+    for name in _COMPARED:
+        if getattr(step, name) != getattr(before[number - 1], name):
+            result.diverged, result.reason = number, f"its {name.replace('_', ' ')} differ"
+            return

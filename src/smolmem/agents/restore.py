@@ -1,0 +1,25 @@
+"""A stored run's steps, state and variables, put into an agent of the same or another kind."""
+
+from __future__ import annotations
+
+from smolagents import CodeAgent
+
+from smolmem.agents import interpreter
+from smolmem.agents.interpreter import Restored
+from smolmem.agents.recorder import Recorder
+from smolmem.core.values import Run
+from smolmem.store.journal import Journal
+
+
+def restore(recorder: Recorder, journal: Journal, run: Run, step: int | None) -> Restored:
+    """Puts a run, up to a step number, into the recorder's agent; names the variables that could not be restored."""
+    agent = recorder.agent
+    stored = journal.session(run.session, run.id, journal.event_after_step(run, step))
+    agent.memory.reset()
+    agent.memory.steps = [*(entry.step for entry in stored.entries), *agent.memory.steps]  # injections come last
+    if isinstance(agent, CodeAgent):
+        agent.python_executor.send_tools({**agent.tools, **agent.managed_agents})
+        return interpreter.restore(agent, stored.code, stored.variables)
+    restored = interpreter.restore(agent, [], stored.variables)
+    left = sorted((stored.variables or {}).get("variables", {}))
+    return Restored(f"{type(agent).__name__} has no interpreter; its state is restored", left) if left else restored

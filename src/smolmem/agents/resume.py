@@ -1,0 +1,274 @@
+"""A killed run, brought back to life. Read it top to bottom:
+
+    claim      this process becomes the writer of the run, so that nobody else can resume it
+    load       the list, the code, the variables, and the calls of the step that was interrupted
+    check      the agent and its tools are the right ones, and no call has an unknown outcome; else the run is released
+    put back   the steps go onto the agent's list
+    continue   if the last step gave the answer, the run ends with it;
+               if the steps are used up, the agent answers from what it has;
+               else the run continues with the same numbers, budget, planning rhythm and variables: the model's recorded
+               answer is used, and calls that ended return their recorded results
+
+Managed agents that were interrupted continue when the step that called them calls them again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+from smolagents import ActionStep, CodeAgent
+from smolagents.memory import FinalAnswerStep, PlanningStep, TaskStep
+from smolagents.utils import AgentMaxStepsError
+
+from smolmem.agents import compat, interpreter
+from smolmem.agents.active_runs import ActiveRun
+from smolmem.agents.ledger import Diverged
+from smolmem.agents.recorder import Recorder
+from smolmem.core import codec
+from smolmem.core.errors import CannotResume, UnknownOutcome
+from smolmem.core.injected import Injected
+from smolmem.core.rows import RecordedCall, RunRow, StoredSession
+from smolmem.core.values import Run
+from smolmem.store.journal import Journal
+
+log = logging.getLogger("smolmem")
+
+Unknown = Literal["raise", "rerun", "skip"]
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """A run that is ready to continue: its events, or its answer if it had one already."""
+
+    events: Iterator[Any] | None
+    answer: Any = None
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """One attempt to resume a run.
+
+    Args:
+        recorder: the recorder of the agent.
+        journal: where the run is stored.
+        run: the run.
+        recorder_of: finds the recorder of a managed agent.
+        unknown: what to do about calls that were interrupted.
+    """
+
+    recorder: Recorder
+    journal: Journal
+    run: Run
+    recorder_of: Callable[[Any], Recorder]
+    unknown: Unknown
+
+    def start(self) -> Resumed:
+        """Makes the agent ready to continue the run.
+
+        Raises:
+            CannotResume: if the run is finished, another agent's, or another process works on it.
+            UnknownOutcome: if it is unknown whether a tool was called.
+        """
+        self._check_agent()
+        before, row = self.journal.claim(self.run.id)
+        try:
+            stored = self.journal.session(self.run.session, self.run.id)
+            calls = self.journal.calls(self.run.id, 0)
+            self._check_tools(calls)
+            if self.unknown == "raise":
+                self._refuse_unknown(self.recorder.agent, self.run, calls, stored.done)
+        except BaseException:
+            self.journal.release(before)
+            raise
+        waiting = self.recorder.injections.take_waiting()
+        self.recorder.adopt(stored, row)
+        steps = self.recorder.agent.memory.steps
+        compat.restore_monitor(self.recorder.agent, steps)
+        answer = _recorded_answer(steps, calls, stored.turns)
+        if answer is not None:
+            return Resumed(None, self._finish(row, answer[0]))
+        return Resumed(self._prepare(row, stored, calls, waiting))
+
+    # --- check -----------------------------------------------------------------------------------------------------
+
+    def _check_agent(self) -> None:
+        agent, run = self.recorder.agent, self.run
+        if run.agent_type != type(agent).__name__:
+            raise CannotResume(
+                f"run {run.id[:8]} is of a {run.agent_type}, not of a {type(agent).__name__}; restore it there."
+            )
+        if run.agent != compat.agent_name(agent):
+            raise CannotResume(f"run {run.id[:8]} is of the agent {run.agent!r}, not of {compat.agent_name(agent)!r}.")
+
+    def _check_tools(self, calls: Sequence[RecordedCall]) -> None:
+        agent = self.recorder.agent
+        local = compat.interpreter_of(agent)
+        known = {*agent.tools, *agent.managed_agents, *(local.functions if local else ())}
+        called = {call.name for call in calls if call.kind == "tool"}
+        lacking = sorted(name for name in called if name.partition(".")[0] not in known)
+        if lacking:
+            raise CannotResume(
+                f"run {self.run.id[:8]} has called {', '.join(lacking)}, which this agent does not have: give it the "
+                "same tools, or restore() the run and continue with a new task."
+            )
+
+    def _refuse_unknown(self, agent: Any, run: Run, calls: Sequence[RecordedCall], done: int) -> None:
+        """Looks for interrupted calls before anything is done, also in the runs of managed agents."""
+        for child in self.journal.called_by([run.id]):
+            if child.agent in agent.managed_agents and child.status != "finished":
+                stored = self.journal.session(child.session, child.id)
+                helper = agent.managed_agents[child.agent]
+                self._refuse_unknown(helper, child, self.journal.calls(child.id, 0), stored.done)
+        for call in calls:
+            tool = agent.tools.get(call.name)
+            if call.turn < done or call.ended or call.name in agent.managed_agents:
+                continue
+            if not getattr(tool, "safe_to_repeat", False):
+                raise UnknownOutcome(
+                    f"run {run.id[:8]} was interrupted while it called {call.name} with {call.arguments()!r}: it is "
+                    "unknown whether that happened. Find out, then resume(agent, unknown='rerun') to call it again or "
+                    "unknown='skip' to continue without; a tool with safe_to_repeat = True is always called again."
+                )
+
+    # --- continue --------------------------------------------------------------------------------------------------
+
+    def _finish(self, row: RunRow, output: Any) -> Any:
+        answer = compat.typed_answer(output)
+        active = ActiveRun(self.recorder.runs, None, row["title"], row["max_steps"], row["id"])
+        self.recorder.finish(active, answer)
+        return answer
+
+    def _prepare(
+        self, row: RunRow, stored: StoredSession, calls: Sequence[RecordedCall], waiting: list[Injected]
+    ) -> Iterator[Any]:
+        agent = self.recorder.agent
+        if codec.is_interrupted(agent.memory.steps[-1]):  # a model failed, or a tool was broken off: done anew
+            agent.memory.steps.pop()
+        begun = [replace(call, turn=stored.turns) for call in calls if call.turn >= stored.done]
+        self._expect_children(begun)
+        in_order = isinstance(agent, CodeAgent)
+        self.recorder.ledger.expect(begun, in_order=in_order, skip=self.unknown == "skip")
+        if not begun:  # what was injected meanwhile comes now; else the interrupted step is finished first, as it was
+            self.recorder.drop_expired_injections()
+            agent.memory.steps.extend(waiting)
+            waiting = []
+        answered = any(call.kind == "model" for call in begun)
+        events = self._continue(row, stored, answered=answered, waiting=waiting)
+        next(events)  # started, so that closing it is noticed even if no event was asked for
+        return events
+
+    def _expect_children(self, begun: Sequence[RecordedCall]) -> None:
+        """Managed agents that were interrupted continue when the step calls them again."""
+        agent = self.recorder.agent
+        number = _next_number(agent.memory.steps)
+        ended = Counter(call.name for call in begun if call.ended)
+        for child in self.journal.called_by([self.run.id]):
+            helper = agent.managed_agents.get(child.agent)
+            if helper is None or child.parent_step != number:
+                continue
+            if ended[child.agent]:  # the ledger has the result of this one
+                ended[child.agent] -= 1
+                continue
+            recorder = self.recorder_of(helper)
+            recorder.continuations.setdefault(child.task, []).append(partial(self._continue_child, recorder, child))
+
+    def _continue_child(self, recorder: Recorder, child: Run) -> Any:
+        if child.status == "finished":
+            return child.answer
+        return drain(replace(self, recorder=recorder, run=child).start())
+
+    def _continue(
+        self, row: RunRow, stored: StoredSession, *, answered: bool, waiting: list[Injected]
+    ) -> Iterator[Any]:
+        recorder, agent = self.recorder, self.recorder.agent
+        task = next(step for step in reversed(agent.memory.steps) if isinstance(step, TaskStep))
+        number, most = _next_number(agent.memory.steps), row["max_steps"] or agent.max_steps
+        try:
+            yield None
+        except GeneratorExit:
+            recorder.abandon(row["id"])
+            raise
+        active = ActiveRun(recorder.runs, None, task.task, most, row["id"], number)
+        if number > most:
+            yield from self._answer_now(active, number)
+            return
+
+        def corrected() -> None:
+            active.step_number = None
+            for helper in recorder.managed():
+                helper.continuations.clear()
+            agent.memory.steps.extend(waiting)
+
+        planned = isinstance(_last_recorded(agent.memory.steps), PlanningStep)
+        with compat.continued_numbering(agent, number, planned=planned, corrected=corrected):
+            with recorder.paused(), recorder.working_on(active):
+                events = compat.start_without_task(recorder.original_run, agent, task, most)
+            self._restore_variables(stored, number, answered=answered)
+            try:
+                yield from recorder.follow(active, events)
+            except Diverged as why:
+                agent.memory.steps.pop()
+                raise CannotResume(
+                    f"run {row['id'][:8]}: step {number} was interrupted and does not go the same way again: {why}. "
+                    "Its earlier steps are as they were; restore() them into an agent to continue from there."
+                ) from None
+
+    def _restore_variables(self, stored: StoredSession, number: int, *, answered: bool) -> None:
+        agent = self.recorder.agent
+        restored = interpreter.restore(agent, stored.code, stored.variables)
+        level = logging.WARNING if restored.missing else logging.INFO
+        log.log(level, "run %s is resumed at step %d; %s", self.run.id[:8], number, restored)
+        last = _last_recorded(agent.memory.steps)
+        if restored.missing and not answered and isinstance(last, ActionStep):  # a recorded answer is used as it is
+            note = f"[The process was restarted; these variables are gone: {', '.join(restored.missing)}]"
+            last.observations = f"{last.observations}\n{note}" if last.observations else note
+
+    def _answer_now(self, active: ActiveRun, number: int) -> Iterator[Any]:
+        """The steps are used up, and the process died before the agent could answer from what it has."""
+        with self.recorder.working_on(active):
+            step = compat.last_words(self.recorder.agent, active.task, number, time.time)
+            yield step
+        answer = compat.typed_answer(step.action_output)
+        self.recorder.finish(active, answer)
+        yield FinalAnswerStep(answer)
+
+
+def drain(resumed: Resumed) -> Any:
+    """Continues to the end and returns the answer."""
+    answer = resumed.answer
+    for event in resumed.events or ():
+        if isinstance(event, FinalAnswerStep):
+            answer = event.output
+    return answer
+
+
+def _recorded_answer(steps: Sequence[Any], calls: Sequence[RecordedCall], turns: int) -> tuple[Any] | None:
+    """The answer of a run that was killed after its last step."""
+    last = steps[-1] if steps else None
+    if not isinstance(last, ActionStep) or not (last.is_final_answer or isinstance(last.error, AgentMaxStepsError)):
+        return None
+    if last.action_output is not None:
+        return (last.action_output,)
+    said = [call for call in calls if call.turn == turns - 1 and call.name == "final_answer" and call.ended]
+    return (said[-1].outcome() if said else None,)
+
+
+def _next_number(steps: Sequence[Any]) -> int:
+    """The number of the next action of this run: steps count from 1 after each task."""
+    number = 1
+    for step in steps:
+        if isinstance(step, TaskStep):
+            number = 1
+        elif isinstance(step, ActionStep) and not isinstance(step, Injected):
+            number = step.step_number + 1
+    return number
+
+
+def _last_recorded(steps: Sequence[Any]) -> Any:
+    return next(step for step in reversed(steps) if not isinstance(step, Injected))

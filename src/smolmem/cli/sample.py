@@ -1,0 +1,233 @@
+"""A memory to look at: runs of small real agents with scripted models, of every kind that there is.
+
+Nothing here is an LLM, and the runs say so. Whoever has no memory of their own yet can see what one is like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Any
+
+from PIL import Image, ImageDraw
+from smolagents import CodeAgent, Model, ToolCallingAgent, tool
+from smolagents.models import ChatMessage, ChatMessageToolCall, ChatMessageToolCallFunction, MessageRole
+from smolagents.monitoring import LogLevel, TokenUsage
+
+from smolmem.memory import Memory
+from smolmem.policies import views
+from smolmem.policies.watch import Watch
+
+
+class Script(Model):  # type: ignore[misc]
+    """Says one thing after the other; it is no LLM."""
+
+    def __init__(self, *said: Any) -> None:
+        super().__init__(model_id="scripted (no LLM)")
+        self._said: Iterator[Any] = chain(said, repeat(said[-1]))
+
+    def generate(self, messages: list[ChatMessage], **_: Any) -> ChatMessage:
+        """The next thing."""
+        said = next(self._said)
+        if isinstance(said, Exception):
+            raise said
+        used = TokenUsage(sum(len(str(message.content)) for message in messages) // 4, 40)
+        if isinstance(said, tuple):
+            call = ChatMessageToolCall(
+                ChatMessageToolCallFunction(name=said[0], arguments=said[1]), id="1", type="function"
+            )
+            return ChatMessage(MessageRole.ASSISTANT, said[2], tool_calls=[call], token_usage=used)
+        return ChatMessage(MessageRole.ASSISTANT, said, token_usage=used)
+
+
+def fill(path: str | Path) -> None:
+    """Fills a new file with sample runs."""
+    with Memory(path, embedder="off") as memory:
+        _forecast(memory)
+        _browse(memory)
+        _incident(memory)
+        _research(memory)
+        _broken(memory)
+        _cut(memory)
+
+
+def _code(thought: str, body: str) -> str:
+    return f"Thought: {thought}\n<code>\n{body}\n</code>"
+
+
+def _quiet(**options: Any) -> dict[str, Any]:
+    return {"verbosity_level": LogLevel.OFF, "max_steps": 30} | options
+
+
+def _forecast(memory: Memory) -> None:
+    """A code agent with variables, a mistake and its correction; then a second way from step 2."""
+    script = [
+        _code(
+            "I load the sales of the last weeks.",
+            "sales = [120, 132, 101, 134, 190, 230, 210]\nprint(len(sales), 'weeks')",
+        ),
+        _code("The average first.", "average = sum(sales) / (len(sales) - 7)\nprint(average)"),
+        _code("I divided by nothing: by their number.", "average = sum(sales) / len(sales)\nprint(round(average, 1))"),
+        _code(
+            "Now the trend of the last three weeks.",
+            "def trend(values):\n    # how much the last is above the first\n"
+            "    return (values[-1] - values[0]) / values[0]\n\n"
+            "print(f'{trend(sales[-3:]):.0%}')",
+        ),
+        _code("That is enough.", "final_answer(f'About {sales[-1] * (1 + trend(sales[-3:])):.0f} next week')"),
+    ]
+    agent = CodeAgent(tools=[], model=Script(*script), name="forecaster", description="forecasts", **_quiet())
+    memory.attach(agent)
+    agent.run("How many mugs will we sell next week?")
+    memory.detach(agent)
+    fork = memory.runs()[0].fork(step=3)
+    other = [_code("I take the average instead of the trend.", "final_answer(f'About {average:.0f} next week')")]
+    again = CodeAgent(tools=[], model=Script(*other), name="forecaster", description="forecasts", **_quiet())
+    memory.resume(again, fork.id)
+
+
+@tool  # type: ignore[untyped-decorator]
+def open_page(number: int) -> str:
+    """Opens a page of the shop in a browser.
+
+    Args:
+        number: which.
+    """
+    return (
+        f"Opened page {number}: {['Mugs', 'Cups', 'Bowls', 'Plates', 'Jugs'][number % 5]}, {20 + number} offers. " * 3
+    )
+
+
+def _picture(step: Any, agent: Any) -> None:
+    """A browser window, drawn."""
+    image = Image.new("RGB", (640, 400), "#f4f1ea")
+    pen = ImageDraw.Draw(image)
+    pen.rectangle((0, 0, 640, 36), fill="#d9d2c3")
+    pen.rectangle((90, 8, 520, 28), fill="white")
+    pen.text((100, 12), f"shop.example/page/{step.step_number}", fill="#333")
+    for place in range(6):
+        left, top = 30 + place % 3 * 200, 60 + place // 3 * 160
+        pen.rounded_rectangle((left, top, left + 170, top + 130), 10, fill="white", outline="#c9bfa8")
+        pen.ellipse(
+            (left + 50, top + 20, left + 120, top + 90),
+            fill=f"hsl({(step.step_number * 40 + place * 30) % 360}, 45%, 60%)",
+        )
+    step.observations_images = [image]
+
+
+def _browse(memory: Memory) -> None:
+    """A browsing agent with screenshots, whose prompts views keep small."""
+    pages = [("open_page", {"number": number}, f"On to page {number}.") for number in range(1, 14)]
+    script = Script(*pages, ("final_answer", {"answer": "Jugs on page 9 are the best offer."}, "I have seen enough."))
+    agent = ToolCallingAgent(
+        tools=[open_page], model=script, name="browser", description="browses", step_callbacks=[_picture], **_quiet()
+    )
+    memory.attach(agent, views=[views.KeepImages(last=2), views.TokenBudget(1_900)])
+    agent.run("Look through the shop and tell me the best offer.")
+
+
+@tool  # type: ignore[untyped-decorator]
+def check_health() -> str:
+    """Checks the shop."""
+    return "health check: 500 Internal Server Error, no such column: currency (release 41)"
+
+
+@tool  # type: ignore[untyped-decorator]
+def roll_back() -> str:
+    """Puts the release before in place."""
+    return "rolled back: release 40 is up"
+
+
+def _incident(memory: Memory) -> None:
+    """A monitoring agent, a rule that fires, a note, and another run that is reminded of it."""
+    check: Any = ("check_health", {}, "I check the shop's health.")
+    answer = ("final_answer", {"answer": "Release 41 reads a column that does not exist. Rolled back."}, "Done.")
+    rule = Watch("health check: 5..", name="health", threshold=3)
+    first = ToolCallingAgent(
+        tools=[check_health, roll_back],
+        model=Script(check, check, check, ("roll_back", {}, "Three failures: back to the last release."), answer),
+        name="monitor",
+        description="monitors",
+        **_quiet(),
+    )
+    memory.attach(first, watch=[rule])
+    memory.inject(first, "p95 of /checkout is 80 ms", title="baseline")
+    first.run("Customers cannot buy. The pager says: health check 500, no such column: currency.")
+    memory.remember(
+        "Health check 500 with 'no such column: currency': release 41 is broken, roll it back.",
+        kind="lesson",
+        tags=["shop"],
+        origin="model",
+        sources=[memory.runs()[0].steps[-1]],
+    )
+    memory.remember("Deploys happen on Tuesdays", kind="fact")
+    memory.detach(first)
+    script = Script(check, ("roll_back", {}, "I remember this one."), answer)
+    second = ToolCallingAgent(
+        tools=[check_health, roll_back], model=script, name="monitor", description="monitors", **_quiet()
+    )
+    memory.attach(second, recall=8, watch=[rule])
+    second.run("The shop's health check fails again: no such column: currency. Mend it.")
+
+
+def _research(memory: Memory) -> None:
+    """An agent that manages another, with plans."""
+    helper = CodeAgent(
+        tools=[],
+        model=Script(
+            _code("I look it up.", "print('SQLite: one file, no server')"),
+            _code("That is it.", "final_answer('SQLite keeps everything in one file')"),
+        ),
+        name="librarian",
+        description="finds things in books",
+        **_quiet(),
+    )
+    plan = "1. Ask the librarian about SQLite.\n2. Say what follows for us."
+    script = Script(
+        plan,
+        _code("I ask the librarian.", "found = librarian(task='What is SQLite?')\nprint(found)"),
+        _code("Now the conclusion.", "final_answer('One file is enough for a laptop.')"),
+    )
+    agent = CodeAgent(
+        tools=[],
+        model=script,
+        managed_agents=[helper],
+        name="researcher",
+        description="researches",
+        planning_interval=5,
+        **_quiet(),
+    )
+    memory.attach(agent)
+    agent.run("Do we need a database server?")
+
+
+def _broken(memory: Memory) -> None:
+    """A run whose model's server fails."""
+    script = Script(
+        _code("I begin.", "total = 0\nprint('counting')"), ConnectionError("the model's server answered 503")
+    )
+    agent = CodeAgent(tools=[], model=script, name="counter", description="counts", **_quiet())
+    memory.attach(agent)
+    with suppress(Exception):
+        agent.run("Count everything in the warehouse.")
+
+
+def _cut(memory: Memory) -> None:
+    """A run that was left in the middle, and one that used up its steps."""
+    lines = [_code(f"Line {number}.", f"print('line {number} of the log: all is well')") for number in range(20)]
+    agent = CodeAgent(tools=[], model=Script(*lines), name="reader", description="reads", **_quiet())
+    memory.attach(agent)
+    for number, _ in enumerate(memory.stepwise(agent, "Read the whole log and tell me what is unusual.")):
+        if number == 5:
+            break
+    short = CodeAgent(
+        tools=[],
+        model=Script(*lines[:4], "I ran out of steps."),
+        name="reader",
+        description="reads",
+        **_quiet(max_steps=3),
+    )
+    memory.attach(short)
+    short.run("Read another log.")

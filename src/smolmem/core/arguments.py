@@ -1,0 +1,79 @@
+"""Checks of arguments, with errors that say what is expected."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime, timedelta, timezone
+from typing import Any, TypedDict
+
+from smolmem.core.errors import InvalidArgument
+from smolmem.core.text import storable
+
+Time = datetime | float | str
+"""A datetime, a timestamp, or ISO text."""
+
+
+class ScopeFilter(TypedDict):
+    """A scope and the beginning of the scopes in it, as queries take them; both None for all scopes."""
+
+    scope: str | None
+    below: str | None
+
+
+def check_scope(value: Any) -> str:
+    """A scope: a path such as `acme/alice`."""
+    if not isinstance(value, str) or not value or value != value.strip("/ ") or "*" in value or not value.isprintable():
+        raise InvalidArgument(f"a scope is a path such as 'acme/alice', not {value!r}.")
+    return value
+
+
+def scope_filter(value: str) -> ScopeFilter:
+    """One scope, `acme/*` for a scope and all scopes in it, or `*` for all scopes."""
+    if value == "*":
+        return ScopeFilter(scope=None, below=None)
+    if isinstance(value, str) and value.endswith("/*"):
+        return ScopeFilter(scope=check_scope(value[:-2]), below=value[:-1])
+    return ScopeFilter(scope=check_scope(value), below=None)
+
+
+def check_text(value: Any, name: str) -> str | None:
+    """A text that every database accepts, or None."""
+    if value is None or isinstance(value, str):
+        return None if value is None else storable(value)
+    raise InvalidArgument(f"{name} is a text, not {value!r}.")
+
+
+def check_choice(value: Any, choices: Collection[str], name: str) -> str | None:
+    """One of some words, or None."""
+    if value is not None and value not in choices:
+        raise InvalidArgument(f"{name} is one of {', '.join(choices)}, not {value!r}.")
+    return None if value is None else str(value)
+
+
+def check_count(value: Any, name: str = "limit") -> int:
+    """A number that is not negative."""
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise InvalidArgument(f"{name} is a count, not {value!r}.")
+    return value
+
+
+def to_timestamp(value: Any) -> float | None:
+    """A point in time, in seconds."""
+    if value is None:
+        return None
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    try:
+        moment = datetime.fromisoformat(value.replace("Z", "+00:00")) if isinstance(value, str) else value
+        return (moment if moment.tzinfo else moment.astimezone()).astimezone(timezone.utc).timestamp()
+    except (AttributeError, TypeError, ValueError, OverflowError, OSError) as error:
+        raise InvalidArgument(
+            f"{value!r} is not a time: give a datetime, a timestamp, or text such as '2025-03-31T12:00'."
+        ) from error
+
+
+def to_deadline(value: Time | timedelta | None) -> float | None:
+    """When something expires: a time, or a duration from now."""
+    if isinstance(value, timedelta):
+        return (datetime.now(timezone.utc) + value).timestamp()
+    return to_timestamp(value)

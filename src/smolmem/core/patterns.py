@@ -1,0 +1,50 @@
+"""Regular expressions that somebody wrote, held to a time limit: some run for years on a short text."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import regex
+
+from smolmem.core.errors import InvalidArgument
+
+PATIENCE = 0.1
+"""Seconds that a pattern may take on one text."""
+
+Pattern = Any
+"""A compiled pattern of `regex`, which can be stopped; it reads what `re` reads."""
+
+
+def pattern_of(given: str | re.Pattern[str]) -> Pattern:
+    """A pattern, compiled.
+
+    Raises:
+        InvalidArgument: it is none.
+    """
+    text, flags = (given.pattern, given.flags) if isinstance(given, re.Pattern) else (given, 0)
+    try:
+        if not isinstance(text, str):
+            raise TypeError("it is no text")
+        return regex.compile(text, flags)
+    except (regex.error, TypeError, ValueError, RecursionError) as error:
+        raise InvalidArgument(f"{text!r} is not a regular expression: {error}.") from None
+
+
+def found(pattern: Pattern, text: str) -> bool:
+    """Whether a pattern is in a text.
+
+    Raises:
+        TimeoutError: it takes too long.
+    """
+    return pattern.search(text, timeout=PATIENCE) is not None
+
+
+def replaced(pattern: Pattern, by: str, text: str) -> str:
+    """A text with every match replaced, `by` as it is.
+
+    Raises:
+        TimeoutError: it takes too long.
+    """
+    made: str = pattern.sub(lambda _: by, text, timeout=PATIENCE)
+    return made

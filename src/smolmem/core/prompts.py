@@ -1,0 +1,87 @@
+"""What a model was sent, stored without repetition: a prompt is the beginning of an earlier prompt and what is new.
+
+Each prompt of a run repeats the whole conversation so far. Stored one by one they would grow with the square of the
+run's length; stored as "the first `keep` parts of prompt `parent`, then `suffix`" they grow with its length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from smolmem.core.codec import Encoded, encode
+from smolmem.core.rows import SharedPrompt
+
+Part = int | Encoded
+"""A part of a prompt: the id of stored content, or content that is not stored yet."""
+
+
+class PromptLink(NamedTuple):
+    """How a stored prompt is put together."""
+
+    parent: int | None
+    keep: int
+    suffix: list[int]
+
+
+def share(prompt: Sequence[Part], size: int, earlier: Iterable[tuple[int, Sequence[Part]]]) -> SharedPrompt:
+    """A prompt as the longest beginning it shares with an earlier one, and the rest."""
+    parent, keep = None, 0
+    for number, parts in earlier:
+        common = _common(parts, prompt)
+        if common > keep:
+            parent, keep = number, common
+    return SharedPrompt(parent, keep, prompt[keep:], size)
+
+
+def _common(earlier: Sequence[Part], prompt: Sequence[Part]) -> int:
+    if prompt[: len(earlier)] == earlier:
+        return len(earlier)
+    pairs = enumerate(zip(earlier, prompt, strict=False))
+    return next((place for place, (then, now) in pairs if then != now), min(len(earlier), len(prompt)))
+
+
+def expand(number: int, link: Callable[[int], PromptLink], known: tuple[int, list[int]] = (0, [])) -> list[int]:
+    """The content ids of a stored prompt's parts, in order.
+
+    Args:
+        number: the prompt.
+        link: reads how a stored prompt is put together.
+        known: a prompt whose parts are known already.
+
+    Raises:
+        ValueError: if a prompt refers to a later one.
+    """
+    pieces: list[list[int]] = []
+    keep: int | None = None
+    at: int | None = number
+    while at is not None and keep != 0:
+        if at == known[0]:
+            pieces.append(known[1] if keep is None else known[1][:keep])
+            break
+        parent, shared, suffix = link(at)
+        if parent is not None and parent >= at:
+            raise ValueError(f"prompt {at} comes before the prompt it begins with")
+        pieces.append(suffix if keep is None else suffix[: max(0, keep - shared)])
+        keep = shared if keep is None else min(keep, shared)
+        at = parent
+    return [part for piece in reversed(pieces) for part in piece]
+
+
+def rendered(step: Any) -> tuple[Encoded | None, int]:
+    """The messages that a step is shown to a model as, encoded, and their number; none where it cannot be shown."""
+    messages = rendered_messages(step)
+    return (encode(messages), len(messages)) if messages else (None, 0)
+
+
+def rendered_size(step: Any) -> int:
+    """How many messages a step is shown to a model as."""
+    return len(rendered_messages(step))
+
+
+def rendered_messages(step: Any) -> list[Any]:
+    """The messages that a step is shown to a model as; none where it cannot be shown."""
+    try:
+        return list(step.to_messages())
+    except Exception:  # a step that was made by hand may lack what this needs
+        return []

@@ -1,0 +1,222 @@
+"""What is written and read: the rows of the tables, and the batches that the recorder hands to the store.
+
+The recorder turns what an agent did into a `Batch` of `Change`s. The store saves a batch as a whole and answers with the
+ids it gave (`Saved`). A `StoredSession` is the way back: everything a killed run needs to continue, as plain values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypedDict
+
+from smolmem.core.codec import Encoded, Facts
+
+Act = Literal["insert", "remove", "revise"]
+Origin = Literal["user", "model", "tool", "web", "import", "agent"]
+ORIGINS: tuple[Origin, ...] = ("user", "model", "tool", "web", "import", "agent")
+"""Who said something. Fixed when it is written, and inherited by what is made from it."""
+Status = Literal["running", "finished", "failed", "interrupted", "max_steps"]
+STATUSES: tuple[Status, ...] = ("running", "finished", "failed", "interrupted", "max_steps")
+STEP_KINDS = ("task", "planning", "action", "injected", "system_prompt", "final_answer", "other")
+"""The kinds of steps that are stored and can be filtered by."""
+
+# --- rows ---------------------------------------------------------------------------------------------------------
+
+
+class SessionRow(TypedDict):
+    """One memory list, from one reset to the next."""
+
+    id: str
+    scope: str
+    agent: str
+    began: float
+    fork_of: str | None
+    fork_at: int | None
+
+
+class CallRow(TypedDict):
+    """A model's answer or a tool's call; `ended` is None while it is unknown whether the call happened."""
+
+    run: str
+    turn: int
+    kind: Literal["model", "tool"]
+    name: str
+    began: float
+    ended: float | None
+    failed: int
+
+
+class RunRow(TypedDict):
+    """One `agent.run()`. `answer` and `failure` are content ids; they and the counts are filled in when the run ends."""
+
+    id: str
+    session: str
+    scope: str
+    agent: str
+    agent_type: str
+    title: str
+    status: Status
+    began: float
+    ended: float | None
+    parent: str | None
+    parent_step: int | None
+    fork_of: str | None
+    model: str | None
+    smolagents: str
+    max_steps: int | None
+    steps: int
+    errors: int
+    input_tokens: int
+    output_tokens: int
+    answer: int | None
+    failure: int | None
+    writer: str
+
+
+class NoteRow(TypedDict):
+    """A note as it is stored; `tags` and `sources` are JSON lists."""
+
+    id: str
+    scope: str
+    kind: str
+    text: str
+    tags: str
+    origin: Origin
+    run: str | None
+    at: float
+    expires: float | None
+    supersedes: str | None
+    sources: str
+
+
+# --- what the recorder writes -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SharedPrompt:
+    """A prompt of `size` messages: the first `keep` parts of the prompt `parent`, then `suffix`.
+
+    A part is a list of messages, usually those of one step: the id of stored content, or new content.
+    """
+
+    parent: int | None
+    keep: int
+    suffix: Sequence[int | Encoded]
+    size: int
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change to a session's list.
+
+    `step` is the id of a step that is stored already. `encoded` and `facts` are given where the content is new.
+    `rendered` holds the messages that the step is shown to a model as. `last` says that no step follows it.
+    """
+
+    act: Act
+    run: str
+    at: float
+    position: int | None = None
+    step: int | None = None
+    encoded: Encoded | None = None
+    facts: Facts | None = None
+    rendered: Encoded | None = None
+    prompt: SharedPrompt | int | None = None
+    last: bool = True
+    variables: Encoded | None = None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What is saved in one transaction, or not at all."""
+
+    session: SessionRow
+    new_session: bool
+    runs: Sequence[RunRow] = ()
+    results: Sequence[tuple[str, str, Encoded]] = ()
+    changes: Sequence[Change] = ()
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The ids that a change was given: its step, its rendered messages, its prompt and the new parts of that prompt."""
+
+    step: int
+    rendered: int | None = None
+    prompt: int | None = None
+    suffix: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A searchable piece of a step or note: its role, who said it, and through which tool."""
+
+    role: str
+    origin: Origin
+    text: str
+    tool: str | None = None
+
+
+# --- what a resumed run reads -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RecordedCall:
+    """A model or tool call that an earlier process recorded."""
+
+    id: int
+    turn: int
+    kind: str
+    name: str
+    key: str
+    ended: bool
+    failed: bool
+    arguments: Callable[[], Any] = field(repr=False, compare=False)
+    outcome: Callable[[], Any] = field(repr=False, compare=False)
+
+    def replay(self) -> Any:
+        """Returns what the call returned, or raises what it raised."""
+        outcome = self.outcome()
+        if self.failed and isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+
+@dataclass(frozen=True)
+class RecordedCode:
+    """One piece of code that was run, what it printed, and the calls it made."""
+
+    code: str
+    observations: str | None
+    failed: bool
+    calls: Sequence[RecordedCall]
+
+
+@dataclass(frozen=True)
+class StoredEntry:
+    """A step as it is stored: the smolagents step, its ids, and the hash of its record."""
+
+    step: Any
+    id: int
+    run: str
+    key: str
+    prompt: int | None
+    rendered: int | None
+
+
+@dataclass(frozen=True)
+class StoredSession:
+    """A session as it was left: its list, its code and variables, and how far one run of it came.
+
+    The run has had `turns` steps. Calls from turn `done` on belong to a step that is not done.
+    """
+
+    row: SessionRow
+    entries: Sequence[StoredEntry]
+    system: StoredEntry | None
+    events: int
+    turns: int
+    done: int
+    code: Sequence[RecordedCode]
+    variables: dict[str, Any] | None

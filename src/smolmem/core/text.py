@@ -1,0 +1,57 @@
+"""Text that is safe to print and store, and the short forms in which values are shown."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+BIDI_AND_C1 = "\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
+"""DEL, the C1 control characters, and the Unicode characters that reorder or break lines."""
+_CONTROL = re.compile(f"[\x00-\x08\x0b-\x1f{BIDI_AND_C1}]")
+"""These, and the control characters of ASCII except tab and line feed."""
+_UNSTORABLE = re.compile("[\ud800-\udfff\0]")
+
+
+def sanitize(text: str) -> str:
+    """Text that a terminal cannot obey: control characters become visible symbols such as `␛`."""
+    return _CONTROL.sub(lambda found: chr(0x2400 + ord(found[0])) if ord(found[0]) < 0x20 else "\ufffd", text)
+
+
+def storable(text: str) -> str:
+    """Text that every database accepts: lone surrogates and NUL, which models do write, become U+FFFD."""
+    return _UNSTORABLE.sub("\ufffd", text)
+
+
+def one_line(text: str, length: int) -> str:
+    """The beginning of a text as one sanitized line of at most `length` characters."""
+    line = " ".join(sanitize(text[: 4 * length]).split())
+    return line if len(line) <= length else f"{line[: length - 1]}…"
+
+
+def byte_size(size: float) -> str:
+    """A number of bytes in the largest fitting unit: `812 bytes`, `4.2 kB`, `118 MB`."""
+    for unit in ("bytes", "kB", "MB"):
+        if size < 1000:
+            return f"{size:,.0f} {unit}" if unit == "bytes" or size >= 100 else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:,.1f} GB"
+
+
+def message_role(message: Any) -> str:
+    """The role of a chat message, as text."""
+    role = getattr(message, "role", "message")
+    return str(getattr(role, "value", role))
+
+
+def message_texts(message: Any) -> list[str]:
+    """The texts of a chat message, one for each part; an image or audio part is named in brackets."""
+    content = getattr(message, "content", message)
+    if not isinstance(content, list):
+        return [] if content is None else [str(content)]
+    parts = (part if isinstance(part, dict) else {"text": part} for part in content)
+    return [str(part["text"]) if part.get("text") is not None else f"[{part.get('type')}]" for part in parts]
+
+
+def message_text(message: Any) -> str:
+    """The text of a chat message."""
+    return "\n".join(message_texts(message))

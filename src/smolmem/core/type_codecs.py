@@ -1,0 +1,457 @@
+"""Tags for the standard library, NumPy, pandas and Pillow: how each lies in JSON, and how it comes back.
+
+Optional libraries are touched only where a value of theirs is met. What cannot be rebuilt exactly is refused here
+(by raising), and the encoder then keeps a mark of it.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable
+from contextvars import ContextVar
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
+from pathlib import PosixPath, PurePath, PurePosixPath, PureWindowsPath, WindowsPath
+from typing import Any
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import PIL.Image
+
+from smolmem.core import wire
+from smolmem.core.wire import Decode, Decoder, Encode, Encoder, Json, Undecodable
+
+MAX_PIXELS = 100_000_000
+"""An image larger than this is not unpacked: a few bytes on disk can claim any size."""
+
+_PNG_MODES = {"1", "L", "LA", "RGB", "RGBA"}
+_images: OrderedDict[str, bytes] = OrderedDict()
+
+
+class NotExact(Exception):
+    """This value would not come back equal: keep a mark instead."""
+
+
+# --- standard library ---------------------------------------------------------------------------------------------
+
+
+def _items(tag: str) -> Encode:
+    return lambda encoder, value: {"$": tag, "v": [encoder(item) for item in value]}
+
+
+def _set(tag: str) -> Encode:
+    def encode(encoder: Encoder, value: Any) -> Json:
+        ordered = sorted(value, key=lambda item: (type(item).__name__, wire.safe_text(repr, item)))
+        return {"$": tag, "v": [encoder(item) for item in ordered]}
+
+    return encode
+
+
+def _text(tag: str, describe: Callable[[Any], str] = str) -> Encode:
+    return lambda encoder, value: {"$": tag, "v": describe(value)}
+
+
+def _bytes(tag: str) -> Encode:
+    return lambda encoder, value: {"$": tag, **encoder.data(bytes(value))}
+
+
+def _like(base: Callable[[Any], Any]) -> Encode:
+    """A subclass of a basic type: its value is kept, the name of its class beside it."""
+    return lambda encoder, value: {"$": "like", "type": wire.type_name(value), "v": encoder(base(value))}
+
+
+def _datetime(encoder: Encoder, value: datetime) -> Json:
+    made: dict[str, Json] = {"$": "datetime", "v": value.replace(tzinfo=None, fold=0).isoformat()}
+    if value.fold:
+        made["fold"] = 1
+    if value.tzinfo is not None:
+        made["tz"] = _zone(value.tzinfo, value)
+    return made
+
+
+def _zone(zone: Any, at: datetime | None) -> str | float:
+    if isinstance(zone, ZoneInfo) and zone.key:
+        return zone.key
+    offset = zone.utcoffset(at)
+    if offset is None:
+        raise NotExact
+    return float(offset.total_seconds())
+
+
+def _unzone(stored: str | float) -> Any:
+    return ZoneInfo(stored) if isinstance(stored, str) else timezone(timedelta(seconds=stored))
+
+
+def _undatetime(decoder: Decoder, stored: dict[str, Json]) -> datetime:
+    made = datetime.fromisoformat(stored["v"]).replace(fold=stored.get("fold", 0))
+    return made.replace(tzinfo=_unzone(stored["tz"])) if "tz" in stored else made
+
+
+def _time(encoder: Encoder, value: time) -> Json:
+    made = {"$": "time", "v": value.replace(tzinfo=None, fold=0).isoformat(), "fold": value.fold}
+    return made if value.tzinfo is None else made | {"tz": _zone(value.tzinfo, None)}
+
+
+def _untime(decoder: Decoder, stored: dict[str, Json]) -> time:
+    made = time.fromisoformat(stored["v"]).replace(fold=stored["fold"])
+    return made.replace(tzinfo=_unzone(stored["tz"])) if "tz" in stored else made
+
+
+_PATHS: dict[str, type[PurePath]] = {
+    cls.__name__: cls for cls in (PosixPath, WindowsPath, PurePosixPath, PureWindowsPath)
+}
+
+
+def _unpath(decoder: Decoder, stored: dict[str, Json]) -> PurePath:
+    try:
+        return _PATHS[stored["flavour"]](stored["v"])
+    except NotImplementedError:  # a path of another system
+        return _PATHS[f"Pure{stored['flavour']}"](stored["v"])
+
+
+def _unlike(decoder: Decoder, stored: dict[str, Json]) -> Any:
+    return decoder(stored["v"])
+
+
+# --- Pillow -------------------------------------------------------------------------------------------------------
+
+
+def _image(encoder: Encoder, value: PIL.Image.Image) -> Json:
+    """Pixels, mode, palette and info. PNG where it is exact, so that a browser can show the blob as it is."""
+    value.load()
+    raw = value.tobytes()
+    made: dict[str, Json] = {"$": "image", "mode": value.mode, "size": list(value.size)}
+    if value.palette is not None and value.mode in ("P", "PA"):
+        made["palette"] = [value.palette.mode, encoder.data(bytes(value.palette.palette))]
+    if value.info:
+        made["info"] = encoder({key: item for key, item in value.info.items() if isinstance(key, str)})
+    png = value.mode in _PNG_MODES and raw != b""
+    known = wire.fingerprint(repr((value.mode, value.size)).encode() + raw)
+    packed = _images.pop(known, None) or (_png(value) if png else zlib.compress(raw, 1))
+    _images[known] = packed  # one picture is often attached to every step of a run
+    if sum(map(len, _images.values())) > 32_000_000 or len(_images) > 64:
+        _images.popitem(last=False)
+    return made | {"form": "png" if png else "raw", **encoder.data(packed)}
+
+
+def _png(value: PIL.Image.Image) -> bytes:
+    plain = PIL.Image.frombytes(value.mode, value.size, value.tobytes())
+    out = io.BytesIO()
+    plain.save(out, "PNG", compress_level=1)
+    return out.getvalue()
+
+
+largest: ContextVar[int | None] = ContextVar("smolmem_pixels", default=None)
+"""Pixels of the largest picture that is unpacked by whoever only looks; of a larger one its size is told."""
+
+
+def _unimage(decoder: Decoder, stored: dict[str, Json]) -> PIL.Image.Image | str:
+    """The picture, decoded by Pillow from a form of our own choosing, never from what the file claims to be."""
+    width, height = (int(side) for side in stored["size"])
+    if width < 0 or height < 0 or width * height > MAX_PIXELS:
+        raise Undecodable(f"an image of {width} × {height} pixels is not unpacked")
+    if largest.get() is not None and width * height > (largest.get() or 0):
+        return f"a picture of {width:,} × {height:,} pixels"
+    palette = decoder.data(stored["palette"][1]) if "palette" in stored else None
+    info = decoder(stored["info"]) if "info" in stored else {}
+    data = decoder.data(stored)
+    if stored["form"] == "png":
+        with PIL.Image.open(io.BytesIO(data), formats=["PNG"]) as opened:
+            if opened.size != (width, height):
+                raise Undecodable("an image whose size is not the one recorded")
+            made = PIL.Image.frombytes(stored["mode"], (width, height), opened.tobytes())
+    else:
+        raw = wire.unpack(b"z" + data, limit=width * height * 16 + 1024)
+        made = (
+            PIL.Image.frombytes(stored["mode"], (width, height), raw)
+            if raw
+            else PIL.Image.new(stored["mode"], (width, height))
+        )
+    if palette is not None:
+        made.putpalette(palette, stored["palette"][0])
+    made.info = info
+    return made
+
+
+# --- NumPy --------------------------------------------------------------------------------------------------------
+
+
+def _array(encoder: Encoder, value: Any) -> Json:
+    """An array or scalar by dtype, shape and bytes; an array of objects item by item."""
+    made = {"$": "array", "shape": list(value.shape)}
+    if value.dtype.hasobject:
+        flat = value.ravel()
+        return made | {"dtype": "O", "items": [encoder(flat[position]) for position in range(flat.size)]}
+    described = encoder(value.dtype.descr) if value.dtype.names else value.dtype.str
+    return made | {"dtype": described, **encoder.data(value.tobytes())}
+
+
+def _scalar(encoder: Encoder, value: Any) -> Json:
+    return _array(encoder, value) | {"scalar": True}
+
+
+def _unarray(decoder: Decoder, stored: dict[str, Json]) -> Any:
+    import numpy as np
+
+    shape = tuple(int(side) for side in stored["shape"])
+    made: Any
+    if "items" in stored:
+        made = np.empty(len(stored["items"]), dtype=object)
+        for position, item in enumerate(stored["items"]):
+            made[position] = decoder(item)
+        return made.reshape(shape)
+    described = (
+        stored["dtype"] if isinstance(stored["dtype"], str) else [tuple(field) for field in decoder(stored["dtype"])]
+    )
+    dtype = np.dtype(described)
+    if dtype.hasobject:
+        raise Undecodable("an array of objects stored as bytes")
+    data = decoder.data(stored)
+    made = np.frombuffer(data, dtype=dtype).reshape(shape).copy() if data else np.empty(shape, dtype=dtype)
+    return made[()] if stored.get("scalar") else made
+
+
+# --- pandas -------------------------------------------------------------------------------------------------------
+
+
+def _column(encoder: Encoder, value: Any) -> Json:
+    """A pandas array: its dtype's name and its items, exactly."""
+    import numpy as np
+
+    dtype = value.dtype
+    if str(dtype) == "category":
+        made = {"categories": _index(encoder, value.categories), "codes": encoder(np.asarray(value.codes))}
+        return {"dtype": "category", "ordered": bool(value.ordered), **made}
+    if isinstance(dtype, np.dtype):
+        return {"dtype": dtype.str, "array": encoder(np.asarray(value))}
+    return {"dtype": str(dtype), "items": [encoder(item) for item in value]}
+
+
+def _uncolumn(decoder: Decoder, stored: dict[str, Json]) -> Any:
+    import pandas as pd
+
+    if stored["dtype"] == "category":
+        categories, codes = _unindex(decoder, stored["categories"]), decoder(stored["codes"])
+        return pd.Categorical.from_codes(codes, categories, ordered=stored["ordered"])
+    if "array" in stored:
+        return decoder(stored["array"])
+    return pd.array([decoder(item) for item in stored["items"]], dtype=str(stored["dtype"]))
+
+
+def _index(encoder: Encoder, value: Any) -> Json:
+    import pandas as pd
+
+    if type(value) is pd.RangeIndex:
+        return {"range": [value.start, value.stop, value.step], "name": encoder(value.name)}
+    if isinstance(value, pd.MultiIndex):
+        levels = [_column(encoder, value.get_level_values(level).array) for level in range(value.nlevels)]
+        return {"levels": levels, "names": [encoder(name) for name in value.names]}
+    return {"column": _column(encoder, value.array), "name": encoder(value.name)}
+
+
+def _unindex(decoder: Decoder, stored: dict[str, Json]) -> Any:
+    import pandas as pd
+
+    if "range" in stored:
+        return pd.RangeIndex(*stored["range"], name=decoder(stored["name"]))
+    if "levels" in stored:
+        levels = [_uncolumn(decoder, level) for level in stored["levels"]]
+        return pd.MultiIndex.from_arrays(levels, names=[decoder(name) for name in stored["names"]])
+    return pd.Index(_uncolumn(decoder, stored["column"]), name=decoder(stored["name"]))
+
+
+def _checked(encode: Encode, decode: Decode, same: Callable[[Any, Any], Any]) -> Encode:
+    """Pandas has more dtypes than anyone lists: what does not come back equal at once is refused."""
+
+    def checked(encoder: Encoder, value: Any) -> Json:
+        made = encode(encoder, value)
+        trial = Encoder(encoder.exact, encoder.kin)
+        alone = encode(trial, value)
+        same(decode(_holding(trial.blobs), alone), value)
+        return made
+
+    return checked
+
+
+def _holding(blobs: dict[str, bytes]) -> Decoder:
+    decoder = Decoder(DECODERS, blobs.__getitem__)
+    decoder._made.append(None)
+    return decoder
+
+
+def _frame(encoder: Encoder, value: Any) -> Json:
+    columns = [_column(encoder, value.iloc[:, position].array) for position in range(value.shape[1])]
+    return {
+        "$": "frame",
+        "columns": _index(encoder, value.columns),
+        "index": _index(encoder, value.index),
+        "data": columns,
+    }
+
+
+def _unframe(decoder: Decoder, stored: dict[str, Json]) -> Any:
+    import pandas as pd
+
+    data = {position: _uncolumn(decoder, column) for position, column in enumerate(stored["data"])}
+    columns, index = _unindex(decoder, stored["columns"]), _unindex(decoder, stored["index"])
+    made = pd.DataFrame(data, index=index)
+    made.columns = columns
+    return made
+
+
+def _series(encoder: Encoder, value: Any) -> Json:
+    return {
+        "$": "series",
+        "name": encoder(value.name),
+        "index": _index(encoder, value.index),
+        "data": _column(encoder, value.array),
+    }
+
+
+def _unseries(decoder: Decoder, stored: dict[str, Json]) -> Any:
+    import pandas as pd
+
+    name, index = decoder(stored["name"]), _unindex(decoder, stored["index"])
+    return pd.Series(_uncolumn(decoder, stored["data"]), index=index, name=name)
+
+
+def _pandas_index(encoder: Encoder, value: Any) -> Json:
+    return {"$": "index", **_index(encoder, value)}
+
+
+def _same_frame(made: Any, value: Any) -> None:
+    import pandas as pd
+
+    pd.testing.assert_frame_equal(made, value, check_exact=True, check_freq=False)
+
+
+def _same_series(made: Any, value: Any) -> None:
+    import pandas as pd
+
+    pd.testing.assert_series_equal(made, value, check_exact=True, check_freq=False)
+
+
+def _same_index(made: Any, value: Any) -> None:
+    import pandas as pd
+
+    pd.testing.assert_index_equal(made, value, exact=True)
+
+
+def _timestamp(encoder: Encoder, value: Any) -> Json:
+    zone = getattr(value.tzinfo, "key", None) or (None if value.tzinfo is None else str(value.tzinfo))
+    return {"$": "timestamp", "v": int(value.value), "unit": value.unit, "tz": zone}
+
+
+def _untimestamp(decoder: Decoder, stored: dict[str, Json]) -> Any:
+    import pandas as pd
+
+    made = pd.Timestamp(int(stored["v"]), unit="ns", tz=stored["tz"])
+    return made.as_unit(str(stored["unit"]))
+
+
+def _missing(encoder: Encoder, value: Any) -> Json:
+    return {"$": "missing", "v": str(value)}
+
+
+def _unmissing(decoder: Decoder, stored: dict[str, Json]) -> Any:
+    import pandas as pd
+
+    return {"NaT": pd.NaT, "<NA>": pd.NA}[stored["v"]]
+
+
+def optional(encoder: Encoder, value: Any) -> Json:
+    """Values of libraries that may not be installed, known by their loaded module; else `NotImplemented`."""
+    root, name = type(value).__module__.partition(".")[0], type(value).__name__
+    if root == "numpy":
+        np = sys.modules["numpy"]
+        if type(value) is np.ndarray and not (value.dtype.hasobject and value.dtype.names):
+            return _array(encoder, value)
+        return (
+            _scalar(encoder, value) if isinstance(value, np.generic) and not value.dtype.hasobject else NotImplemented
+        )
+    if root == "pandas":
+        encode = _PANDAS.get("Index" if name.endswith("Index") else name)
+        return NotImplemented if encode is None else encode(encoder, value)
+    return NotImplemented
+
+
+_PANDAS: dict[str, Encode] = {
+    "DataFrame": _checked(_frame, _unframe, _same_frame),
+    "Series": _checked(_series, _unseries, _same_series),
+    "Index": _checked(_pandas_index, _unindex, _same_index),
+    "Timestamp": _timestamp,
+    "NaTType": _missing,
+    "NAType": _missing,
+}
+
+# --- the tables ---------------------------------------------------------------------------------------------------
+
+EXACT: dict[type, Encode] = {
+    tuple: _items("tuple"),
+    set: _set("set"),
+    frozenset: _set("frozenset"),
+    bytes: _bytes("bytes"),
+    bytearray: _bytes("bytearray"),
+    complex: lambda encoder, value: {"$": "complex", "v": [encoder(value.real), encoder(value.imag)]},
+    range: lambda encoder, value: {"$": "range", "v": [encoder(value.start), encoder(value.stop), encoder(value.step)]},
+    type(...): lambda encoder, value: {"$": "ellipsis"},
+    datetime: _datetime,
+    date: _text("date", date.isoformat),
+    time: _time,
+    timedelta: lambda encoder, value: {"$": "timedelta", "v": [value.days, value.seconds, value.microseconds]},
+    Decimal: _text("decimal"),
+    Fraction: lambda encoder, value: {"$": "fraction", "v": [encoder(value.numerator), encoder(value.denominator)]},
+    UUID: _text("uuid"),
+    **{
+        cls: lambda encoder, value: {"$": "path", "flavour": type(value).__name__, "v": str(value)}
+        for cls in _PATHS.values()
+    },
+}
+
+KIN: tuple[tuple[type, Encode], ...] = (
+    (object, optional),
+    (Enum, lambda encoder, value: encoder.mark(value, attributes=False)),
+    (PIL.Image.Image, _image),
+    (str, _like(str.__str__)),
+    (int, _like(int.__int__)),
+    (float, _like(float.__float__)),
+    (bytes, _like(lambda value: bytes.__getitem__(value, slice(None)))),
+    (list, _like(lambda value: list(list.__iter__(value)))),
+    (tuple, _like(lambda value: tuple(tuple.__iter__(value)))),
+    (dict, _like(lambda value: dict(dict.items(value)))),
+    (set, _like(lambda value: set(set.__iter__(value)))),
+    (frozenset, _like(lambda value: frozenset(frozenset.__iter__(value)))),
+)
+
+DECODERS: dict[str, Decode] = {
+    **wire.KINDS,
+    "tuple": lambda decoder, stored: tuple(decoder(item) for item in stored["v"]),
+    "set": lambda decoder, stored: {decoder(item) for item in stored["v"]},
+    "frozenset": lambda decoder, stored: frozenset(decoder(item) for item in stored["v"]),
+    "bytes": lambda decoder, stored: decoder.data(stored),
+    "bytearray": lambda decoder, stored: bytearray(decoder.data(stored)),
+    "complex": lambda decoder, stored: complex(*(float(decoder(part)) for part in stored["v"])),
+    "range": lambda decoder, stored: range(*(decoder(part) for part in stored["v"])),
+    "ellipsis": lambda decoder, stored: ...,
+    "datetime": _undatetime,
+    "date": lambda decoder, stored: date.fromisoformat(stored["v"]),
+    "time": _untime,
+    "timedelta": lambda decoder, stored: timedelta(*stored["v"]),
+    "decimal": lambda decoder, stored: Decimal(stored["v"]),
+    "fraction": lambda decoder, stored: Fraction(*(decoder(part) for part in stored["v"])),
+    "uuid": lambda decoder, stored: UUID(stored["v"]),
+    "path": _unpath,
+    "like": _unlike,
+    "image": _unimage,
+    "array": _unarray,
+    "frame": _unframe,
+    "series": _unseries,
+    "index": _unindex,
+    "timestamp": _untimestamp,
+    "missing": _unmissing,
+}

@@ -1,0 +1,3 @@
+"""The version of smolmem."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,399 @@
+"""Any Python value ⇄ plain JSON, without ever raising and without ever running code.
+
+What an agent leaves behind is arbitrary: model replies with lone surrogates, data frames, open locks,
+objects that contain themselves. Every value becomes JSON that a person can read and any program can parse:
+
+    None, bool, int, finite float, str, list, dict with text keys    as they are
+    everything else                                                   {"$": "<tag>", …}
+
+A value with no tag of its own becomes `{"$": "object", "type": …, "repr": …}` and comes back as a `Placeholder`
+value, which says what it was and holds its attributes, but none of its class's code. Types are named on disk
+and never looked up by name: loading imports nothing and calls nothing that the data chooses.
+
+A container met a second time is written as `{"$": "ref", "n": k}`, the k-th container of the value in reading
+order. That keeps aliasing, ends cycles and stops a small nest of lists from growing without bound.
+
+Texts and bytes above `INLINE` leave the JSON and are kept once, by hash, in `blobs`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import math
+import operator
+import re
+import zlib
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from functools import lru_cache
+from typing import Any
+
+INLINE = 4096
+"""Texts and bytes longer than this are stored once, by hash, beside the record."""
+
+MAX_DEPTH = 150
+"""Deeper nesting than this is kept as a repr: neither `json` nor a reader copes with more."""
+
+MAX_ATTRIBUTES = 2000
+"""An unknown object whose attributes would need more nodes than this keeps its repr alone."""
+
+MAX_REPR = 10_000
+
+Json = Any
+Encode = Callable[["Encoder", Any], Json]
+Decode = Callable[["Decoder", dict[str, Json]], Any]
+
+_JSON = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+_SIMPLE = (str, int, float, bool, type(None))
+
+
+class Undecodable(ValueError):
+    """Stored bytes that are not what an encoder writes; the store turns it into `Damaged` with its place."""
+
+
+class Placeholder:
+    """Stands for a value that cannot come back: says what it was, holds what it held.
+
+    Attributes of the original are attributes here. Two marks are equal when they say the same.
+    """
+
+    __slots__ = ("_mark",)
+    _mark: dict[str, Json]
+
+    def __repr__(self) -> str:
+        return f"<marked {self._mark['type']}: {self._mark['repr']}>"
+
+    def __str__(self) -> str:
+        return str(self._mark.get("str", self._mark["repr"]))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Placeholder) and self._mark == other._mark and _own(self) == _own(other)
+
+    def __hash__(self) -> int:
+        return hash((self._mark["type"], self._mark["repr"]))
+
+
+def _own(value: object) -> dict[str, Any]:
+    return getattr(value, "__dict__", {})
+
+
+@lru_cache(maxsize=1024)
+def named(base: Any, name: str, *, bare: bool = False) -> type:
+    """A subclass of `base` under a stored type's name, so that prints look the same; `bare`: with no `__dict__`."""
+    module, _, last = name.rpartition(".")
+    shown = re.sub(r"\W", "_", last, flags=re.ASCII) or "object"
+    return type(shown, (base,), {"__module__": module} | ({"__slots__": ()} if bare else {}))
+
+
+def type_name(value: object) -> str:
+    """The full name of a value's type, as stored beside a mark."""
+    cls = type(value)
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def fingerprint(data: bytes) -> str:
+    """The hash by which content is known: 160 bits of BLAKE2b, as hex."""
+    return hashlib.blake2b(data, digest_size=20).hexdigest()
+
+
+def dumps(value: Json) -> bytes:
+    """Canonical bytes: one spelling per value; ASCII, so that lone surrogates and NUL survive."""
+    return _JSON.encode(value).encode("ascii")
+
+
+def loads(data: bytes) -> Json:
+    """The JSON behind canonical bytes.
+
+    Raises:
+        Undecodable: the bytes are not JSON.
+    """
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise Undecodable(f"not a record: {error}") from error
+
+
+def pack(data: bytes) -> bytes:
+    """Bytes as they lie on disk: one letter, then the bytes, compressed where that saves space."""
+    if len(data) > 200:
+        packed = zlib.compress(data, 1)
+        if len(packed) < len(data):
+            return b"z" + packed
+    return b"=" + data
+
+
+largest: ContextVar[int] = ContextVar("smolmem_bytes", default=1 << 30)
+"""Bytes that one content may unpack to; fewer for whoever only looks."""
+
+
+def unpack(data: bytes, limit: int = 1 << 30) -> bytes:
+    """The bytes that were packed.
+
+    Raises:
+        Undecodable: they are cut, changed, or unpack to more than `limit`.
+    """
+    form, body = data[:1], data[1:]
+    if form == b"=":
+        return body
+    if form != b"z":
+        raise Undecodable("cannot be unpacked: not packed here")
+    inflater = zlib.decompressobj()
+    try:
+        plain = inflater.decompress(body, limit)
+    except zlib.error as error:
+        raise Undecodable(f"cannot be unpacked: {error}") from error
+    if not inflater.eof:
+        raise Undecodable("cannot be unpacked: cut short, or too large")
+    return plain
+
+
+def safe_text(describe: Callable[[Any], str], value: object) -> str:
+    """`repr` or `str` of anything, whatever its author wrote there."""
+    try:
+        text = describe(value)
+    except Exception as error:
+        text = f"<{type_name(value)} whose {describe.__name__} raises {type(error).__name__}>"
+    return text if len(text) <= MAX_REPR else f"{text[:MAX_REPR]}… ({len(text):,} characters)"
+
+
+class Encoder:
+    """Turns values into JSON; `blobs` collects what is stored beside it, by fingerprint.
+
+    `exact` maps a type to its encoder; `kin` lists (base class, encoder) for whole families, where an encoder
+    may answer `NotImplemented`. What neither knows is marked.
+    """
+
+    def __init__(self, exact: Mapping[type, Encode], kin: tuple[tuple[type, Encode], ...]) -> None:
+        self.exact = exact
+        self.kin = kin
+        self.blobs: dict[str, bytes] = {}
+        self._seen: dict[int, int] = {}
+        self._keep: list[Any] = []
+        self._depth = 0
+        self._budget: int | None = None
+
+    def value(self, value: Any) -> Json:
+        """One self-contained value: references inside it reach no further than itself."""
+        outer = self._seen, self._keep
+        self._seen, self._keep = {}, []
+        try:
+            return self(value)
+        finally:
+            self._seen, self._keep = outer
+
+    def __call__(self, value: Any) -> Json:
+        """A value inside the one that is being written."""
+        cls = type(value)
+        if cls is str:
+            return value if len(value) <= INLINE else self._long_text(value)
+        if value is None or cls is bool:
+            return value
+        if cls is int:
+            return value if -(1 << 63) <= value < 1 << 63 else {"$": "int", "v": hex(value)}
+        if cls is float:
+            return value if math.isfinite(value) else {"$": "float", "v": repr(value)}
+        return self._container(value, cls)
+
+    def _container(self, value: Any, cls: type) -> Json:
+        number = self._seen.get(id(value))
+        if number is not None:
+            return {"$": "ref", "n": number}
+        before = len(self._keep) + 1
+        self._seen[id(value)] = len(self._seen)
+        self._keep.append(value)  # an id is only good while its owner lives
+        self._spend()
+        self._depth += 1
+        try:
+            if self._depth > MAX_DEPTH:
+                return self.mark(value, attributes=False)
+            if cls is list:
+                return [self(item) for item in value]
+            if cls is dict:
+                return self.mapping(value)
+            return self._tagged(value, cls)
+        except _TooMuch:
+            raise
+        except Exception:  # whatever a foreign object does while it is read, it is kept as a mark
+            self._forget(before)
+            return self.mark(value, attributes=False)
+        finally:
+            self._depth -= 1
+
+    def _spend(self) -> None:
+        if self._budget is not None:
+            self._budget -= 1
+            if self._budget < 0:
+                raise _TooMuch
+
+    def _forget(self, before: int) -> None:
+        """Un-counts containers that were read but will not be written."""
+        for dropped in self._keep[before:]:
+            self._seen.pop(id(dropped), None)
+        del self._keep[before:]
+
+    def _tagged(self, value: Any, cls: type) -> Json:
+        encode = self.exact.get(cls)
+        if encode is not None:
+            return encode(self, value)
+        for base, encode in self.kin:
+            if isinstance(value, base):
+                made = encode(self, value)
+                if made is not NotImplemented:
+                    return made
+        return self.mark(value)
+
+    def mapping(self, value: Mapping[Any, Any]) -> Json:
+        """A dict: JSON where its keys are texts, pairs otherwise. Order is kept, prompts depend on it."""
+        if all(type(key) is str for key in value) and "$" not in value:
+            return {key: self(item) for key, item in value.items()}
+        return {"$": "dict", "v": [[self(key), self(item)] for key, item in value.items()]}
+
+    def blob(self, data: bytes) -> str:
+        """Keeps bytes beside the record and returns the hash they are found by."""
+        key = fingerprint(data)
+        self.blobs[key] = data
+        return key
+
+    def data(self, data: bytes) -> dict[str, Json]:
+        """Bytes, inline or beside."""
+        if len(data) > INLINE:
+            return {"blob": self.blob(data)}
+        return {"v": base64.b64encode(data).decode("ascii")}
+
+    def _long_text(self, value: str) -> Json:
+        return {"$": "text", "blob": self.blob(value.encode("utf-8", "surrogatepass"))}
+
+    def mark(self, value: Any, *, attributes: bool = True) -> Json:
+        """What is left of a value that has no form of its own."""
+        if isinstance(value, Placeholder):
+            mark = {"$": "object", **value._mark}
+        else:
+            text, shown = safe_text(repr, value), safe_text(str, value)
+            mark = {"$": "object", "type": type_name(value), "repr": text}
+            if shown != text:
+                mark["str"] = shown
+        own = getattr(value, "__dict__", None)
+        if isinstance(own, dict) and attributes and not isinstance(value, type):
+            before, outermost = len(self._keep), self._budget is None
+            if outermost:
+                self._budget = MAX_ATTRIBUTES
+            try:
+                mark["attrs"] = {str(key): self(item) for key, item in own.items()}
+            except _TooMuch:
+                self._forget(before)
+                if not outermost:
+                    raise
+            finally:
+                if outermost:
+                    self._budget = None
+        return mark
+
+
+class _TooMuch(Exception):
+    """An unknown object turned out to hold half the process."""
+
+
+class Decoder:
+    """Turns JSON back into values; `fetch` finds a blob by its hash, `kinds` maps tags to decoders."""
+
+    def __init__(self, kinds: Mapping[str, Decode], fetch: Callable[[str], bytes]) -> None:
+        self.kinds = kinds
+        self.fetch = fetch
+        self._made: list[Any] = []
+
+    def value(self, wire: Json) -> Any:
+        """The value that `Encoder.value` was given."""
+        outer, self._made = self._made, []
+        try:
+            return self(wire)
+        except Undecodable:
+            raise
+        except Exception as error:  # a library's own, about bytes that only claim to be its
+            raise Undecodable(f"not a stored value: {type(error).__name__}: {error}") from error
+        finally:
+            self._made = outer
+
+    def __call__(self, wire: Json) -> Any:
+        """A value inside the one that is being read."""
+        if isinstance(wire, _SIMPLE):
+            return wire
+        if isinstance(wire, list):
+            made: list[Any] = []
+            self._made.append(made)
+            made.extend(self(item) for item in wire)
+            return made
+        tag = wire.get("$")
+        if tag is None:
+            plain: dict[str, Any] = {}
+            self._made.append(plain)
+            plain.update((key, self(item)) for key, item in wire.items())
+            return plain
+        return self._tagged(tag, wire)
+
+    def _tagged(self, tag: str, wire: dict[str, Json]) -> Any:
+        if tag in ("text", "int", "float"):  # no containers: they are not counted
+            return _SCALARS[tag](self, wire)
+        if tag == "ref":
+            return self._made[operator.index(wire["n"])]
+        place = len(self._made)
+        self._made.append(_CYCLE)
+        decode = self.kinds.get(tag, _unknown)
+        if decode in _FILLED_LATER:
+            return decode(self, wire)
+        self._made[place] = made = decode(self, wire)
+        return made
+
+    def hold(self, value: Any) -> Any:
+        """Announces a container before its items are read, so that they can refer to it."""
+        self._made[-1] = value
+        return value
+
+    def data(self, wire: dict[str, Json]) -> bytes:
+        """Bytes stored inline or beside."""
+        if "blob" in wire:
+            return self.fetch(wire["blob"])
+        try:
+            return base64.b64decode(wire["v"], validate=True)
+        except binascii.Error as error:
+            raise Undecodable(f"not base64: {error}") from error
+
+
+def marked(mark: dict[str, Json], *, bare: bool = True) -> Placeholder:
+    """A `Placeholder` that prints under the stored type's name."""
+    mark = {key: str(text) for key, text in mark.items() if key in ("type", "repr", "str")}
+    made: Placeholder = object.__new__(named(Placeholder, mark["type"], bare=bare))
+    made._mark = mark
+    return made
+
+
+def _object(decoder: Decoder, wire: dict[str, Json]) -> Placeholder:
+    made: Placeholder = decoder.hold(marked(wire, bare="attrs" not in wire))
+    if "attrs" in wire:
+        vars(made).update((key, decoder(item)) for key, item in wire["attrs"].items())
+    return made
+
+
+def _dict(decoder: Decoder, wire: dict[str, Json]) -> dict[Any, Any]:
+    made: dict[Any, Any] = decoder.hold({})
+    for key, item in wire["v"]:
+        hashable = decoder(key)
+        made[hashable] = decoder(item)
+    return made
+
+
+def _unknown(decoder: Decoder, wire: dict[str, Json]) -> Placeholder:
+    text = json.dumps(wire)[:MAX_REPR]
+    return marked({"type": f"unknown.{re.sub(r'[^A-Za-z0-9_]', '_', str(wire['$']))}", "repr": text})
+
+
+_CYCLE = marked({"type": "smolmem.cycle", "repr": "<the value that holds this one>"})
+_FILLED_LATER: tuple[Decode, ...] = (_object, _dict)
+_SCALARS: dict[str, Decode] = {
+    "text": lambda decoder, wire: decoder.fetch(wire["blob"]).decode("utf-8", "surrogatepass"),
+    "int": lambda decoder, wire: int(wire["v"], 16),
+    "float": lambda decoder, wire: float(wire["v"]),
+}
+KINDS: dict[str, Decode] = {"object": _object, "dict": _dict}

@@ -1,0 +1,423 @@
+"""What is wrong with a file, its environment or its use: one sentence each, and a command that repairs it.
+
+Nothing is changed. Only questions are asked that an index or the newest rows can answer, so that it takes a second or two
+however much is stored. A file that cannot be opened is examined from outside.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import apsw
+
+from smolmem.agents import compat
+from smolmem.core.display import Drawable
+from smolmem.core.errors import NotAStore, SmolmemError, StoreError
+from smolmem.core.text import byte_size, one_line
+from smolmem.recall import models
+from smolmem.recall.embedders import installed
+from smolmem.store.base import Row, migrations
+from smolmem.store.journal import Journal
+from smolmem.store.opening import open_store
+from smolmem.store.sqlite import APPLICATION_ID, is_locked, read_header, read_version
+from smolmem.store.sqlite import copy as copy_database
+from smolmem.store.writer import is_dead
+
+Level = Literal["ok", "hint", "warning", "problem"]
+SAFE_SQLITE = (3, 51, 3)
+"""The first one without the WAL-reset bug, which corrupts files that several programs write."""
+LONG_PROMPT = 50_000
+LONG_TEXT = 200_000
+NEWEST_STEPS = 20_000
+"""The steps that are examined for how the memory is used."""
+_NETWORKS = (
+    "nfs",
+    "cifs",
+    "smb",
+    "afs",
+    "ncp",
+    "9p",
+    "ceph",
+    "gluster",
+    "lustre",
+    "fuse.sshfs",
+    "fuse.rclone",
+    "drvfs",
+)
+_TABLES = {
+    "contents": ("content",),
+    "prompts": ("prompt",),
+    "events and steps": ("event", "step"),
+    "full-text index": ("unit", "words_data", "words_idx"),
+    "vectors": ("vector",),
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was examined: how bad it is, a sentence, and what repairs it."""
+
+    level: Level
+    text: str
+    repair: str = ""
+
+
+@dataclass(frozen=True)
+class Diagnosis(Drawable):
+    """All findings; true if none of them is a problem."""
+
+    url: str
+    findings: tuple[Finding, ...]
+
+    def __bool__(self) -> bool:
+        return not any(finding.level == "problem" for finding in self.findings)
+
+
+def examine(journal: Journal) -> Diagnosis:
+    """Examines an open store, its environment and its use."""
+    found: list[Finding] = []
+    for look in (_engine, _integrity, _space, _sizes, _place, _disk, _sync, _environment, *_USE):
+        try:
+            found += look(journal)
+        except TimeoutError:
+            continue
+        except (SmolmemError, ValueError, TypeError) as error:  # a damaged row can hold anything
+            found.append(Finding("problem", str(error), f"smolmem verify --db {journal.store.url}"))
+    return Diagnosis(journal.store.url, tuple(found))
+
+
+# --- the file -----------------------------------------------------------------------------------------------------
+
+
+def _engine(journal: Journal) -> Iterator[Finding]:
+    engine = journal.store.facts()["engine"]
+    if tuple(map(int, engine.rpartition(" ")[2].split("."))) < SAFE_SQLITE:
+        text = f"{engine} can corrupt a file that several programs write (the WAL-reset bug)."
+        yield Finding("problem", text, "pip install --upgrade apsw")
+    else:
+        yield Finding("ok", f"{engine}, free of the WAL-reset bug.")
+
+
+def _integrity(journal: Journal) -> Iterator[Finding]:
+    repair = f"smolmem verify --db {journal.store.url}"
+    try:
+        rows = journal.store.rows("quick_check", {}, seconds=0.7)
+    except TimeoutError:
+        yield Finding("hint", "The file is too large to be checked in passing.", repair)
+        return
+    wrong = [str(value) for row in rows for value in row.values() if value != "ok"]
+    if wrong:
+        yield Finding("problem", f"The file is damaged: {wrong[0]}.", f"{repair}; then restore it from a backup")
+    else:
+        yield Finding("ok", "The file is in order.")
+
+
+def _space(journal: Journal) -> Iterator[Finding]:
+    store = journal.store
+    wal = Path(f"{store.url}-wal")
+    if wal.exists() and wal.stat().st_size > 64 << 20:
+        text = f"The write-ahead log has grown to {byte_size(wal.stat().st_size)}: a program has been reading for long."
+        yield Finding("hint", text, "close programs that have the file open; it shrinks with the next write")
+    size, pages, free = (int(store.do(name, {})) for name in ("page_size", "page_count", "free_pages"))
+    if free * size > 10 << 20 and free * 4 > pages:
+        text = f"{byte_size(free * size)} of the file are free; what is written next goes there."
+        yield Finding("hint", text, "smolmem export, and smolmem load into a new file, to make it smaller")
+
+
+def _sizes(journal: Journal) -> Iterator[Finding]:
+    """The sizes of the tables, unless the file is so large that counting takes long."""
+    parts = []
+    for what, tables in _TABLES.items():
+        rows = [row for name in tables for row in journal.store.rows("table_bytes", {"name": name}, seconds=0.15)]
+        size = sum(row["bytes"] for row in rows)
+        if size > 1 << 20:
+            parts.append(f"{what} {byte_size(size)}")
+    yield Finding("ok", f"{byte_size(journal.store.size())} on disk{': ' if parts else ''}{', '.join(parts)}.")
+
+
+def _place(journal: Journal) -> Iterator[Finding]:
+    path = Path(journal.store.url)
+    wide = stat.S_IMODE(path.stat().st_mode) & 0o077
+    if wide and os.name != "nt":
+        text = f"Others on this machine can open the file ({stat.filemode(path.stat().st_mode)})."
+        yield Finding("warning", text, f"chmod 600 {path}")
+    system = _file_system(path.absolute())
+    if system.startswith(_NETWORKS):
+        text = f"The file is on a network file system ({system}), where locks are not to be relied on."
+        yield Finding("problem", text, "move it to a local disk, and keep backups on the network: smolmem backup")
+
+
+def _file_system(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
+    """The type of the file system a path lies on; empty where that cannot be told."""
+    found, longest = "", -1
+    try:
+        lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
+        real = path.resolve()
+    except OSError:
+        return ""
+    for line in lines:
+        mount, _, rest = line.partition(" - ")
+        point = mount.split(" ")[4].replace("\\040", " ") if mount.count(" ") >= 4 else "?"
+        if rest and (real == Path(point) or Path(point) in real.parents) and len(point) > longest:
+            found, longest = rest.split(" ")[0], len(point)
+    return found
+
+
+def _disk(journal: Journal) -> Iterator[Finding]:
+    free = shutil.disk_usage(Path(journal.store.url).absolute().parent).free
+    if free < 100 << 20:
+        yield Finding("problem", f"Only {byte_size(free)} are left on the disk.", "free some space")
+    elif free < max(1 << 30, journal.store.size() // 2):
+        yield Finding("warning", f"{byte_size(free)} are left on the disk.", "free some space before it is needed")
+    else:
+        yield Finding("ok", f"{byte_size(free)} are left on the disk.")
+
+
+def _sync(journal: Journal) -> Iterator[Finding]:
+    took = []
+    try:
+        with tempfile.TemporaryFile(dir=Path(journal.store.url).absolute().parent) as file:
+            for _ in range(5):
+                began = time.perf_counter()
+                file.write(bytes(4096))
+                file.flush()
+                os.fsync(file.fileno())
+                took.append(1000 * (time.perf_counter() - began))
+    except OSError as error:
+        yield Finding("problem", f"Nothing can be written beside the file ({error.strerror}).", "check its folder")
+        return
+    typical = statistics.median(took)
+    if typical > 20:
+        text = f"A synced write takes {typical:.0f} ms on this disk, and each step waits for one."
+        yield Finding("warning", text, "Memory(path, durability='normal') survives a killed process, not a power cut")
+    else:
+        yield Finding("ok", f"A synced write takes {typical:.1f} ms.")
+
+
+# --- the environment ----------------------------------------------------------------------------------------------
+
+
+def _environment(journal: Journal) -> Iterator[Finding]:
+    python = ".".join(map(str, sys.version_info[:3]))
+    yield Finding("ok", f"Python {python}, apsw {apsw.apsw_version()}.")
+    version = compat.SMOLAGENTS
+    known = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if known < compat.OLDEST:
+        yield Finding("problem", f"smolagents {version} is too old.", "pip install --upgrade smolagents")
+    elif known > compat.NEWEST:
+        tested = ".".join(map(str, compat.NEWEST))
+        repair = f"if something is odd: pip install 'smolagents=={tested}.*'"
+        yield Finding("hint", f"smolagents {version} is newer than what this smolmem was tested with.", repair)
+    else:
+        yield Finding("ok", f"smolagents {version}.")
+    for sentence in compat.check().values():
+        yield Finding("warning", sentence, "pip install --upgrade smolmem")
+    if not installed():
+        yield Finding("hint", "Recall uses words alone.", "pip install 'smolmem[semantic]' for semantic recall")
+    elif not models.E5.here:
+        text = "Recall uses words alone: the local model is not on this machine."
+        yield Finding("hint", text, f"Memory(path, embedder='local') fetches it, {models.E5.megabytes} MB")
+    else:
+        yield Finding("ok", f"Semantic recall, with {models.E5.name}.")
+
+
+# --- habits -------------------------------------------------------------------------------------------------------
+
+
+def _unfinished(journal: Journal) -> Iterator[Finding]:
+    going = journal.store.rows("open_runs", {"limit": 1000})
+    killed = [run for run in going if is_dead(run["writer"])]
+    if killed:
+        text = f"{_many(len(killed), 'run')} ended with the process that did it; the newest is {_named(killed[0])}."
+        yield Finding("warning", text, f"memory.resume(agent, {killed[0]['id'][:8]!r}) continues it")
+    week = time.time() - 7 * 86_400
+    old = [run for run in going if run not in killed and run["began"] < week]
+    if old:
+        text = (
+            f"{_many(len(old), 'run')} of other machines are marked as running for more than a week: {_named(old[0])}."
+        )
+        yield Finding("hint", text, f"smolmem show {old[0]['id'][:8]}")
+    left = journal.store.rows("newest_unfinished", {"since": week, "limit": 1000})
+    if left:
+        text = f"{_many(len(left), 'run')} of this week did not finish; the newest is {_named(left[0])}."
+        yield Finding("hint", text, f"memory.resume(agent, {left[0]['id'][:8]!r}), or smolmem show {left[0]['id'][:8]}")
+
+
+def _failing(journal: Journal) -> Iterator[Finding]:
+    rows = journal.store.rows("newest_failures", {"limit": 200})
+    reasons: Counter[str] = Counter()
+    examples: dict[str, Row] = {}
+    for row in rows:
+        failure = journal.value(row["failure"])
+        reason = f"{failure.get('type')}: {failure.get('message')}"[:200] if isinstance(failure, dict) else "?"
+        reasons[reason] += 1
+        examples.setdefault(reason, row)
+    for reason, count in reasons.most_common(3):
+        if count >= 3:
+            text = f"{count} of the last {len(rows)} failed runs failed alike: {one_line(reason, 120)}"
+            yield Finding("warning", text, f"smolmem show {examples[reason]['id'][:8]}")
+
+
+def _long(journal: Journal) -> Iterator[Finding]:
+    prompts = journal.store.rows(
+        "long_prompts", {"newest": NEWEST_STEPS, "tokens": LONG_PROMPT, "limit": 1000}, seconds=0.3
+    )
+    if prompts:
+        most, run = prompts[0]["tokens"], prompts[0]["run"][:8]
+        text = f"{_many(len(prompts), 'run')} sent prompts of more than {LONG_PROMPT:,} tokens"
+        repair = "memory.attach(agent, views=[views.TokenBudget(…), views.TrimObservations(…)])"
+        yield Finding("hint", f"{text}, up to {most:,} (run {run}).", repair)
+    texts = journal.store.rows("long_texts", {"newest": NEWEST_STEPS, "bytes": LONG_TEXT, "limit": 1000}, seconds=0.3)
+    if texts:
+        size, run, number = texts[0]["bytes"], texts[0]["run"][:8], texts[0]["number"]
+        text = f"{_many(len(texts), 'step')} hold more than {LONG_TEXT // 1000} kB of text, up to {byte_size(size)}"
+        repair = "memory.attach(agent, views=[views.TrimObservations(…)]), or let the tool write to a file"
+        yield Finding("hint", f"{text} (step {number} of run {run}).", repair)
+
+
+def _pending(journal: Journal) -> Iterator[Finding]:
+    count = int(journal.store.do("count_unread", {}))
+    if count > 1000:
+        text = f"{count:,} steps are not indexed yet; the next recall indexes them first."
+        yield Finding("hint", text, f"smolmem search anything --db {journal.store.url}")
+
+
+def _notes(journal: Journal) -> Iterator[Finding]:
+    expired = int(journal.store.do("expired_notes", {"now": time.time()}))
+    if expired:
+        text = f"{_many(expired, 'note')} expired since the last recall, and will be left out from the next one on."
+        yield Finding("ok", text)
+    current = journal.store.rows("current_notes", {"now": time.time(), "limit": 200})
+    stale = [note for note in current if journal.store.do("stale", {"id": note["id"], "now": time.time()})]
+    if stale:
+        first = one_line(stale[0]["text"], 60)
+        text = f"{_many(len(stale), 'note')} made from sources that are no longer current: {first!r}."
+        yield Finding("hint", text, f"smolmem forget {stale[0]['id'][:8]}, or remember what is true now")
+
+
+_USE: tuple[Callable[[Journal], Iterator[Finding]], ...] = (_unfinished, _failing, _long, _pending, _notes)
+
+
+def _named(run: Row) -> str:
+    return f"{run['id'][:8]} of {run['agent']}, {one_line(run['title'], 50)!r}"
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+# --- from outside -------------------------------------------------------------------------------------------------
+
+
+def examine_path(url: str | os.PathLike[str]) -> Diagnosis:
+    """Examines a file that may not open, without changing it."""
+    text = os.fspath(url)
+    return Diagnosis(text, tuple(_outside(text)))
+
+
+def versions(url: str | os.PathLike[str]) -> tuple[int, int]:
+    """The format of a file, and the newest there is; opening a store brings it up to date.
+
+    Raises:
+        NotAStore: it is not there, or not a store.
+        Unwritable: it cannot be read.
+    """
+    path = _path(os.fspath(url))
+    if not path.exists():
+        raise NotAStore(f"{path} is not there: check the path.")
+    return _format(path), len(migrations("sqlite"))
+
+
+def _path(url: str) -> Path:
+    if "\0" in url or not url:
+        raise NotAStore(f"{url!r} is not a file name: give the path of a file, for instance 'agent.db'.")
+    return Path(url.removeprefix("sqlite:///"))
+
+
+def _outside(url: str) -> Iterator[Finding]:
+    try:
+        if "://" in url and not url.startswith("sqlite:"):
+            open_store(url)  # says what it cannot open
+        path = _path(url)
+        if not path.exists():
+            folder = path.absolute().parent
+            repair = "check the path; Memory(path) would create it" if folder.is_dir() else f"mkdir -p {folder}"
+            yield Finding("problem", f"{path} is not there.", repair)
+            return
+        version, newest = versions(url)
+    except SmolmemError as error:
+        said, _, repair = str(error).partition(": ")
+        yield Finding("problem", f"{said}.", repair)
+        return
+    if version > newest:
+        text = f"{path} was written by a later smolmem (format {version}, this one knows {newest})."
+        yield Finding("problem", text, "pip install --upgrade smolmem")
+        return
+    if not os.access(path, os.W_OK):
+        yield Finding("problem", f"{path} is read-only.", f"chmod u+w {path}, or copy it to where it can be written")
+    yield from _holder(path)
+    yield from _opens(path)
+    if version < newest:
+        yield Finding("hint", f"Its format is {version}; the newest is {newest}.", f"smolmem migrate --db {path}")
+
+
+def _format(path: Path) -> int:
+    """The version in a file's header or in its write-ahead log."""
+    if not path.is_file():
+        raise NotAStore(f"{path} is {'a folder' if path.is_dir() else 'not a regular file'}: give the path of a file.")
+    if not path.stat().st_size:
+        return 0
+    header = read_header(path)
+    if not header.startswith(b"SQLite format 3\0"):
+        raise NotAStore(f"{path} is not a smolmem file: give another path.")
+    if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
+        raise NotAStore(f"{path} is a database of another program: give another path.")
+    return read_version(path)
+
+
+def _holder(path: Path) -> Iterator[Finding]:
+    """Whether another process holds the write lock for longer than a write takes."""
+    if is_locked(path, seconds=0.5):
+        text = f"Another process holds {path} locked; others cannot write."
+        yield Finding("problem", text, f"wait for it, or find it with `fuser {path}` and end it")
+
+
+def _opens(path: Path) -> Iterator[Finding]:
+    """Opens a copy, so that the file stays as it is."""
+    size = sum(file.stat().st_size for file in (path, Path(f"{path}-wal")) if file.exists())
+    if size > 500 << 20 or size > shutil.disk_usage(tempfile.gettempdir()).free // 2:
+        yield Finding("hint", f"{path} is too large to be tried out on a copy.", f"smolmem verify --db {path}")
+        return
+    with tempfile.TemporaryDirectory(prefix="smolmem-") as folder:
+        copy = Path(folder) / path.name
+        try:
+            copy_database(str(path), str(copy), None)
+            store = open_store(copy)
+            try:
+                problems = [str(value) for row in store.rows("quick_check", {}) for value in row.values()]
+            finally:
+                store.close()
+        except apsw.Error as error:
+            yield Finding("problem", f"{path} cannot be read: {error}.", "restore it from a backup")
+            return
+        except StoreError as error:
+            yield Finding("problem", str(error).replace(str(copy), str(path)), "restore it from a backup")
+            return
+        except OSError as error:
+            yield Finding("problem", f"{path} cannot be read: {error.strerror}.", "check its permissions, and the disk")
+            return
+    if problems == ["ok"]:
+        yield Finding("ok", f"{path} opens.")
+    else:
+        yield Finding("problem", f"{path} is damaged: {problems[0]}.", "restore it from a backup")

@@ -1,0 +1,149 @@
+"""What can be done with one run, step or note: the methods of `Run`, `Step` and `Note` end here.
+
+Each is a few lines into the package that does the work. A value that comes out of a `Memory` carries its operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+from rich.console import Console
+from smolagents import MultiStepAgent
+
+from smolmem.agents import observed_list
+from smolmem.agents.interpreter import Restored
+from smolmem.agents.recorder import Recorder
+from smolmem.agents.rerun import Rerun, rerun
+from smolmem.agents.restore import restore
+from smolmem.agents.resume import Resumed, Resumption, Unknown, drain
+from smolmem.core.arguments import check_choice, check_count
+from smolmem.core.display import draw
+from smolmem.core.errors import CannotResume, InvalidArgument, NotFound
+from smolmem.core.values import Diff, Event, Note, Revision, Run, Step
+from smolmem.policies.transcript import Messages, to_messages
+from smolmem.recall.distill import distill
+from smolmem.recall.engine import RecallEngine
+from smolmem.store import forks
+from smolmem.store.journal import Journal
+
+Value = TypeVar("Value", Run, Step, Note)
+
+
+class Operations:
+    """The operations of one `Memory`.
+
+    Args:
+        journal: where runs are stored.
+        recall: the notes and what is recalled.
+        attach: records an agent in a scope; returns its recorder.
+    """
+
+    def __init__(
+        self, journal: Journal, recall: RecallEngine, attach: Callable[[MultiStepAgent, str | None], Recorder]
+    ) -> None:
+        self._journal = journal
+        self._recall = recall
+        self._attach = attach
+
+    def bind(self, value: Value) -> Value:
+        """A value that can act; so can the steps of a run."""
+        if isinstance(value, Run):
+            load = value._load_steps
+            return replace(value, _operations=self, _load_steps=lambda: self.bind_all(load()))
+        return replace(value, _operations=self)
+
+    def bind_all(self, values: Iterable[Value]) -> list[Value]:
+        """Values that can act."""
+        return [self.bind(value) for value in values]
+
+    def run(self, run: Run | str) -> Run:
+        """A run, given itself or the beginning of its id.
+
+        Raises:
+            NotFound: if there is none, or several.
+        """
+        if isinstance(run, Run):
+            return run
+        if not isinstance(run, str):
+            raise NotFound(f"a run is named by its id or the beginning of it, not {run!r}.")
+        return self.bind(self._journal.run(run))
+
+    # --- continuing a run ------------------------------------------------------------------------------------------
+
+    def start_resume(self, run: Run, agent: MultiStepAgent, unknown: Unknown) -> Resumed:
+        """Makes an agent ready to continue a run."""
+        check_choice(unknown, ("raise", "rerun", "skip"), "unknown")
+        recorder = self._attach(agent, run.scope)
+        if run.scope != recorder.scope:
+            raise CannotResume(
+                f"run {run.id[:8]} is of the scope {run.scope!r}, and this agent is attached with "
+                f"{recorder.scope!r}: detach it first."
+            )
+        attach = partial(self._attach, scope=recorder.scope)
+        return Resumption(recorder, self._journal, run, attach, unknown).start()
+
+    def resume(self, run: Run, agent: MultiStepAgent, unknown: Unknown) -> Any:
+        """See `Run.resume`."""
+        return drain(self.start_resume(run, agent, unknown))
+
+    def restore(self, run: Run, agent: MultiStepAgent, step: int | None) -> Restored:
+        """See `Run.restore`."""
+        return restore(self._attach(agent, None), self._journal, run, step)
+
+    def rerun(self, run: Run, agent: MultiStepAgent) -> Rerun:
+        """See `Run.rerun`."""
+        if observed_list.listener_of(agent.memory) is not None:
+            raise InvalidArgument("rerun() takes an agent that is not attached: make a new one, or detach it first.")
+        task = next(step for step in run.steps if step.kind == "task")
+        began = self._journal.step_events(task)[0]["id"]
+        variables = self._journal.session(run.session, run.id, until=began).variables
+        agent.state.update((variables or {}).get("state", {}))
+        return rerun(agent, run, self._journal.calls(run.id, 0))
+
+    # --- reading and changing a run --------------------------------------------------------------------------------
+
+    def replay(self, run: Run, *, detailed: bool, prices: tuple[float, float] | None, console: Any) -> None:
+        """See `Run.replay`."""
+        draw("replay", run, console or Console(), detailed=detailed, prices=prices)
+
+    def fork(self, run: Run, step: int | None) -> Run:
+        """See `Run.fork`."""
+        return self.bind(forks.fork(self._journal, run, step))
+
+    def diff(self, run: Run, other: Run | str) -> Diff:
+        """See `Run.diff`."""
+        return forks.diff(run, self.run(other))
+
+    def to_messages(self, run: Run, tokens: int | None) -> Messages:
+        """See `Run.to_messages`."""
+        return to_messages(run.steps, None if tokens is None else check_count(tokens, "tokens"))
+
+    def distill(self, run: Run, model: Any) -> list[Note]:
+        """See `Run.distill`."""
+        recalled = self._journal.reminders.lines_recalled_in(run.id)
+        return self.bind_all(distill(self._recall.notes, run, model, recalled))
+
+    def events(self, run: Run) -> list[Event]:
+        """See `Run.events`."""
+        return self._journal.events(run)
+
+    def as_of(self, run: Run, event: int) -> list[Any]:
+        """See `Run.as_of`."""
+        return [entry.step for entry in self._journal.session(run.session, run.id, until=event).entries]
+
+    # --- steps and notes -------------------------------------------------------------------------------------------
+
+    def edit(self, step: Step, changes: dict[str, Any]) -> Step:
+        """See `Step.edit`."""
+        return self.bind(forks.edit(self._journal, step, changes))
+
+    def step_history(self, step: Step) -> list[Revision]:
+        """See `Step.history`."""
+        return forks.revisions(self._journal, step)
+
+    def note_history(self, note: Note) -> list[Note]:
+        """See `Note.history`."""
+        return self.bind_all(self._recall.notes.history(note))

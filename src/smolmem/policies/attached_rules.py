@@ -1,0 +1,72 @@
+"""The rules of an agent that is recorded: they see earlier runs, and their alerts are recorded."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from smolagents.memory import ActionStep, FinalAnswerStep, PlanningStep
+
+from smolmem.agents.compat import Patches, agent_name
+from smolmem.agents.recorder import Recorder
+from smolmem.core.errors import Damaged, InvalidArgument
+from smolmem.policies.detectors import SeenStep, alert_lines
+from smolmem.policies.watch import Watch
+from smolmem.store.journal import Journal
+
+WINDOWS = 5
+"""How many times a rule's window is searched for steps that the rule applies to."""
+MAX_STEPS = 2_000
+
+
+class AttachedRules:
+    """The rules of one agent."""
+
+    def __init__(self, recorder: Recorder, journal: Journal) -> None:
+        self._recorder = recorder
+        self._journal = journal
+        self._rules: dict[Watch, Patches] = {}
+        recorder.patches.callback(self.set, [])
+
+    def set(self, rules: Sequence[Watch]) -> None:
+        """Attaches these rules, and detaches all others."""
+        if not isinstance(rules, Sequence) or not all(isinstance(rule, Watch) for rule in rules):
+            raise InvalidArgument(f"watch takes a list of rules such as [Watch('error')], not {rules!r}.")
+        for rule in [rule for rule in self._rules if rule not in rules]:
+            rule.forget(self._recorder.agent)
+            self._rules.pop(rule).close()
+        for rule in rules:
+            if rule not in self._rules:
+                self._rules[rule] = self._attach(rule)
+
+    def _attach(self, rule: Watch) -> Patches:
+        agent, patches = self._recorder.agent, Patches()
+        runner = rule.runner(agent)
+        runner.attach(weakref.ref(self._recorder), self._journal.alerts.add)
+        runner.learn(self._earlier_steps(rule))
+        for cls in _step_classes(rule):
+            patches.register(agent, cls, rule)
+        return patches
+
+    def _earlier_steps(self, rule: Watch) -> Iterator[SeenStep]:
+        """What this agent did in earlier runs, as far back as the rule looks."""
+        filters: dict[str, Any] = {"scope": self._recorder.scope, "agent": agent_name(self._recorder.agent)}
+        since = None if rule.hours is None else time.time() - rule.hours * 3600
+        found = self._journal.find_steps(**filters, since=since, limit=min(MAX_STEPS, rule.window * WINDOWS))
+        notes = alert_lines(self._journal.alerts.find(scope=filters["scope"], limit=MAX_STEPS))
+        seen = []
+        for step in found:
+            try:
+                live = step.to_smolagents()
+            except Damaged:
+                continue
+            if rule.applies_to(live):
+                seen.append(SeenStep(live, step.run, step.at.timestamp(), notes))
+        return reversed(seen[: rule.window])
+
+
+def _step_classes(rule: Watch) -> list[type]:
+    planning = [PlanningStep] if "planning" in rule.kinds else []
+    return [ActionStep, *planning, *([FinalAnswerStep] if rule.silent_seconds is not None else [])]

@@ -1,0 +1,135 @@
+"""The part of `Memory` that finds runs and steps."""
+
+from __future__ import annotations
+
+from smolmem.core.arguments import ScopeFilter, Time, check_choice, check_count, check_text, scope_filter, to_timestamp
+from smolmem.core.rows import STATUSES, STEP_KINDS
+from smolmem.core.values import Alert, Run, Step
+from smolmem.operations import Operations
+from smolmem.store.journal import Journal
+
+
+class Queries:
+    """Queries over the runs, steps and alerts of a store."""
+
+    scope: str
+    _journal: Journal
+    _operations: Operations
+
+    def runs(
+        self,
+        *,
+        scope: str | None = None,
+        agent: str | None = None,
+        status: str | None = None,
+        since: Time | None = None,
+        until: Time | None = None,
+        text: str | None = None,
+        parent: Run | str | None = None,
+        session: str | None = None,
+        managed: bool = True,
+        limit: int = 100,
+    ) -> list[Run]:
+        """Recorded runs, the newest first.
+
+        Args:
+            scope: another scope than this memory's; `acme/*` for `acme` and all scopes in it, `*` for all scopes.
+            agent: the agent's name, or its class if it has none.
+            status: `running`, `finished`, `failed`, `interrupted` (also: killed) or `max_steps`.
+            since: only runs that began at this time or later: a datetime, a timestamp, or ISO text.
+            until: only runs that began before this time.
+            text: only runs whose title, the beginning of the task, contains this text.
+            parent: only runs of managed agents that this run called.
+            session: only runs that shared this context.
+            managed: false to leave out runs of managed agents.
+            limit: the maximum number of runs.
+        """
+        found = self._journal.find_runs(
+            **self._scope_filter(scope),
+            agent=check_text(agent, "agent"),
+            status=check_choice(status, STATUSES, "status"),
+            since=to_timestamp(since),
+            until=to_timestamp(until),
+            text=check_text(text, "text"),
+            parent=None if parent is None else self.run(parent).id,
+            session=check_text(session, "session"),
+            roots=None if managed else 1,
+            limit=check_count(limit),
+        )
+        return self._operations.bind_all(found)
+
+    def run(self, id: Run | str) -> Run:
+        """One run, by its id or the beginning of it.
+
+        Raises:
+            NotFound: if no run's id begins so, or several do.
+        """
+        return self._operations.run(id)
+
+    def steps(
+        self,
+        *,
+        scope: str | None = None,
+        run: Run | str | None = None,
+        agent: str | None = None,
+        status: str | None = None,
+        kind: str | None = None,
+        tool: str | None = None,
+        error: bool | str | None = None,
+        since: Time | None = None,
+        until: Time | None = None,
+        text: str | None = None,
+        limit: int = 100,
+    ) -> list[Step]:
+        """Recorded steps, the newest first, including steps that were taken off an agent's list.
+
+        Args:
+            scope: as for `runs`; where a run is given, the run's own scope by default.
+            run: only steps of this run.
+            agent: only steps of the agent with this name.
+            status: only steps of runs with this status.
+            kind: `task`, `planning`, `action`, `injected`, `system_prompt`, `final_answer` or `other`.
+            tool: only steps that call this tool.
+            error: True for steps that failed, False for steps that did not, or the name of an error's class.
+            since: only steps from this time on.
+            until: only steps before this time.
+            text: only steps whose text contains this, in upper or lower case.
+            limit: the maximum number of steps.
+
+        Raises:
+            InvalidArgument: if `kind` or `status` is unknown.
+        """
+        chosen = None if run is None else self.run(run)
+        found = self._journal.find_steps(
+            **self._scope_filter(chosen.scope if chosen is not None and scope is None else scope),
+            run=None if chosen is None else chosen.id,
+            agent=check_text(agent, "agent"),
+            status=check_choice(status, STATUSES, "status"),
+            kind=check_choice(kind, STEP_KINDS, "kind"),
+            tool=check_text(tool, "tool"),
+            failed=int(error) if isinstance(error, bool) else None,
+            error=check_text(error, "error") if not isinstance(error, bool) else None,
+            since=to_timestamp(since),
+            until=to_timestamp(until),
+            text=check_text(text, "text"),
+            limit=check_count(limit),
+        )
+        return self._operations.bind_all(found)
+
+    def step(self, id: int) -> Step:
+        """One step, by its id.
+
+        Raises:
+            NotFound: if there is none.
+        """
+        return self._operations.bind(self._journal.step(id))
+
+    def alerts(
+        self, *, scope: str | None = None, run: Run | str | None = None, rule: str | None = None, limit: int = 100
+    ) -> list[Alert]:
+        """When rules fired, the newest first."""
+        filters = {"run": None if run is None else self.run(run).id, "rule": check_text(rule, "rule")}
+        return self._journal.alerts.find(**self._scope_filter(scope), **filters, limit=check_count(limit))
+
+    def _scope_filter(self, scope: str | None) -> ScopeFilter:
+        return scope_filter(self.scope if scope is None else scope)

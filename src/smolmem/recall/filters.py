@@ -1,0 +1,65 @@
+"""What a search may return."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from smolmem.core.rows import ORIGINS
+from smolmem.core.values import TRUST, Trust, trust_in
+from smolmem.store.base import Row
+
+PASSAGE_KINDS = ("task", "plan", "thought", "code", "call", "observation", "error", "answer", "other")
+"""The kinds of passages that steps have; notes have kinds of their own."""
+
+
+@dataclass(frozen=True)
+class Filter:
+    """The passages that a search may return; None and empty for no restriction."""
+
+    scope: str | None = None
+    below: str | None = None
+    """The beginning of the scopes that lie in `scope`, where those are searched, too."""
+    agents: Collection[str] | None = None
+    runs: Collection[str] | None = None
+    kinds: Collection[str] | None = None
+    since: float | None = None
+    until: float | None = None
+    min_trust: Trust = "low"
+    excluded_session: str | None = None
+    excluded_kinds: Collection[str] = ()
+
+    @property
+    def origins(self) -> list[str] | None:
+        """The origins that are trusted enough; None for all."""
+        if self.min_trust == "low":
+            return None
+        return [origin for origin in ORIGINS if TRUST[trust_in(origin)] >= TRUST[self.min_trust]]
+
+    @property
+    def columns(self) -> dict[str, Collection[str] | None]:
+        """The allowed values of a passage's columns."""
+        return {"agent": self.agents, "run": self.runs, "role": self.kinds, "origin": self.origins}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether all passages of the scope may be returned."""
+        restricted = any(allowed is not None for allowed in self.columns.values())
+        rest = (self.since, self.until, self.excluded_session)
+        return not restricted and not self.excluded_kinds and rest == (None, None, None)
+
+    def includes(self, scope: str) -> bool:
+        """Whether a scope is searched."""
+        below = self.below is not None and scope.startswith(self.below)
+        return self.scope is None or scope == self.scope or below
+
+    def admits(self, passage: Row) -> bool:
+        """Whether a passage may be returned; decides, whatever an index says."""
+        return (
+            self.includes(passage["scope"])
+            and all(allowed is None or passage[name] in allowed for name, allowed in self.columns.items())
+            and (self.since is None or passage["at"] >= self.since)
+            and (self.until is None or passage["at"] < self.until)
+            and (self.excluded_session is None or passage["session"] != self.excluded_session)
+            and passage["role"] not in self.excluded_kinds
+        )

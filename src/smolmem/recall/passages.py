@@ -1,0 +1,215 @@
+"""The searchable passages of a step.
+
+A step has several parts: the model's thought, the code, the observation. Each part becomes passages of its own, with its
+origin, so that "which step printed the traceback?" finds the observation and not the code. Long parts are split at
+paragraph, line, sentence or word boundaries, so that a long observation is found by any part of it.
+
+Recalled text is never indexed again: it would come back as if it were new, and multiply with each recall.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+
+from smolagents.memory import ActionStep, MemoryStep, PlanningStep, SystemPromptStep, TaskStep, ToolCall
+from smolagents.utils import AgentMaxStepsError
+
+from smolmem.core import wire
+from smolmem.core.rows import Origin, Passage
+from smolmem.core.text import storable
+from smolmem.store.reminders import BEGIN, END, QUOTE
+
+LONGEST = 1_000
+"""Characters of a passage: about 250 tokens, half of what small embedding models read."""
+OVERLAP = 100
+"""Characters that a passage repeats of the one before it, so that no phrase is split."""
+MOST = 500
+"""Passages of one part of a step; the rest of a longer text is in the record, but not indexed."""
+
+_WEB = re.compile(
+    r"\b(web_search|visit_webpage|wikipedia_search|google_search|duckduckgo\w*|\w*browser\w*|fetch_url)\b"
+)
+_ASKS = re.compile(r"\bmemory\s*\.\s*(search|steps|sql|diff)\b")
+_FENCE = re.compile(r"</?code>|```(?:py|python)?|<end_code>")
+_BOUNDARIES = (re.compile(r"\n\s*\n"), re.compile(r"\n"), re.compile(r"(?<=[.!?…。！？])\s*"), re.compile(r"\s"))
+_ignored_lines: set[str] = set()
+
+
+def ignore_lines(*lines: str) -> None:
+    """Leaves these lines out of observations: smolagents writes them into every one (see `agents.compat`)."""
+    _ignored_lines.update(lines)
+
+
+def passages_of(
+    step: Any, *, asked_by: Origin = "user", recalled: Collection[str] = (), managed_agents: Collection[str] = ()
+) -> list[Passage]:
+    """The searchable passages of a step.
+
+    Args:
+        step: a smolagents step.
+        asked_by: who gives this agent its tasks.
+        recalled: lines that the agent was reminded of, as `spellings` gives them; they are not indexed again.
+        managed_agents: agents whose reports may repeat those lines; what other tools return is new.
+    """
+    try:
+        parts = list(_parts(step, asked_by))
+    except Exception:  # a step can hold anything
+        parts = [Passage("other", "agent", wire.safe_text(str, step))]
+    called = " ".join(part.text for part in parts if part.role in ("code", "call"))
+    if _ASKS.search(called):  # what memory gave as data cannot be told from what was made of it
+        parts = [part for part in parts if part.role != "observation"]
+    echoes = any(re.search(rf"\b{re.escape(name)}\b", called) for name in ("recall_memory", *managed_agents))
+    return [
+        Passage(part.role, part.origin, text, part.tool)
+        for part in parts
+        for text in split(_own(part, recalled if echoes or part.origin in ("model", "agent") else ()))
+    ]
+
+
+def _own(part: Passage, recalled: Collection[str]) -> str:
+    """The text of a passage without recalled lines. A short line of code may be anyone's."""
+    return without_recalled(storable(part.text), recalled, CODE if part.role == "code" else SHORTEST)
+
+
+def _parts(step: Any, asked_by: Origin) -> Iterator[Passage]:
+    if isinstance(step, TaskStep):
+        yield Passage("task", asked_by, _text(step.task))
+    elif isinstance(step, PlanningStep):
+        yield Passage("plan", "model", _text(step.plan))
+    elif isinstance(step, ActionStep):
+        yield from _action(step)
+    elif not isinstance(step, SystemPromptStep):
+        yield Passage(
+            "other", "agent", _text(getattr(step, "text", "")) if isinstance(step, MemoryStep) else _text(step)
+        )
+
+
+def _action(step: ActionStep) -> Iterator[Passage]:
+    code = _text(step.code_action)
+    yield Passage("thought", "model", _thought(_text(step.model_output), code))
+    yield Passage("code", "model", code)
+    calls = [call for call in step.tool_calls or () if isinstance(call, ToolCall) and call.name != "python_interpreter"]
+    for call in calls:
+        if call.name != "final_answer":
+            yield Passage("call", "model", f"{call.name} {_arguments(call.arguments)}", call.name)
+    tools = ", ".join(dict.fromkeys(call.name for call in calls)) or None
+    origin: Origin = "web" if _WEB.search(f"{code} {tools}") else "tool"
+    seen = _own_lines(_text(step.observations))
+    if step.is_final_answer or isinstance(step.error, AgentMaxStepsError):
+        answer = _text(step.action_output) or seen
+        yield Passage("answer", "model", answer)
+        seen = seen.removesuffix(answer).removesuffix(wire.safe_text(str, step.action_output))
+    yield Passage("observation", origin, seen, tools)
+    yield Passage("error", origin, _text(step.error), tools)
+
+
+def _own_lines(text: str) -> str:
+    return "\n".join("" if line in _ignored_lines else line for line in text.split("\n")).strip()
+
+
+def _thought(said: str, code: str) -> str:
+    """What a model wrote besides its code."""
+    return _FENCE.sub("", said.replace(code, "") if code else said).strip()
+
+
+def _arguments(arguments: Any) -> str:
+    if isinstance(arguments, dict):
+        return ", ".join(f"{name}: {_text(value)}" for name, value in arguments.items())
+    return _text(arguments)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, (dict, list)):
+        try:
+            return json.dumps(value, ensure_ascii=False)
+        except (TypeError, ValueError, RecursionError):
+            pass
+    return wire.safe_text(str, value)
+
+
+# --- splitting -----------------------------------------------------------------------------------------------------
+
+
+def split(text: str, longest: int = LONGEST) -> list[str]:
+    """Splits a text into parts of at most `longest` characters, at the best boundaries."""
+    text = text.strip()
+    found: list[str] = []
+    start = 0
+    while len(text) - start > longest and len(found) < MOST:
+        end = _boundary(text, start + longest // 2, start + longest)
+        found.append(text[start:end].strip())
+        start = _boundary(text, end - OVERLAP, end - OVERLAP // 2)
+    if text[start:].strip() and len(found) < MOST:
+        found.append(text[start:].strip())
+    return [part for part in found if part]
+
+
+def _boundary(text: str, least: int, most: int) -> int:
+    """Where to split between two positions: after a paragraph, a line, a sentence or a word, in this order."""
+    for boundary in _BOUNDARIES:
+        ends = [match.end() for match in boundary.finditer(text, least, most)]
+        if ends and ends[-1] > least:
+            return ends[-1]
+    return most
+
+
+# --- what was recalled ---------------------------------------------------------------------------------------------
+
+SHORTEST, CODE = 12, 40
+"""Characters that a recalled line must have to be left out, in text and in code; a shorter line may be anyone's."""
+
+
+def without_recalled(text: str, recalled: Collection[str], shortest: int = SHORTEST) -> str:
+    """A text without quoted memories and without recalled lines, wherever they stand in it."""
+    lines = _unquoted(text) if QUOTE.strip() in text else text.split("\n")
+    if not recalled:
+        return "\n".join(lines)
+    if " ".join(text.split()) in recalled:
+        return ""
+    lines = [" ".join(line.split()) if line.strip() else "" for line in lines]
+    known = set(" ".join(lines).split())
+    echoes = [line for line in recalled if len(line) >= shortest and line.split()[1:2] and line.split()[1] in known]
+    for echo in sorted(echoes, key=len, reverse=True):
+        lines = [_without_line(line, echo) if echo in line else line for line in lines]
+    return "\n".join(lines)
+
+
+def spellings(recalled: Iterable[str]) -> set[str]:
+    """Recalled lines as they are, and as Python and JSON write them."""
+    told = {" ".join(line.split()) for line in recalled}
+    return {form for line in told for form in (line, repr(line)[1:-1], json.dumps(line)[1:-1])} - {""}
+
+
+def _unquoted(text: str) -> list[str]:
+    """The lines of a text that are not part of a quoted block of memories."""
+    kept: list[str] = []
+    inside = False
+    for line in text.split("\n"):
+        head = inside and _HEAD.match(line) is not None
+        quoted = line.lstrip().startswith(QUOTE) or f"\\n{QUOTE}" in line
+        if not quoted and not line.startswith((BEGIN, END)) and not head:
+            inside = False
+            kept.append(line)
+        else:
+            inside = inside or line.startswith(BEGIN)
+    return kept
+
+
+def _without_line(line: str, echo: str) -> str:
+    """A line without a recalled line, where that is not part of a longer word."""
+    start = 0
+    while (found := line.find(echo, start)) >= 0:
+        end = found + len(echo)
+        inside = (found and _LETTER.match(line[found - 1])) or (end < len(line) and _LETTER.match(line[end]))
+        line, start = (line, end) if inside else (f"{line[:found]} {line[end:]}", found + 1)
+    return line
+
+
+_HEAD, _LETTER = re.compile(r"\[\d+\] "), re.compile(r"\w")

@@ -1,0 +1,181 @@
+"""The part of `Memory` that recalls, remembers and forgets."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from datetime import timedelta
+
+from smolmem.core.arguments import Time, check_count, check_scope, check_text, to_deadline, to_timestamp
+from smolmem.core.errors import InvalidArgument, NotFound
+from smolmem.core.rows import Origin
+from smolmem.core.values import Forgotten, Note, Recollection, Run, Step, Trust
+from smolmem.queries import Queries
+from smolmem.recall.context import TOKENS, block
+from smolmem.recall.engine import RecallEngine, names
+from smolmem.recall.filters import PASSAGE_KINDS, Filter
+from smolmem.recall.notes import Target
+
+
+class Recalling(Queries):
+    """Notes, and recall over everything in a store."""
+
+    _recall: RecallEngine
+
+    def recall(
+        self,
+        question: str,
+        limit: int = 5,
+        *,
+        scope: str | None = None,
+        agent: Collection[str] | str | None = None,
+        run: Collection[Run | str] | Run | str | None = None,
+        kind: Collection[str] | str | None = None,
+        since: Time | None = None,
+        until: Time | None = None,
+        min_trust: Trust = "low",
+        rerank: bool = False,
+    ) -> list[Recollection]:
+        """The passages that answer a question, from everything that was done and noted, the best first.
+
+        Args:
+            question: any text; a time it mentions ("yesterday", "in March", "before the restart") counts.
+            limit: the maximum number of recollections.
+            scope: as for `runs`.
+            agent: only what this agent did, or one of these agents.
+            run: only what was done in this run, or in one of these runs.
+            kind: only passages of this kind or these kinds: `task`, `plan`, `thought`, `code`, `call`, `observation`,
+                `error`, `answer`, or kinds of notes.
+            since: only passages from this time on.
+            until: only passages before this time.
+            min_trust: `low`, `medium` (nothing from the web) or `high` (only what users said).
+            rerank: let a second model score the best thirty again: more accurate, and half a second slower.
+
+        Raises:
+            InvalidArgument: if the question is empty, or a kind is unknown.
+        """
+        runs = (run,) if isinstance(run, (Run, str)) else run
+        filters = Filter(
+            **self._scope_filter(scope),
+            agents=names(agent, "agent"),
+            runs=None if runs is None else tuple(self.run(each).id for each in runs),
+            kinds=self._kinds(names(kind, "kind")),
+            since=to_timestamp(since),
+            until=to_timestamp(until),
+            min_trust=min_trust,
+        )
+        return self._recall.find(question, check_count(limit), filters, rerank=rerank)
+
+    def _kinds(self, kinds: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        unknown = [kind for kind in kinds or () if kind not in PASSAGE_KINDS]
+        known = self._recall.notes.kinds() if unknown else []
+        for kind in unknown:
+            if kind not in known:
+                expected = ", ".join([*PASSAGE_KINDS, *known])
+                raise InvalidArgument(f"kind is one of {expected}, not {kind!r}.")
+        return kinds
+
+    def context(self, question: str, tokens: int = TOKENS, *, limit: int = 10, scope: str | None = None) -> str:
+        """The answer to a question as a block for a prompt: quoted, with origins, of about `tokens` tokens at most."""
+        return block(self.recall(question, limit, scope=scope), check_count(tokens, "tokens"))[0]
+
+    def remember(
+        self,
+        text: str,
+        *,
+        kind: str = "note",
+        tags: Iterable[str] = (),
+        expires: Time | timedelta | None = None,
+        supersedes: Note | str | None = None,
+        sources: Iterable[Step | Note | int | str] = (),
+        scope: str | None = None,
+        origin: Origin = "user",
+    ) -> Note:
+        """Writes a note that can be recalled.
+
+        Args:
+            text: what to remember.
+            kind: a word such as `fact`, `lesson`, `procedure`.
+            tags: words to find the note by in `notes`.
+            expires: when the note expires: a time, or a timedelta from now.
+            supersedes: the note that this one replaces; it stays in the record and is no longer recalled.
+            sources: steps and notes that this note was made from. When one is superseded or forgotten, a user's note
+                becomes stale, and any other note is forgotten with it.
+            scope: another scope than this memory's.
+            origin: who says so: `user`, `model`, `tool`, `web`, `import` or `agent`.
+        """
+        note = self._recall.notes.add(
+            text,
+            scope=self.scope if scope is None else check_scope(scope),
+            kind=kind,
+            tags=tags,
+            origin=origin,
+            expires=to_deadline(expires),
+            supersedes=supersedes.id if isinstance(supersedes, Note) else supersedes,
+            sources=[self._source(source) for source in sources],
+        )
+        return self._operations.bind(note)
+
+    def _source(self, source: Step | Note | int | str) -> int | str:
+        if isinstance(source, (Step, Note)):
+            return source.id
+        return self.step(source).id if isinstance(source, int) else self.note(source).id
+
+    def forget(self, what: Note | Step | Run | int | str, *, influenced: bool = False) -> list[Forgotten]:
+        """Leaves something out of recall, with the notes that came of it; the record keeps it.
+
+        Args:
+            what: a note, a step, a run, the id of a step, or the beginning of the id of a note or run.
+            influenced: also everything that was said in runs that recalled it, and what came of that: the way to
+                remove a poisoned source.
+
+        Returns:
+            What recall now leaves out.
+
+        Raises:
+            NotFound: if there is no such thing, or the beginning of an id fits several.
+        """
+        gone = self._recall.notes.forget(self._target(what), influenced=influenced)
+        return [Forgotten(kind, id) for kind, id in gone]
+
+    def _target(self, what: Note | Step | Run | int | str) -> Target:
+        if isinstance(what, Note):
+            return "note", what.id
+        if isinstance(what, (Step, int)):
+            return "step", str(self.step(what).id if isinstance(what, int) else what.id)
+        if isinstance(what, Run):
+            return "run", what.id
+        notes = self._recall.notes.with_prefix(what)
+        runs = self._journal.runs_with_prefix(what)
+        if notes and runs:
+            fits = ", ".join([*(f"note {note.id[:12]}" for note in notes), *(f"run {run['id'][:12]}" for run in runs)])
+            raise NotFound(f"{what!r} could be any of {fits}: give more of the id.")
+        return ("note", self.note(what).id) if notes else ("run", self.run(what).id)
+
+    def notes(
+        self,
+        *,
+        scope: str | None = None,
+        kind: str | None = None,
+        tag: str | None = None,
+        run: Run | str | None = None,
+        past: bool = False,
+        limit: int = 100,
+    ) -> list[Note]:
+        """What was remembered on purpose, the newest first; with `past` also notes that are no longer current."""
+        found = self._recall.notes.find(
+            **self._scope_filter(scope),
+            kind=check_text(kind, "kind"),
+            tag=check_text(tag, "tag"),
+            run=None if run is None else self.run(run).id,
+            past=past,
+            limit=check_count(limit),
+        )
+        return self._operations.bind_all(found)
+
+    def note(self, id: str) -> Note:
+        """One note, by its id or the beginning of it.
+
+        Raises:
+            NotFound: if no note's id begins so, or several do.
+        """
+        return self._operations.bind(self._recall.notes.get(id))

@@ -1,1 +1,0 @@
-"""1: an agent's step becomes a record."""

@@ -1,0 +1,50 @@
+"""Runs, steps and memories as plain data: what `--json` prints and the inspector is given. Names here are a promise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from datetime import datetime
+from typing import Any
+
+import PIL.Image
+
+from smolmem.core.values import Run, Step
+
+_RUN = (
+    *("id", "status", "agent", "agent_type", "title", "scope", "session", "began", "ended", "seconds"),
+    *("step_count", "error_count", "input_tokens", "output_tokens", "parent", "parent_step", "fork_of", "model"),
+    *("smolagents", "max_steps"),
+)
+_STEP = (
+    *("id", "run", "session", "scope", "agent", "kind", "number", "place", "at", "seconds", "error", "tools"),
+    *("input_tokens", "output_tokens", "revision", "removed", "text"),
+)
+
+
+def plain(value: Any) -> Any:
+    """Any of our values as JSON can hold it: times in ISO form, text for what has no other."""
+    if isinstance(value, Run):
+        return {name: plain(getattr(value, name)) for name in _RUN}
+    if isinstance(value, Step):
+        return {name: plain(getattr(value, name)) for name in _STEP}
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return {str(name): plain(item) for name, item in value.items()}
+    if isinstance(value, (Sequence, set, frozenset)) and not isinstance(value, (str, bytes)):
+        return [plain(item) for item in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value) if field.name[0] != "_"}
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    if isinstance(value, PIL.Image.Image):  # one of smolagents' would save itself when asked for its text
+        return f"(a picture of {value.width} × {value.height} pixels)"
+    return str(value)
+
+
+def whole(run: Run) -> dict[str, Any]:
+    """A run with its steps, its whole task, and how it ended."""
+    failure = run.failure
+    ended = {"task": run.task, "answer": plain(run.answer), "failure": None if failure is None else str(failure)}
+    return {**plain(run), **ended, "steps": plain(run.steps)}

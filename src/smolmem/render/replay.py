@@ -1,0 +1,96 @@
+"""A whole run in the terminal, step by step. Nothing is executed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.rule import Rule
+from rich.syntax import Syntax
+from rich.text import Text
+from smolagents import ActionStep
+from smolagents.memory import PlanningStep, TaskStep
+
+from smolmem.core.display import draws
+from smolmem.core.injected import Injected
+from smolmem.core.text import message_role, message_text, sanitize
+from smolmem.core.values import Run
+from smolmem.render.terminal import STYLES, picture
+
+Prices = tuple[float, float]
+
+
+@draws("replay")
+def replay(run: Run, console: Console, *, detailed: bool = False, prices: Prices | None = None) -> None:
+    """Prints a whole run: what was asked, planned, done, seen, and what went wrong.
+
+    Args:
+        run: the run.
+        console: where to.
+        detailed: also what the model was sent for each step.
+        prices: of a million input and output tokens, to show what each step cost.
+    """
+    head = Text.assemble((run.id[:8], "bold"), "  ", (run.status, STYLES[run.status]), "  ", sanitize(run.agent))
+    console.print(Rule(head, style="cyan"))
+    for step in run.steps:
+        live = step.to_smolagents()
+        for part in _parts(live, detailed):
+            console.print(part)
+        if isinstance(live, ActionStep) and not isinstance(live, Injected):
+            console.print(_footer(step.seconds, step.input_tokens, step.output_tokens, prices))
+    end = f"failed: {run.failure}" if run.failure else f"answer: {run.answer}"
+    console.print(Rule(Text(sanitize(end), style=STYLES[run.status]), style="cyan"))
+
+
+def _parts(step: Any, detailed: bool) -> Iterator[RenderableType]:
+    if isinstance(step, TaskStep):
+        yield Panel(Text(sanitize(step.task)), title="Task", title_align="left", border_style="yellow")
+    elif isinstance(step, PlanningStep):
+        yield Panel(Text(sanitize(step.plan)), title="Plan", title_align="left", border_style="blue")
+    elif isinstance(step, Injected):
+        title = Text(sanitize(f"{step.title} · given by {step.origin}"))
+        yield Panel(Text(sanitize(step.observations)), title=title, title_align="left", border_style="magenta")
+    elif isinstance(step, ActionStep):
+        yield Rule(f"Step {step.step_number}", style="dim")
+        if detailed:
+            yield _sent(step.model_input_messages or [])
+        yield from _action(step)
+    else:
+        yield Text(sanitize(str(step)))
+
+
+def _sent(messages: Any) -> RenderableType:
+    lines = [Text.assemble((f"{message_role(each)}: ", "dim"), sanitize(message_text(each))) for each in messages]
+    return Panel(Group(*lines), title="Sent to the model", title_align="left", border_style="dim")
+
+
+def _action(step: ActionStep) -> Iterator[RenderableType]:
+    if step.model_output:
+        thought = str(step.model_output).partition("<code>")[0].strip()
+        if thought:
+            yield Text(sanitize(thought), style="italic")
+    if step.code_action:
+        yield Syntax(sanitize(step.code_action), "python", theme="ansi_dark", word_wrap=True)
+    for call in step.tool_calls or []:
+        if call.name != "python_interpreter":
+            yield Text.assemble(("calls ", "dim"), (sanitize(call.name), "bold"), sanitize(f" {call.arguments}"))
+    if step.observations:
+        yield Panel(Text(sanitize(step.observations)), border_style="green")
+    for image in step.observations_images or []:
+        yield picture(image)
+        yield Text(f"image, {image.mode}, {image.width} × {image.height}", style="dim")
+    if step.error is not None:
+        yield Panel(
+            Text(sanitize(str(step.error))), title=Text(sanitize(type(step.error).__name__)), border_style="red"
+        )
+
+
+def _footer(seconds: float | None, sent: int | None, got: int | None, prices: Prices | None) -> Text:
+    told = [] if seconds is None else [f"{seconds:.2f} s"]
+    if sent is not None:
+        told.append(f"{sent:,} tokens in, {got or 0:,} out")
+    if prices is not None and sent is not None:
+        told.append(f"{(sent * prices[0] + (got or 0) * prices[1]) / 1e6:.6f}")
+    return Text(" · ".join(told), style="dim")

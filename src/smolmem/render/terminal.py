@@ -1,0 +1,265 @@
+"""Drawings for the terminal. Stored text is sanitized: it cannot move the cursor or set colours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import PIL.Image
+from rich.color import Color
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.style import Style
+from rich.table import Table
+from rich.text import Text
+
+from smolmem.core.display import draws
+from smolmem.core.text import byte_size, sanitize
+
+if TYPE_CHECKING:
+    from smolmem.agents.preview import Preview
+    from smolmem.core.values import Alert, Diff, Note, Recollection, Run, Step
+    from smolmem.doctor import Diagnosis
+    from smolmem.policies.backtest import Backtest
+    from smolmem.store.verify import Report
+    from smolmem.transfer.export import Exported
+    from smolmem.transfer.load import Imported
+
+STYLES = {
+    "running": "bold cyan",
+    "finished": "green",
+    "failed": "bold red",
+    "interrupted": "yellow",
+    "max_steps": "yellow",
+}
+
+
+@draws("Run")
+def run(value: Run) -> RenderableType:
+    """A run and its steps."""
+    head = Text.assemble(
+        (value.id[:8], "bold"), "  ", (value.status, STYLES[value.status]), "  ", sanitize(value.agent)
+    )
+    grid = _grid(
+        {
+            "task": sanitize(value.title),
+            "began": f"{value.began.astimezone():%Y-%m-%d %H:%M:%S}",
+            "took": "" if value.seconds is None else f"{value.seconds:.1f} s",
+            "steps": f"{value.step_count}" + (f", {value.error_count} with errors" if value.error_count else ""),
+            "tokens": f"{value.input_tokens:,} in, {value.output_tokens:,} out",
+            "model": sanitize(value.model or ""),
+            "failure": "" if value.failure is None else sanitize(str(value.failure)),
+        }
+    )
+    return Panel(Group(grid, steps(value.steps)), title=head, title_align="left")
+
+
+def steps(values: Iterable[Step]) -> RenderableType:
+    """Steps, a line each."""
+    table = Table(box=None, pad_edge=False, expand=True)
+    table.add_column("step", justify="right")
+    table.add_column("kind")
+    table.add_column("took", justify="right")
+    table.add_column("what", overflow="ellipsis", no_wrap=True, ratio=1)
+    for value in values:
+        took = "" if value.seconds is None else f"{value.seconds:.1f} s"
+        what = Text(" ".join(sanitize(value.text[:400]).split()), style="red" if value.error else "")
+        table.add_row("" if value.number is None else str(value.number), value.kind, took, what)
+    return table
+
+
+@draws("Step")
+def step(value: Step) -> RenderableType:
+    """One step with all of its text."""
+    number = "" if value.number is None else f" {value.number}"
+    head = Text.assemble((f"{value.kind}{number}", "bold"), f"  run {value.run[:8]}")
+    facts = {
+        "at": f"{value.at.astimezone():%Y-%m-%d %H:%M:%S}",
+        "took": "" if value.seconds is None else f"{value.seconds:.1f} s",
+        "tools": ", ".join(sanitize(tool) for tool in value.tools),
+        "error": sanitize(value.error or ""),
+        "revision": str(value.revision) if value.revision else "",
+    }
+    return Panel(Group(_grid(facts), Text(), Text(sanitize(value.text))), title=head, title_align="left")
+
+
+@draws("Diff")
+def diff(value: Diff) -> RenderableType:
+    """How two runs differ, side by side."""
+    common, left, right = value.common, value.left, value.right
+    if not left and not right:
+        return Text(f"the same, {common} steps", style="green")
+    table = Table(title=f"{common} steps in common, then", title_justify="left", expand=True)
+    table.add_column("left", ratio=1)
+    table.add_column("right", ratio=1)
+    for number in range(max(len(left), len(right))):
+        sides = (sanitize(side[number].text) if number < len(side) else "" for side in (left, right))
+        table.add_row(*(Text(text) for text in sides))
+    return table
+
+
+def picture(image: PIL.Image.Image, columns: int = 48) -> RenderableType:
+    """An image in half blocks, two pixels a character: every terminal with colours can show that."""
+    width = max(1, min(columns, image.width))
+    height = max(2, round(width * image.height / max(1, image.width)) // 2 * 2)
+    small = image.convert("RGB").resize((width, min(height, 2 * columns)))
+    lines = Text()
+    for row in range(0, small.height - 1, 2):
+        for column in range(width):
+            lines.append("▀", Style(color=_colour(small, column, row), bgcolor=_colour(small, column, row + 1)))
+        lines.append("\n")
+    return lines
+
+
+def _colour(image: PIL.Image.Image, column: int, row: int) -> Color:
+    red, green, blue = image.crop((column, row, column + 1, row + 1)).tobytes()
+    return Color.from_rgb(red, green, blue)
+
+
+@draws("Report")
+def report(value: Report) -> RenderableType:
+    """What `verify` found."""
+    url, checked, problems, count = value.url, value.checked, value.problems, value.count
+    verdict = Text(f"{count:,} problems", style="bold red") if count else Text("all as it was written", style="green")
+    lines = [
+        Text.assemble(f"{sanitize(url)}: ", verdict),
+        Text(", ".join(f"{number:,} {what}" for what, number in checked.items())),
+    ]
+    lines += [Text(f"  {sanitize(problem)}") for problem in problems]
+    return Group(*lines)
+
+
+@draws("Stats")
+def stats(value: Any) -> RenderableType:
+    """Figures, a line each."""
+    return _grid(
+        {name: f"{item:,}" if isinstance(item, int) else sanitize(str(item)) for name, item in vars(value).items()}
+    )
+
+
+def _grid(facts: Mapping[str, str]) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    for name, fact in facts.items():
+        if fact:
+            grid.add_row(Text(name, style="dim"), Text(fact))
+    return grid
+
+
+@draws("Note")
+def note(value: Note) -> RenderableType:
+    """A note."""
+    style = "green" if value.status == "current" else "yellow"
+    head = Text.assemble((value.id[:8], "bold"), "  ", (value.status, style), "  ", sanitize(value.kind))
+    about = {
+        "tags": sanitize(", ".join(value.tags)),
+        "from": value.origin,
+        "at": f"{value.at.astimezone():%Y-%m-%d %H:%M:%S}",
+        "expires": "" if value.expires is None else f"{value.expires.astimezone():%Y-%m-%d %H:%M:%S}",
+        "stale": "yes: what it was made from is no longer current" if value.stale else "",
+    }
+    return Panel(Group(Text(sanitize(value.text)), _grid(about)), title=head, title_align="left")
+
+
+@draws("Recollection")
+def recollection(value: Recollection) -> RenderableType:
+    """What was recalled, and why."""
+    why = "  ".join(f"{name} {share:.2f}" for name, share in value.signals.items())
+    copies = f"  ×{value.copies}" if value.copies > 1 else ""
+    head = Text.assemble((f"{value.score:.2f}", "bold"), "  ", sanitize(value.source), copies)
+    return Panel(Group(Text(sanitize(value.text)), Text(why, style="dim")), title=head, title_align="left")
+
+
+@draws("Alert")
+def alert(value: Alert) -> RenderableType:
+    """A rule that fired."""
+    where = "" if value.run is None else f"  run {value.run[:8]}"
+    number = "" if value.number is None else f", step {value.number}"
+    head = Text.assemble(
+        ("▲ ", "bold red"), (sanitize(value.rule), "bold"), f"  {value.at.astimezone():%Y-%m-%d %H:%M:%S}"
+    )
+    acts = f"  → {', '.join(value.actions)}" if value.actions else ""
+    return Group(
+        head, Text(f"  {sanitize(value.reason)}"), Text(sanitize(f"  {value.agent}{where}{number}{acts}"), "dim")
+    )
+
+
+@draws("Backtest")
+def backtest(value: Backtest, columns: int = 72) -> RenderableType:
+    """When a rule would have fired, over time."""
+    times = "once" if len(value.alerts) == 1 else f"{len(value.alerts):,} times"
+    verdict = f"would have fired {times}" if value.alerts else "would not have fired"
+    head = Text.assemble((sanitize(value.rule), "bold"), f" {verdict} in {value.steps:,} steps of {value.runs:,} runs")
+    share = max(1, -(-len(value.counted) // columns))
+    places = range(0, len(value.counted), share)
+    bars, marks = Text("counts  "), Text("fires   ")
+    for place in places:
+        counted = value.counted[place : place + share]
+        bars.append(" ▁▂▃▄▅▆▇█"[-(-8 * sum(counted) // len(counted))], "yellow")
+        marks.append("▲" if any(value.fired[place : place + share]) else "·", "bold red")
+    skipped = [Text(f"{value.skipped:,} steps were skipped", "yellow")] if value.skipped else []
+    return Group(head, bars, marks, *skipped, *(alert(each) for each in value.alerts[-20:]))
+
+
+@draws("Preview")
+def preview(value: Preview) -> RenderableType:
+    """What would be sent."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("view")
+    table.add_column("tokens", justify="right")
+    table.add_column("trims", justify="right")
+    table.add_row("everything", f"{value.whole:,}", "")
+    for view in value.views:
+        table.add_row(sanitize(view.name), f"{view.tokens:,}", f"{view.trimmed:,}" if view.trimmed else "")
+    head = Text.assemble(
+        "the next prompt: ", (f"{len(value.messages)} messages, about {value.tokens:,} tokens", "bold")
+    )
+    known = value.tokens - value.read_again
+    tail = f"{known:,} of them are as in the prompt before; about {value.read_again:,} are to be read anew"
+    return Group(head, table, Text(tail, "dim"))
+
+
+@draws("Exported")
+def exported(value: Exported) -> RenderableType:
+    """What was written to an export."""
+    head = Text.assemble(
+        ("✓ ", "green"), (sanitize(value.path), "bold"), f"  {byte_size(value.bytes)}, {value.media:,} files beside"
+    )
+    return Group(head, Text(f"  {_counted(value.written)}", "dim"))
+
+
+@draws("Imported")
+def imported(value: Imported) -> RenderableType:
+    """What was loaded from an export."""
+    head = Text.assemble(("✓ ", "green"), (sanitize(value.path), "bold"), f"  {_counted(value.added) or 'nothing new'}")
+    lines = [head]
+    if value.skipped:
+        lines.append(Text(f"  here already: {_counted(value.skipped)}", "dim"))
+    if value.differing:
+        lines.append(
+            Text(f"  {value.differing:,} sessions go on differently there, and stay as they are here:", "yellow")
+        )
+        lines.append(Text("  → load it into a new file to see them", "dim"))
+    return Group(*lines)
+
+
+_SIGNS = {"ok": ("✓", "green"), "hint": ("•", "cyan"), "warning": ("▲", "yellow"), "problem": ("✗", "bold red")}
+
+
+@draws("Diagnosis")
+def diagnosis(value: Diagnosis) -> RenderableType:
+    """What `doctor` found."""
+    table = Table.grid(padding=(0, 1))
+    for finding in value.findings:
+        sign, style = _SIGNS[finding.level]
+        said = Text(sanitize(finding.text))
+        if finding.repair:
+            said.append(f"\n→ {sanitize(finding.repair)}", "dim")
+        table.add_row(Text(sign, style), said)
+    return Group(Text(sanitize(value.url), "bold"), table)
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    plural = {"forgotten": "forgotten", "recalled": "recalled"}
+    return ", ".join(
+        f"{count:,} {plural.get(name, name if count == 1 else f'{name}s')}" for name, count in counts.items()
+    )

@@ -1,1 +1,0 @@
-"""4: from a stored run back to a living one."""

@@ -1,0 +1,165 @@
+"""Contents, each stored once and known by its hash, and the prompts that are made of them.
+
+Content is known by the hash of its bytes. Every other row carries a `seal`, a hash of its columns. Both are checked on
+every read, so a damaged file gives an error, never another text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from smolmem.core import codec, prompts, wire
+from smolmem.core.codec import Encoded
+from smolmem.core.errors import Damaged
+from smolmem.core.prompts import PromptLink
+from smolmem.store.base import Row, Store
+from smolmem.store.stored_messages import StoredMessages
+
+_UNSEALED = {"session": {"hash"}, "run": {"hash"}, "note": {"hash"}, "step": {"id", "place", "hash", "scope", "agent"}}
+
+
+def seal(table: str, row: Mapping[str, Any]) -> bytes:
+    """The hash of a row's columns and their names, except ids that the database gives."""
+    left_out = _UNSEALED.get(table, {"id", "hash"})
+    try:
+        text = wire.dumps([table, *sorted((name, value) for name, value in row.items() if name not in left_out)])
+    except (TypeError, ValueError):  # bytes or NaN where neither is written: a damaged row, which fits no hash
+        return b""
+    return hashlib.blake2b(text, digest_size=16).digest()
+
+
+def id_prefix(given: Any) -> str | None:
+    """The beginning of an id as queries take it; None for what cannot be one."""
+    prefix = given.lower() if isinstance(given, str) else ""
+    return prefix if prefix and all(letter in "0123456789abcdef" for letter in prefix) else None
+
+
+class Contents:
+    """Reads and writes the contents and prompts of a store."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.part = lru_cache(maxsize=2048)(self._read_part)
+        self._latest_prompt: tuple[int, list[int]] = (0, [])
+
+    # --- contents --------------------------------------------------------------------------------------------------
+
+    def content(self, number: int) -> bytes:
+        """The bytes of a content.
+
+        Raises:
+            Damaged: if they are missing or not what was written.
+        """
+        return self.checked(self.store.rows("content", {"id": number}), f"content {number}")
+
+    def keep(self, encoded: Encoded) -> int:
+        """Stores a value once and returns its id; part of the caller's transaction."""
+        for key, data in encoded.blobs.items():
+            self._keep(bytes.fromhex(key), data)
+        return self._keep(bytes.fromhex(encoded.key), encoded.record)
+
+    def _keep(self, key: bytes, data: bytes) -> int:
+        added = self.store.do("add_content", {"hash": key, "bytes": wire.pack(data)})
+        return int(self.store.do("content_id", {"hash": key}) if added is None else added)
+
+    def blob(self, key: str) -> bytes:
+        """The bytes with a hash, for the codec."""
+        try:
+            found = self.store.rows("content_by_hash", {"hash": bytes.fromhex(key)})
+        except (ValueError, TypeError) as error:
+            raise wire.Undecodable(f"{key!r} is not a hash") from error
+        return self.checked(found, f"content {key[:12]}")
+
+    def checked(self, found: list[Row], what: str) -> bytes:
+        """The bytes of a content row, if they are what was written."""
+        if not found:
+            raise self.damaged(f"{what} is missing")
+        packed, key = found[0]["bytes"], found[0]["hash"]
+        try:
+            data = wire.unpack(packed, limit=wire.largest.get()) if isinstance(packed, bytes) else b""
+        except wire.Undecodable as error:
+            raise self.damaged(f"{what} {error}") from error
+        if not isinstance(key, bytes) or wire.fingerprint(data) != key.hex():
+            raise self.damaged(f"{what} is not what was written")
+        return data
+
+    def damaged(self, what: str) -> Damaged:
+        """The error about content that is not what was written."""
+        return Damaged(f"{self.store.url}: {what}. `verify()` lists all that is damaged; restore it from a backup.")
+
+    def value(self, number: int | None, model_input: Any = None) -> Any:
+        """The value behind a content id; None for none."""
+        return None if number is None else self._decoded(number, self.content(number), model_input)
+
+    def _decoded(self, number: int, record: bytes, model_input: Any) -> Any:
+        try:
+            return codec.decode(record, self.blob, model_input)
+        except wire.Undecodable as error:
+            raise Damaged(
+                f"{self.store.url}: content {number}: {error}. `verify()` lists all that is damaged."
+            ) from error
+
+    def _read_part(self, number: int) -> list[Any]:
+        part = self.value(number)
+        return part if isinstance(part, list) else [part]
+
+    # --- rows ------------------------------------------------------------------------------------------------------
+
+    def sealed(self, table: str, row: Row) -> Row:
+        """A row, if it is what was written."""
+        if row["hash"] != seal(table, row):
+            raise self.damaged(f"{table} {row['id']} is not what was written")
+        return row
+
+    def add(self, table: str, row: Mapping[str, Any]) -> Any:
+        """Adds a sealed row and returns its id; part of the caller's transaction."""
+        return self.store.do(f"add_{table}", {**row, "hash": seal(table, row)})
+
+    def step_of(self, row: Row) -> Any:
+        """The smolagents step that a row of `step` or `event` holds the record of."""
+        return self.step_and_key(row)[0]
+
+    def step_and_key(self, row: Row) -> tuple[Any, str]:
+        """The smolagents step of a row, and the hash of its record."""
+        number, prompt = row["record"], row["prompt"]
+        model_input = None if prompt is None else self.stored(prompt, self.prompt_row(prompt)["size"])
+        record = self.content(number)
+        return self._decoded(number, record, model_input), wire.fingerprint(record)
+
+    # --- prompts ---------------------------------------------------------------------------------------------------
+
+    def prompt_row(self, number: int) -> Row:
+        """The row of a prompt."""
+        found = self.store.rows("prompt", {"id": number})
+        if not found:
+            raise self.damaged(f"prompt {number} is missing")
+        return self.sealed("prompt", found[0])
+
+    def prompt(self, number: int) -> list[int]:
+        """The content ids of a prompt's parts, in order."""
+        try:
+            parts = prompts.expand(number, self._link, self._latest_prompt)
+        except ValueError as error:
+            raise self.damaged(str(error)) from error
+        self._latest_prompt = (number, parts)
+        return parts
+
+    def _link(self, number: int) -> PromptLink:
+        row = self.prompt_row(number)
+        return PromptLink(row["parent"], row["keep"], json.loads(row["suffix"]))
+
+    def messages(self, number: int) -> list[Any]:
+        """What a model was sent, as smolagents messages."""
+        return [message for part in self.prompt(number) for message in self.part(part)]
+
+    def number(self, messages: Sequence[Any]) -> int | None:
+        """The id of a prompt that is stored here, if this is one."""
+        return messages.number if isinstance(messages, StoredMessages) and messages.source is self else None
+
+    def stored(self, prompt: int, size: int) -> StoredMessages:
+        """What a model was sent, read from the store when it is looked at."""
+        return StoredMessages(self, prompt, size)

@@ -1,0 +1,110 @@
+"""Forks, edits and differences of stored runs.
+
+A fork is two rows: a session that begins as another was after some event, and a run of it. Nothing is copied. An edit is
+a new revision of a step; the earlier ones stay.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import replace
+from typing import Any
+
+from smolmem.core import codec
+from smolmem.core.errors import CannotResume, InvalidArgument
+from smolmem.core.prompts import rendered
+from smolmem.core.rows import Batch, Change, RunRow, SessionRow
+from smolmem.core.values import Diff, Revision, Run, Step, when
+from smolmem.store.journal import Journal
+from smolmem.store.writer import this_process
+
+
+def fork(journal: Journal, run: Run, step: int | None) -> Run:
+    """A new run that shares another's past up to a step number."""
+    if step is None:
+        _refuse_interrupted(journal, run)
+    origin = journal.session_row(run.session)
+    now = time.time()
+    session: SessionRow = {
+        **origin,
+        "id": secrets.token_hex(8),
+        "began": now,
+        "fork_of": run.session,
+        "fork_at": journal.last_event(origin, journal.event_after_step(run, step)),
+    }
+    forked: RunRow = {
+        **journal.run_row(run.id),
+        "id": secrets.token_hex(8),
+        "session": session["id"],
+        "status": "interrupted",
+        "began": now,
+        "ended": now,
+        "parent": None,
+        "parent_step": None,
+        "fork_of": run.id,
+        "answer": None,
+        "failure": None,
+        "writer": this_process(),
+    }
+    journal.save(Batch(session, new_session=True, runs=[forked]))
+    return journal.run(forked["id"])
+
+
+def _refuse_interrupted(journal: Journal, run: Run) -> None:
+    stored = journal.session(run.session, run.id)
+    if any(call.kind == "tool" for call in journal.calls(run.id, stored.done)):
+        raise CannotResume(
+            f"run {run.id[:8]} was interrupted inside a step that had called tools: resume it, or fork it at a step "
+            "(step=…)."
+        )
+
+
+def edit(journal: Journal, step: Step, changes: dict[str, Any]) -> Step:
+    """Writes a new revision of a stored step.
+
+    Raises:
+        InvalidArgument: if the step has no such field.
+        CannotResume: if a living process works on the run.
+    """
+    if journal.run(step.run).status == "running":
+        raise CannotResume(f"run {step.run[:8]} is running: edit agent.memory.steps in the process that runs it.")
+    live = step.to_smolagents()
+    unknown = sorted(set(changes) - set(vars(live)))
+    if unknown:
+        raise InvalidArgument(f"a {step.kind} step has no {', '.join(unknown)}; it has {', '.join(vars(live))}.")
+    before = codec.encode(live).key
+    vars(live).update(changes)
+    encoded = codec.encode(live)
+    if encoded.key == before:
+        return step
+    prompt = None if encoded.model_input is None else journal.number(encoded.model_input)
+    facts = codec.facts(live)
+    change = Change("revise", step.run, time.time(), None, step.id, encoded, facts, rendered(live)[0], prompt)
+    journal.save(Batch(journal.session_row(step.session), new_session=False, changes=[change]))
+    columns: dict[str, Any] = {name: value for name, value in facts.items() if name != "tools"}
+    return replace(step, **columns, revision=step.revision + 1, _load=lambda: live)
+
+
+def revisions(journal: Journal, step: Step) -> list[Revision]:
+    """Every revision of a step, the oldest first."""
+    return [
+        Revision(when(event["at"]), event["id"], lambda event=event: journal.step_of(event))  # type: ignore[misc]
+        for event in journal.step_events(step)
+        if event["record"] is not None
+    ]
+
+
+def diff(left: Run, right: Run) -> Diff:
+    """How two runs differ in what was done; times do not count."""
+    ours, theirs = left.steps, right.steps
+    common = 0
+    for mine, yours in zip(ours, theirs, strict=False):
+        if _done(mine) != _done(yours):
+            break
+        common += 1
+    return Diff(common, ours[common:], theirs[common:])
+
+
+def _done(step: Step) -> tuple[Any, ...]:
+    return step.kind, step.number, step.text, step.error, step.tools

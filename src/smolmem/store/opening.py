@@ -1,0 +1,24 @@
+"""Opens the store that a path or URL names: the one place that knows which backends there are."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from smolmem.core.errors import NotAStore
+from smolmem.store.base import Durability, Store
+from smolmem.store.sqlite import SqliteStore
+
+
+def open_store(url: str | os.PathLike[str], durability: Durability = "full") -> Store:
+    """Opens or creates a store.
+
+    Raises:
+        NotAStore: if the URL names no store this version knows.
+        StoreError: if the store cannot be opened.
+    """
+    text = os.fspath(url)
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+)://", text)
+    if scheme is None or scheme[1] == "sqlite":
+        return SqliteStore(text[scheme.end() :].removeprefix("/") if scheme else text, durability)
+    raise NotAStore(f"{text!r} is not a store smolmem can open: give the path of a file, for instance 'agent.db'.")

@@ -1,0 +1,104 @@
+"""A user's SELECT over one scope of a SQLite file, and nothing else.
+
+The connection can only read. It sees three views and the engine refuses to prepare anything that looks past them:
+another table, another file, a pragma, a function that could be made to work for long. A table may only be read
+through a view whose name is made up for the occasion: the engine tells a reader's own `WITH notes AS …` from a view
+by nothing but its name. What takes too long is stopped, and what is too much is cut.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import apsw
+
+from smolmem.core.errors import InvalidArgument
+from smolmem.store.base import Row, views
+
+SECONDS = 1.0
+ROWS = 200
+BYTES = 200_000
+VIEWS = frozenset({"runs", "steps", "notes"})
+_FUNCTIONS = frozenset(
+    """abs avg coalesce count date datetime dense_rank first_value group_concat ifnull iif julianday
+    lag last_value lead length like lower ltrim max min nullif rank round row_number rtrim strftime
+    substr substring sum time total trim typeof unixepoch upper""".split()  # noqa: SIM905
+)
+
+
+@contextmanager
+def time_limit(connection: apsw.Connection, seconds: float | None) -> Iterator[None]:
+    """Stops what a connection does when it takes too long."""
+    if seconds is None:
+        yield
+        return
+    deadline = time.monotonic() + seconds
+    connection.set_progress_handler(lambda: time.monotonic() > deadline, 10_000)
+    try:
+        yield
+    except apsw.InterruptError as error:
+        raise TimeoutError(f"it took longer than {seconds:g} s") from error
+    finally:
+        connection.set_progress_handler(None)
+
+
+def select(path: str, scope: str, statement: str) -> list[Row]:
+    """The rows of a SELECT over the `runs`, `steps` and `notes` of a scope.
+
+    Raises:
+        InvalidArgument: it is not a SELECT over those, or it takes too long.
+    """
+    connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        connection.set_busy_timeout(5_000)
+        connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
+        connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
+        hidden = f"v{secrets.token_hex(16)}"
+        connection.execute(views("sqlite").replace("hidden", hidden))
+        connection.execute("INSERT INTO temp.mine VALUES (?)", (scope,))
+        connection.limit(apsw.SQLITE_LIMIT_LENGTH, BYTES)
+        connection.limit(apsw.SQLITE_LIMIT_SQL_LENGTH, 20_000)
+        connection.limit(apsw.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, 200)
+        connection.authorizer = partial(_allowed, frozenset(f"{hidden}_{view}" for view in VIEWS))
+        with time_limit(connection, SECONDS):
+            return _rows(connection, statement)
+    except TimeoutError as late:
+        raise InvalidArgument(f"the SELECT was stopped: {late}. Ask for less.") from late
+    except apsw.Error as error:
+        raise InvalidArgument(
+            f"not a SELECT that works here ({error}): the tables are {', '.join(sorted(VIEWS))}, to read only."
+        ) from error
+    finally:
+        connection.close()
+
+
+def _rows(connection: apsw.Connection, statement: str) -> list[Row]:
+    found: list[Row] = []
+    size = 0
+    cursor = connection.execute(statement)
+    for row in cursor:
+        names = [column[0] for column in cursor.get_description()]
+        found.append(dict(zip(names, row, strict=True)))
+        size += sum(len(value) for value in row if isinstance(value, (str, bytes)))
+        if len(found) >= ROWS or size > BYTES:
+            break
+    return found
+
+
+def _allowed(
+    hidden: frozenset[str], action: int, one: str | None, two: str | None, database: str | None, through: str | None
+) -> int:
+    """Whether the engine may prepare this: what is read is one of our views, or read through a hidden one."""
+    fine: Any = False
+    if action in (apsw.SQLITE_SELECT, apsw.SQLITE_RECURSIVE):
+        fine = True
+    elif action == apsw.SQLITE_READ:
+        fine = through in hidden or (database == "temp" and (one in VIEWS or (one in hidden and through in VIEWS)))
+    elif action == apsw.SQLITE_FUNCTION:
+        fine = (two or "").lower() in _FUNCTIONS
+    return apsw.SQLITE_OK if fine else apsw.SQLITE_DENY

@@ -1,0 +1,57 @@
+"""What a model was sent, left on disk until it is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, overload
+
+
+class StoredMessages(Sequence[Any]):
+    """The messages a model was sent, read from the store whenever they are looked at.
+
+    Replaces the list on a recorded step, so that a long run holds its conversation in RAM once, not once per step.
+    Equal to the list it replaces; copies and pickles become that list.
+    """
+
+    __slots__ = ("_size", "number", "source")
+
+    def __init__(self, source: Any, number: int, size: int) -> None:
+        self.source = source
+        self.number = number
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Any]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        return self.copy()[index]
+
+    def __iter__(self) -> Any:
+        return iter(self.copy())
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, StoredMessages) and (self.source, self.number) == (other.source, other.number):
+            return True
+        return isinstance(other, (list, StoredMessages)) and len(other) == len(self) and self.copy() == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __add__(self, other: list[Any]) -> list[Any]:
+        return self.copy() + list(other)
+
+    def __radd__(self, other: list[Any]) -> list[Any]:
+        return list(other) + self.copy()
+
+    def __reduce__(self) -> tuple[type[list[Any]], tuple[list[Any]]]:
+        return list, (self.copy(),)
+
+    def __repr__(self) -> str:
+        return repr(self.copy())
+
+    def copy(self) -> list[Any]:
+        """The messages as an ordinary list."""
+        return self.source.messages(self.number)

@@ -1,0 +1,29 @@
+"""The `cut` table: what views left out of an agent's prompts."""
+
+from __future__ import annotations
+
+import time
+
+from smolmem.core.text import storable
+from smolmem.core.values import Trim
+from smolmem.store.contents import Contents
+
+_COLUMNS = ("view", "last", "parts", "before", "after", "text", "at")
+
+
+class Trims:
+    """The trims of a store; a trim holds until the same view trims again."""
+
+    def __init__(self, contents: Contents) -> None:
+        self._contents = contents
+
+    def of(self, session: str) -> list[Trim]:
+        """The trims of a session, in order."""
+        rows = self._contents.store.rows("session_cuts", {"session": session})
+        return [Trim(**{name: self._contents.sealed("cut", row)[name] for name in _COLUMNS}) for row in rows]
+
+    def add(self, session: str, trim: Trim) -> None:
+        """Writes a trim before the prompt that it shortens is sent."""
+        with self._contents.store.write(sync=False):
+            row = {"session": session, **vars(trim), "text": storable(trim.text), "at": trim.at or time.time()}
+            self._contents.add("cut", row)

@@ -1,0 +1,200 @@
+"""Verification and statistics: is everything stored as it was written, and how much is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from smolmem.core import codec
+from smolmem.core.display import Drawable
+from smolmem.core.errors import Damaged, StoreError
+from smolmem.core.timeline import Misplaced, Timeline
+from smolmem.store.base import Row
+from smolmem.store.contents import seal
+from smolmem.store.journal import Journal
+from smolmem.store.records import apply_row
+
+MAX_NAMED = 100
+"""How many problems a report names; further ones are only counted."""
+
+
+@dataclass
+class Report(Drawable):
+    """What `verify` found; true if there is no problem."""
+
+    url: str
+    checked: dict[str, int] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    count: int = 0
+
+    def __bool__(self) -> bool:
+        return not self.count
+
+    def add(self, problem: str) -> None:
+        """Adds a problem."""
+        self.count += 1
+        if self.count <= MAX_NAMED:
+            self.problems.append(problem)
+
+
+@dataclass(frozen=True)
+class Stats(Drawable):
+    """How much is stored."""
+
+    url: str
+    runs: int
+    sessions: int
+    steps: int
+    events: int
+    prompts: int
+    calls: int
+    notes: int
+    passages: int
+    vectors: int
+    contents: int
+    content_bytes: int
+    bytes: int
+    input_tokens: int
+    output_tokens: int
+    statuses: dict[str, int]
+    failed_writes: int
+    engine: str
+    durability: str
+
+
+def stats(journal: Journal, failed_writes: int) -> Stats:
+    """Counts what is stored."""
+    store = journal.store
+    counted: dict[str, Any] = store.rows("counts", {})[0]
+    statuses = {row["status"]: row["runs"] for row in store.rows("statuses", {})}
+    engine: dict[str, Any] = dict(store.facts())
+    return Stats(store.url, **counted, bytes=store.size(), statuses=statuses, failed_writes=failed_writes, **engine)
+
+
+def verify(journal: Journal) -> Report:
+    """Checks the engine's structures, every hash, and that the events lead to the steps as they stand."""
+    report = Report(journal.store.url)
+    for look in (_check_engine, _check_contents, _check_seals, _check_steps, _check_recall):
+        try:
+            look(journal, report)
+        except StoreError as error:
+            report.add(str(error))
+        except Exception as error:  # a damaged row can hold anything
+            report.add(f"{look.__name__.removeprefix('_check_')}: {type(error).__name__}: {error}")
+    return report
+
+
+def _check_engine(journal: Journal, report: Report) -> None:
+    for problem in journal.store.check():
+        report.add(problem)
+
+
+def _check_contents(journal: Journal, report: Report) -> None:
+    for row in _pages(journal, "contents_after", report, "contents"):
+        try:
+            journal.checked([row], f"content {row['id']}")
+        except Damaged as error:
+            report.add(str(error))
+
+
+def _check_seals(journal: Journal, report: Report) -> None:
+    for table in ("session", "run"):
+        rows = journal.store.rows(f"{table}s", {})
+        report.checked[f"{table}s"] = len(rows)
+        for row in rows:
+            _check_seal(table, row, report)
+    last = 0
+    for row in _pages(journal, "prompts_after", report, "prompts"):
+        _check_seal("prompt", row, report)
+    for row in _pages(journal, "calls_after", report, "calls"):
+        _check_seal("call", row, report)
+    for row in journal.store.rows("missing_parts", {}):
+        report.add(f"prompt {row['prompt']}: content {row['content']} is missing")
+    for row in _pages(journal, "events_after", report, "events"):
+        _check_seal("event", row, report)
+        if row["id"] != last + 1:
+            report.add(f"events {last + 1} to {row['id'] - 1} are missing")
+        last = row["id"]
+
+
+def _check_recall(journal: Journal, report: Report) -> None:
+    """Passages must be what was indexed, and the full-text index must be that of the passages."""
+    notes = journal.store.rows("notes", {})
+    report.checked["notes"] = len(notes)
+    for row in notes:
+        _check_seal("note", row, report)
+    tables = {"unit": "units", "recalled": "recalled", "forgotten": "forgotten", "cut": "cuts", "alert": "alerts"}
+    for table, word in tables.items():
+        for row in _pages(journal, f"{table}_after", report, word):
+            _check_seal(table, row, report)
+    for row in journal.store.rows("lost_units", {}):
+        report.add(f"passage {row['id']} is of a step or note that is missing")
+    with journal.store.write(sync=False):
+        journal.store.do("check_words", {})
+
+
+def _check_seal(table: str, row: Row, report: Report) -> None:
+    if row["hash"] != seal(table, row):
+        report.add(f"{table} {row['id']} is not what was written")
+
+
+def _check_steps(journal: Journal, report: Report) -> None:
+    """Each step's columns must be what its record says, and its position what the events say."""
+    places = _positions(journal, report)
+    for row in _pages(journal, "steps_after", report, "steps"):
+        _check_seal("step", row, report)
+        place, revision, record, prompt = places.pop(row["id"], (None, -1, None, None))
+        if (row["place"], row["revision"], row["record"], row["prompt"]) != (place, revision, record, prompt):
+            report.add(f"step {row['id']} does not stand where its events put it")
+            continue
+        try:
+            facts = codec.facts(journal.value(row["record"]))
+        except StoreError as error:
+            report.add(str(error))
+            continue
+        wrong = [name for name, value in facts.items() if row[name] != value]
+        if wrong:
+            report.add(f"step {row['id']}: {', '.join(wrong)} differ from its record")
+    for step in places:
+        report.add(f"step {step} is missing")
+
+
+def _positions(journal: Journal, report: Report) -> dict[int, tuple[int | None, int, int | None, int | None]]:
+    """The position, revision, record and prompt of each step, as all events lead to them."""
+    timelines: dict[str, Timeline[Row]] = {}
+    forks: dict[int, list[Row]] = {}
+    inserted: dict[str, set[int]] = {}
+    for session in journal.store.rows("sessions", {}):
+        if session["fork_of"] is not None:
+            forks.setdefault(session["fork_at"], []).append(session)
+    for event in _pages(journal, "events_after"):
+        timeline = timelines.setdefault(event["session"], Timeline())
+        try:
+            apply_row(timeline, event)
+        except Misplaced as error:
+            report.add(f"event {event['id']} does not fit its list: {error}")
+        if event["act"] == "insert" and event["record"] is not None:
+            inserted.setdefault(event["session"], set()).add(event["step"])
+        for fork in sorted(forks.get(event["id"], ()), key=lambda fork: fork["began"]):
+            timelines[fork["id"]] = timeline.fork()
+    steps: dict[int, tuple[int | None, int, int | None, int | None]] = {}
+    for session, timeline in timelines.items():
+        positions = {step: position for position, step in enumerate(timeline.steps)}
+        for step in inserted.get(session, ()):
+            latest = timeline.latest[step]
+            steps[step] = (positions.get(step), timeline.revisions[step], latest["record"], latest["prompt"])
+    return steps
+
+
+def _pages(journal: Journal, query: str, report: Report | None = None, word: str = "") -> Iterator[dict[str, Any]]:
+    last, count = 0, 0
+    while rows := journal.store.rows(query, {"id": last}):
+        for row in rows:
+            if row["id"] <= last:
+                raise Damaged(f"{journal.store.url}: rows come out of order. Restore it from a backup.")
+            last = row["id"]
+            yield row
+        count += len(rows)
+    if report is not None:
+        report.checked[word] = count

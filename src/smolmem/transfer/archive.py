@@ -1,0 +1,339 @@
+"""The folder or zip that an export is: written so that it is whole or not there, read as if an enemy had made it.
+
+    smolmem.jsonl          one JSON object a line
+    media/<hash>.<ext>     pictures, and whatever else is binary or long
+
+Nothing of it is ever unpacked to a disk: members are read, and what is read goes into the store. So there is no path to
+traverse; names that try are refused all the same. Sizes are counted while reading, never taken from a header.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shutil
+import stat
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from smolmem.core.errors import Damaged, NotAStore, StoreError, Unwritable
+from smolmem.store.base import Progress
+
+JOURNAL = "smolmem.jsonl"
+LINE = 4 << 20
+"""Bytes of a line; what is longer is kept as a file."""
+LARGEST = 1 << 30
+"""Bytes of one file in `media`."""
+RATIO = 100
+"""How much larger than the zip its content may be, once it is more than `FREE`."""
+FREE = 32 << 20
+_MEDIA = re.compile(r"media/[0-9a-f]{40}\.[a-z0-9]{1,5}")
+_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_ASCII = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+
+
+# --- writing ------------------------------------------------------------------------------------------------------
+
+
+class Outbox:
+    """An export that is being written, under another name than its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.lines = self.media_files = self.bytes = 0
+        (folder / "media").mkdir()
+        self._file = open(folder / JOURNAL, "xb")  # noqa: SIM115 - closed by `close`
+
+    def line(self, row: dict[str, Any]) -> None:
+        """Writes an object as a line, in the letters of its language."""
+        try:
+            data = _JSON.encode(row).encode()
+        except UnicodeEncodeError:  # half a surrogate pair
+            data = _ASCII.encode(row).encode()
+        if len(data) >= LINE:
+            raise StoreError(f"a {row['type']} is too long for a line of an export ({len(data):,} bytes).")
+        self._file.write(data + b"\n")
+        self.lines += 1
+        self.bytes += len(data) + 1
+
+    def media(self, name: str, data: bytes) -> None:
+        """Writes a file beside the lines."""
+        with open(self.folder / name, "xb") as file:
+            file.write(data)
+        self.media_files += 1
+        self.bytes += len(data)
+
+    def close(self) -> None:
+        """All is written."""
+        if not self._file.closed:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+
+
+@contextmanager
+def create(path: Path) -> Iterator[Outbox]:
+    """An export that appears under its name, as a folder or as `.zip`, when it is whole.
+
+    Raises:
+        Unwritable: there is something under that name already, or it cannot be written.
+    """
+    if "\0" in str(path):
+        raise Unwritable(f"{str(path)!r} is not a file name: give another path.")
+    if os.path.lexists(path):
+        raise Unwritable(f"{path} exists already, and was left as it is: give another path.")
+    work: Path | None = None
+    try:
+        work = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.absolute().parent))
+        made = work / "export"
+        made.mkdir(mode=0o700)
+        box = Outbox(made)
+        try:
+            yield box
+        finally:
+            box.close()
+        if path.suffix.lower() == ".zip":
+            made = _zipped(made, work / "export.zip")
+        os.rename(made, path)
+    except OSError as error:
+        raise Unwritable(f"{path} cannot be written: {error.strerror}. Give a path that can be written.") from error
+    finally:
+        if work is not None:
+            shutil.rmtree(work, ignore_errors=True)
+
+
+def _zipped(folder: Path, target: Path) -> Path:
+    os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    with zipfile.ZipFile(target, "w", allowZip64=True) as archive:
+        for file in (folder / JOURNAL, *sorted((folder / "media").iterdir())):
+            archive.write(file, file.relative_to(folder).as_posix(), _method(file))
+    return target
+
+
+def _method(file: Path) -> int:
+    """Compressed, but not so far that it looks like a bomb: zlib can do five times what it does at level 1."""
+    if file.suffix in (".png", ".jpg", ".gif", ".webp"):
+        return zipfile.ZIP_STORED
+    squeeze, size, squeezed = zlib.compressobj(1), 0, 1
+    with open(file, "rb") as opened:
+        while data := opened.read(1 << 20):
+            size += len(data)
+            squeezed += len(squeeze.compress(data))
+    squeezed += len(squeeze.flush())
+    return zipfile.ZIP_DEFLATED if size / squeezed < RATIO / 6 else zipfile.ZIP_STORED
+
+
+# --- reading ------------------------------------------------------------------------------------------------------
+
+
+class Inbox(Protocol):
+    """An export to read."""
+
+    path: Path
+
+    def journal(self) -> tuple[IO[bytes], int]:
+        """The file of lines, opened, and its size as far as it is known."""
+        ...
+
+    def media(self, name: str) -> bytes:
+        """The bytes of a file in `media`.
+
+        Raises:
+            Damaged: it is not there, or is not a file.
+        """
+        ...
+
+    def close(self) -> None:
+        """Lets go of it."""
+        ...
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Inbox]:
+    """An export, whatever form it has.
+
+    Raises:
+        NotAStore: it is not there, or is something else.
+        Damaged: it holds what no export holds.
+    """
+    box: Inbox
+    try:
+        is_folder = stat.S_ISDIR(os.stat(path).st_mode)
+        box = Folder(path) if is_folder else Zip(path)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise NotAStore(f"{path} cannot be read: {reason}. Give the folder or zip of an export.") from error
+    try:
+        yield box
+    finally:
+        box.close()
+
+
+def lines(box: Inbox, progress: Progress | None) -> Iterator[tuple[int, bytes]]:
+    """The lines of an export, numbered from one."""
+    file, size = box.journal()
+    read = number = 0
+    with file:
+        while line := file.readline(LINE + 1):
+            number += 1
+            read += len(line)
+            if len(line) > LINE:
+                raise damaged(box.path, f"line {number} is longer than {LINE:,} bytes")
+            yield number, line
+            if progress is not None and number % 200 == 0:
+                progress(min(read, size), size)
+    if progress is not None:
+        progress(size, size)
+
+
+def damaged(path: Path, what: str) -> Damaged:
+    """What to raise about an export that cannot be loaded."""
+    return Damaged(f"{path}: {what}. Nothing of it was loaded: export it again, or ask where it comes from.")
+
+
+def is_media(name: str) -> bool:
+    """Whether a file may be named so."""
+    return _MEDIA.fullmatch(name) is not None
+
+
+class Folder:
+    """An export in a folder. Links, pipes and devices in it are not followed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if not os.path.lexists(path / JOURNAL):
+            raise NotAStore(f"{path} is not an export: it has no {JOURNAL}. Give what `export` has made.")
+
+    def journal(self) -> tuple[IO[bytes], int]:
+        """See `Inbox`."""
+        file = self._open(JOURNAL)
+        return file, os.fstat(file.fileno()).st_size
+
+    def media(self, name: str) -> bytes:
+        """See `Inbox`."""
+        with suppress(OSError):
+            if not stat.S_ISDIR(os.lstat(self.path / "media").st_mode):
+                raise damaged(self.path, "media is not a folder")
+        with self._open(name) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > LARGEST:
+                raise damaged(self.path, f"{name} is larger than {LARGEST:,} bytes")
+            return file.read(size)
+
+    def close(self) -> None:
+        """See `Inbox`."""
+
+    def _open(self, name: str) -> IO[bytes]:
+        try:
+            file = os.fdopen(os.open(self.path / name, os.O_RDONLY | _NOFOLLOW), "rb")
+        except (OSError, ValueError) as error:
+            raise damaged(self.path, f"{name} cannot be read ({getattr(error, 'strerror', error)})") from error
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            file.close()
+            raise damaged(self.path, f"{name} is not a regular file")
+        return file
+
+
+class Zip:
+    """An export in a zip. It may hold the files of an export and nothing else."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise NotAStore(f"{path} is neither a folder nor a file. Give what `export` has made.")
+        self._left = max(FREE, RATIO * os.stat(path).st_size)
+        try:
+            self._archive = zipfile.ZipFile(path)
+        except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, EOFError, zlib.error) as error:
+            raise NotAStore(
+                f"{path} is not an export ({error}). Give a folder or zip that `export` has made; "
+                "a store is opened with Memory(path)."
+            ) from error
+        try:
+            self._members = self._checked()
+        except BaseException:
+            self._archive.close()
+            raise
+
+    def _checked(self) -> dict[str, zipfile.ZipInfo]:
+        members: dict[str, zipfile.ZipInfo] = {}
+        for member in self._archive.infolist():
+            name = member.orig_filename
+            kind = stat.S_IFMT(member.external_attr >> 16)
+            if name == "media/" and kind in (0, stat.S_IFDIR):
+                continue
+            if name != member.filename or not (name == JOURNAL or is_media(name)) or kind not in (0, stat.S_IFREG):
+                raise damaged(self.path, f"it holds {name[:80]!r}, which no export does")
+            if name in members:
+                raise damaged(self.path, f"it holds {name} twice")
+            if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or member.flag_bits & 1:
+                raise damaged(self.path, f"{name} is packed in a way that is not used here")
+            members[name] = member
+        if JOURNAL not in members:
+            raise NotAStore(f"{self.path} is not an export: it has no {JOURNAL}. Give what `export` has made.")
+        return members
+
+    def journal(self) -> tuple[IO[bytes], int]:
+        """See `Inbox`."""
+        return self._open(JOURNAL), self._members[JOURNAL].file_size
+
+    def media(self, name: str) -> bytes:
+        """See `Inbox`."""
+        data = bytearray()
+        with self._open(name) as file:
+            while part := file.read(1 << 16):
+                data += part
+                if len(data) > LARGEST:
+                    raise damaged(self.path, f"{name} is larger than {LARGEST:,} bytes")
+        return bytes(data)
+
+    def close(self) -> None:
+        """See `Inbox`."""
+        self._archive.close()
+
+    def _open(self, name: str) -> IO[bytes]:
+        if name not in self._members:
+            raise damaged(self.path, f"{name} is missing")
+        try:
+            member = self._archive.open(self._members[name])
+        except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError, ValueError) as error:
+            raise damaged(self.path, f"{name} cannot be unpacked ({error})") from error
+        return io.BufferedReader(_Metered(self, name, member), 1 << 16)
+
+    def spend(self, count: int) -> None:
+        """So many bytes were unpacked."""
+        self._left -= count
+        if self._left < 0:
+            raise damaged(self.path, f"it unpacks to more than {RATIO} times its size")
+
+
+class _Metered(io.RawIOBase):
+    """A member of a zip, read in small portions that are counted."""
+
+    def __init__(self, archive: Zip, name: str, file: IO[bytes]) -> None:
+        self._archive, self._name, self._file = archive, name, file
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            data = self._file.read(min(len(buffer), 1 << 16))
+        except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
+            raise damaged(self._archive.path, f"{self._name} cannot be unpacked ({error})") from error
+        self._archive.spend(len(data))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()

@@ -1,0 +1,488 @@
+"""Loads an export into a store: line by line, in one transaction, trusting nothing.
+
+Every line is checked for its shape, and whatever it refers to must have come before. Contents are proved by their hashes.
+Events are applied to a `Timeline` and written by `Journal.append`, as when they were recorded: seals, steps and all else
+that can be derived is derived, not taken from the file.
+
+A session, run or note that is here already stays as it is here. Its numbers are matched with those of the file by their
+order, so that a fork in the file can continue from it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from smolmem.core import codec, wire
+from smolmem.core.arguments import check_scope
+from smolmem.core.display import Drawable
+from smolmem.core.errors import InvalidArgument, SmolmemError, TooNew
+from smolmem.core.rows import Passage
+from smolmem.core.timeline import Misplaced, Timeline
+from smolmem.core.values import Failure
+from smolmem.recall import passages as searchable
+from smolmem.store.base import Progress, Row
+from smolmem.store.contents import seal
+from smolmem.store.journal import Journal
+from smolmem.store.passage_rows import PassageOwner, add_passages, drop_passages
+from smolmem.store.reminders import quoted_lines
+from smolmem.transfer import archive
+from smolmem.transfer.archive import Inbox
+from smolmem.transfer.lines import FORMAT, VERSION, Wrong, shaped
+from smolmem.transfer.media import without_media
+from smolmem.transfer.numbers import Numbers
+
+WAITING = 10_000
+"""Prompts that may wait for their event."""
+
+
+@dataclass(frozen=True)
+class Imported(Drawable):
+    """What was loaded, what was here already, and how many sessions continue differently in the export."""
+
+    path: str
+    added: dict[str, int]
+    skipped: dict[str, int]
+    differing: int
+
+
+def load(
+    journal: Journal,
+    path: str | os.PathLike[str],
+    *,
+    scope: str | None = None,
+    progress: Progress | None = None,
+) -> Imported:
+    """Reads an export into a store: all of it, or nothing.
+
+    Args:
+        journal: where to.
+        path: the folder or zip of an export.
+        scope: put it there: of an export of `acme`, `acme/alice` becomes `<scope>/alice`; of one of everything,
+            `<scope>/acme/alice`.
+        progress: told how far it is.
+
+    Raises:
+        NotAStore: it is not an export.
+        Damaged: it holds what no export holds; the message names the line.
+        TooNew: a later smolmem made it.
+    """
+    with archive.opened(Path(path)) as box, journal.store.write():
+        loading = _Loading(journal, box, None if scope is None else check_scope(scope))
+        for number, line in archive.lines(box, progress):
+            try:
+                loading.take(line)
+            except (Wrong, InvalidArgument) as error:
+                raise archive.damaged(box.path, f"line {number}: {str(error).rstrip('.')}") from error
+        try:
+            loading.finish()
+        except Wrong as error:
+            raise archive.damaged(box.path, str(error)) from error
+    return Imported(os.fspath(path), dict(loading.added), dict(loading.skipped), len(loading.differing))
+
+
+class _Loading:
+    """One load: what has come so far, and what its numbers are here."""
+
+    def __init__(self, journal: Journal, box: Inbox, scope: str | None) -> None:
+        self._store, self._box, self._scope = journal.store, box, scope
+        self._journal = Journal(journal.store)  # with caches of its own: should all be undone, nothing stays behind
+        self._root: str | None = None
+        self.added: Counter[str] = Counter()
+        self.skipped: Counter[str] = Counter()
+        self.differing: set[str] = set()
+        self._lines, self._over = 0, False
+        self._events, self._steps, self._prompts = Numbers("event"), Numbers("step"), Numbers("prompt")
+        self._lists: dict[str, Timeline[Row] | None] = {}  # of new sessions; None: here already, or left out
+        self._waiting: dict[int, list[Row]] = {}  # forks, by the event they begin after
+        self._parents: dict[str, str] = {}
+        self._here: dict[str, list[Row]] = {}
+        self._past: Counter[str] = Counter()
+        self._coming: list[Row] = []  # prompts of the event that comes next
+        self._runs: dict[str, bool] = {}  # whether they are new
+        self._named: set[str] = set()
+        self._notes: set[str] = set()
+        self._takes: dict[str, Callable[[Row], None]] = {
+            "session": self._session,
+            "content": self._content,
+            "prompt": self._prompt,
+            "event": self._event,
+            "run": self._run,
+            "step": self._step,
+            "call": self._call,
+            "recalled": self._recalled,
+            "cut": self._cut,
+            "alert": self._alert,
+            "note": self._note,
+            "forgotten": self._forgotten,
+            "end": self._end,
+        }
+
+    def take(self, line: bytes) -> None:
+        """One more line."""
+        if self._over:
+            raise Wrong("it stands behind the end")
+        kind, row = shaped(line)
+        if (kind == "header") != (self._lines == 0):
+            raise Wrong("the header is the first line, and the only one")
+        if kind == "header":
+            self._header(row)
+        else:
+            self._takes[kind](row)
+        self._lines += 1
+
+    def finish(self) -> None:
+        """That was the last line."""
+        if not self._over:
+            raise Wrong("it is cut short: the end is missing")
+        if self._waiting:
+            raise Wrong(f"a fork begins after event {min(self._waiting)}, which is not there")
+        for session, of in self._parents.items():
+            if self._lists[session] is not None and not self._store.rows("session_row", {"id": of}):
+                raise Wrong(f"session {session} is a fork of {of}, which is not there")
+        for run in self._named - self._runs.keys():
+            if not self._store.rows("run_row", {"id": run}):
+                raise Wrong(f"run {run} is referred to, and is not there")
+
+    def _header(self, row: Row) -> None:
+        if row["format"] != FORMAT:
+            raise Wrong(f"this is not the beginning of an export: its format is {row['format'][:40]!r}")
+        if row["version"] > VERSION:
+            raise TooNew(
+                f"{self._box.path} was made by a later smolmem (format {row['version']}, this one knows {VERSION}), "
+                "and nothing of it was loaded: upgrade smolmem."
+            )
+        self._root = row["scope"]
+
+    def _end(self, row: Row) -> None:
+        if row["lines"] != self._lines:
+            raise Wrong(f"there should be {row['lines']:,} lines before the end, and there are {self._lines:,}")
+        self._over = True
+
+    def _add(self, table: str, row: Row) -> Any:
+        self.added[table] += 1
+        return self._store.do(f"add_{table}", row | {"hash": seal(table, row)})
+
+    def _moved(self, scope: str) -> str:
+        """A scope of the file, as it is called here."""
+        check_scope(scope)
+        if self._scope is None:
+            return scope
+        if self._root is None:
+            return f"{self._scope}/{scope}"
+        if scope != self._root and not scope.startswith(f"{self._root}/"):
+            raise Wrong(f"the scope {scope!r} is not in the one that was exported, {self._root!r}")
+        return self._scope + scope[len(self._root) :]
+
+    # --- contents and prompts --------------------------------------------------------------------------------------
+
+    def _content(self, row: Row) -> None:
+        key = bytes.fromhex(row["hash"])
+        if self._store.do("content_id", {"hash": key}) is not None:
+            return
+        if "json" in row:
+            data = wire.dumps(row["json"])
+        elif "text" in row:
+            data = row["text"].encode("utf-8", "surrogatepass")
+        elif archive.is_media(row["file"]) and row["file"].startswith(f"media/{row['hash']}."):
+            data = self._box.media(row["file"])
+        else:
+            raise Wrong(f"a content's file is media/<hash>.<ending>, not {row['file'][:80]!r}")
+        if wire.fingerprint(data) != row["hash"]:
+            raise Wrong(f"content {row['hash'][:12]} is not what was written")
+        self._store.do("add_content", {"hash": key, "bytes": wire.pack(data)})
+        self.added["content"] += 1
+
+    def _number(self, key: str | None) -> int | None:
+        """The number here of a content."""
+        if key is None:
+            return None
+        found = self._store.do("content_id", {"hash": bytes.fromhex(key)})
+        if found is None:
+            raise Wrong(f"it refers to content {key[:12]}, which did not come before")
+        return int(found)
+
+    def _numbered(self, row: Row, *columns: str) -> Row:
+        return row | {column: self._number(row[column]) for column in columns}
+
+    def _prompt(self, row: Row) -> None:
+        self._coming.append(row)
+        if len(self._coming) > WAITING:
+            raise Wrong("too many prompts that no event was made with")
+
+    def _put_prompts(self, wanted: int | None, here: Row | None, *, new: bool) -> None:
+        """Writes the prompts that came before an event; or, where that is here already, finds them here."""
+        for row in self._coming:
+            if new:
+                self._prompts.put(row["id"], self._add_prompt(row))
+            else:
+                is_here = here is not None and row["id"] == wanted
+                self._prompts.put(row["id"], (here or {})["prompt"] or 0 if is_here else 0)
+        self._coming.clear()
+
+    def _add_prompt(self, row: Row) -> int:
+        parent = None if row["parent"] is None else self._prompts.get(row["parent"])
+        parts = 0
+        if parent is not None:
+            before = self._journal.prompt_row(parent)
+            parts = before["keep"] + len(json.loads(before["suffix"]))
+        if row["keep"] > parts:
+            raise Wrong(f"prompt {row['id']} keeps more of another than that has")
+        suffix = [self._number(key) for key in row["suffix"]]
+        made = {"parent": parent, "keep": row["keep"], "size": row["size"], "suffix": json.dumps(suffix)}
+        return int(self._add("prompt", made))
+
+    # --- sessions, events, steps -----------------------------------------------------------------------------------
+
+    def _session(self, row: Row) -> None:
+        session = row["id"]
+        if session in self._lists or session in self._parents:
+            raise Wrong(f"session {session} comes twice")
+        row["scope"] = self._moved(row["scope"])
+        if self._store.rows("session_row", {"id": session}):
+            self._lists[session] = None
+            self._here[session] = self._store.rows("session_events", {"session": session, "skip": 0})
+            self.skipped["session"] += 1
+        elif row["fork_of"] is None:
+            self._lists[session] = Timeline()
+            self._add("session", row | {"fork_at": None})
+        elif not row["fork_at"]:
+            self._lists[session] = Timeline()
+            self._parents[session] = row["fork_of"]
+            self._add("session", row | {"fork_at": 0})
+        else:
+            self._parents[session] = row["fork_of"]
+            self._waiting.setdefault(row["fork_at"], []).append(row)
+
+    def _event(self, row: Row) -> None:
+        session = row["session"]
+        if session not in self._lists:
+            raise Wrong(f"it belongs to session {session}, which did not come before")
+        timeline = self._lists[session]
+        if timeline is None:
+            self._match(row)
+        else:
+            self._put_prompts(row["prompt"], None, new=True)
+            self._apply(row, timeline)
+        for fork in self._waiting.pop(row["id"], ()):
+            self._begin(fork, row)
+
+    def _match(self, row: Row) -> None:
+        """An event of a session that is here already: its numbers are those of the event that has its place."""
+        session, place = row["session"], self._past[row["session"]]
+        self._past[session] += 1
+        events = self._here.get(session, [])
+        here = events[place] if place < len(events) and session not in self.differing else None
+        if here is not None and (here["act"], here["at"], here["place"]) != (row["act"], row["at"], row["place"]):
+            here = None
+        if here is None and session in self._here:
+            self.differing.add(session)
+        self._put_prompts(row["prompt"], here, new=False)
+        self._events.put(row["id"], 0 if here is None else here["id"])
+        if self._steps.find(row["step"]) is None:
+            self._steps.put(row["step"], 0 if here is None else here["step"])
+
+    def _begin(self, fork: Row, event: Row) -> None:
+        """A fork's list begins as the list was after an event."""
+        session, of = fork["id"], event["session"]
+        self._check_lineage(fork, of)
+        at, timeline = self._events.get(event["id"]), self._lists[of]
+        if at == 0:
+            self._lists[session] = None
+            self.skipped["session"] += 1
+            return
+        if timeline is None:
+            self._lists[session] = self._journal.timeline(self._journal.session_row(of), at)
+        else:
+            self._lists[session] = timeline.fork()
+        self._add("session", fork | {"fork_at": at})
+
+    def _check_lineage(self, fork: Row, of: str) -> None:
+        at, seen = fork["fork_of"], {fork["id"]}
+        while at != of:
+            if at in seen:
+                raise Wrong(f"session {fork['id']} begins after an event that is none of its past")
+            seen.add(at)
+            known = self._store.rows("session_row", {"id": at})
+            at = self._parents.get(at) or (known[0]["fork_of"] if known else None) or at
+
+    def _apply(self, row: Row, timeline: Timeline[Row]) -> None:
+        """Applies an event to its list and writes it, as when it was recorded."""
+        self._named.add(row["run"])
+        event = self._numbered(row, "record", "shown", "state")
+        del event["id"]
+        event["prompt"] = None if row["prompt"] is None else self._prompts.get(row["prompt"])
+        new = row["act"] == "insert" and self._steps.find(row["step"]) is None
+        event["step"] = None if new else self._steps.get(row["step"])
+        facts = None if event["record"] is None else self._facts(event["record"])
+        self._check_event(event, timeline, new=new)
+        last = event["place"] is None or event["place"] >= len(timeline.steps)
+        event["step"] = self._journal.append(event, facts, last=last)
+        self.added["event"] += 1
+        timeline.apply(event["act"], event["step"], event["place"], None if event["record"] is None else event)
+        timeline.latest.clear()  # only the order is needed
+        timeline.revisions.clear()
+        if new:
+            self._steps.put(row["step"], event["step"])
+            self.added["step"] += 1
+        latest = self._store.rows("last_event", {"session": event["session"], "until": None})
+        self._events.put(row["id"], latest[0]["last"])
+
+    def _check_event(self, event: Row, timeline: Timeline[Row], *, new: bool) -> None:
+        """Refuses an event that cannot have happened, before anything of it is written."""
+        act, step, content = event["act"], event["step"], None if event["record"] is None else event
+        if new and content is None:
+            raise Wrong("a step without a record")
+        if not new and not step:
+            raise Wrong("it changes a step that is not loaded")
+        if not new and (act == "revise") == (content is None):
+            raise Wrong("a revision has a record, and nothing else that is done to a step has one")
+        if act == "revise" and step not in timeline.steps:
+            before = self._store.rows("step_row", {"id": step})[0]
+            if before["session"] != event["session"]:
+                raise Wrong("a revision of a step of another list")
+        try:
+            timeline.check(act, step, event["place"], has_content=content is not None)
+        except Misplaced as error:
+            raise Wrong(str(error)) from error
+
+    def _facts(self, record: int) -> Row:
+        """The columns of a step, derived without unpacking a picture."""
+        try:
+            light = wire.dumps(without_media(wire.loads(self._journal.content(record))))
+            return {**codec.facts(codec.decode(light, self._journal.blob))}
+        except Exception as error:  # the record can be anything
+            raise Wrong(f"a record that is not a step's ({error})") from error
+
+    def _step(self, row: Row) -> None:
+        self._steps.get(row["id"])
+
+    # --- runs, and what was done around steps ----------------------------------------------------------------------
+
+    def _run(self, row: Row) -> None:
+        run, session = row["id"], row["session"]
+        if run in self._runs:
+            raise Wrong(f"run {run} comes twice")
+        if session not in self._lists:
+            raise Wrong(f"it belongs to session {session}, which did not come before")
+        here = self._store.rows("run_row", {"id": run})
+        if row["fork_of"] is not None and not self._is_run(row["fork_of"]):
+            raise Wrong(f"run {run} is a fork of {row['fork_of']}, which did not come before")
+        self._runs[run] = self._lists[session] is not None
+        if not self._runs[run]:
+            self.skipped["run"] += 1
+            if not here:
+                self.differing.add(session)
+            return
+        if here:
+            raise Wrong(f"run {run} is here already, in another session")
+        if row["parent"] is not None:
+            self._named.add(row["parent"])
+        row = self._numbered(row, "answer", "failure") | {"scope": self._moved(row["scope"]), "writer": ""}
+        self._check_failure(row["failure"])
+        if row["status"] == "running":  # there, perhaps; here nobody works on it
+            row |= {"status": "interrupted", **self._store.rows("run_counts", {"run": run})[0]}
+        self._store.do("put_run", row | {"hash": seal("run", row)})
+        self.added["run"] += 1
+
+    def _check_failure(self, number: int | None) -> None:
+        if number is not None:
+            try:
+                Failure(**self._journal.value(number))
+            except (TypeError, SmolmemError) as error:
+                raise Wrong("the failure of a run that is none") from error
+
+    def _is_run(self, run: str) -> bool:
+        return run in self._runs or bool(self._store.rows("run_row", {"id": run}))
+
+    def _is_new(self, run: str) -> bool:
+        """Whether a run came with this file."""
+        if run not in self._runs:
+            raise Wrong(f"it belongs to run {run}, which did not come before")
+        return self._runs[run]
+
+    def _call(self, row: Row) -> None:
+        if self._is_new(row["run"]):
+            made = self._numbered(row, "arguments", "outcome")
+            del made["id"]
+            self._add("call", made)
+
+    def _recalled(self, row: Row) -> None:
+        if not self._is_new(row["run"]):
+            return
+        found = [item if not item or isinstance(item, str) else self._steps.get(item) for item in row["found"]]
+        step = None if row["step"] is None else self._steps.get(row["step"])
+        made = self._numbered(row, "block") | {"step": step, "found": json.dumps(found)}
+        del made["id"]
+        try:
+            quoted_lines(self._journal.part(made["block"]) if made["block"] is not None else [])
+        except (SmolmemError, AttributeError, TypeError, KeyError) as error:
+            raise Wrong("what was brought to mind is no message") from error
+        self._add("recalled", made)
+
+    def _cut(self, row: Row) -> None:
+        if row["session"] not in self._lists:
+            raise Wrong(f"it belongs to session {row['session']}, which did not come before")
+        if self._lists[row["session"]] is not None:
+            del row["id"]
+            self._add("cut", row | {"last": self._steps.get(row["last"])})
+
+    def _alert(self, row: Row) -> None:
+        row["scope"] = self._moved(row["scope"])
+        del row["id"]
+        known = self._store.do("same_alert", row) if row["run"] is None else not self._is_new(row["run"])
+        if not known:
+            self._add("alert", row | {"acts": json.dumps(row["acts"])})
+
+    # --- notes -----------------------------------------------------------------------------------------------------
+
+    def _note(self, row: Row) -> None:
+        note = row["id"]
+        if note in self._notes:
+            raise Wrong(f"note {note} comes twice")
+        if self._store.rows("note_row", {"id": note}):
+            self.skipped["note"] += 1
+            return
+        if row["run"] is not None and not self._is_run(row["run"]):
+            raise Wrong(f"it was written in run {row['run']}, which did not come before")
+        if row["supersedes"] is not None and not self._store.rows("note_row", {"id": row["supersedes"]}):
+            raise Wrong(f"it supersedes note {row['supersedes']}, which did not come before")
+        sources = [item if isinstance(item, str) else self._steps.get(item) for item in row["sources"]]
+        row |= {"scope": self._moved(row["scope"]), "tags": json.dumps(row["tags"])}
+        row["sources"] = json.dumps([item for item in sources if item])
+        self._add("note", row)
+        self._notes.add(note)
+        owner = PassageOwner(
+            scope=row["scope"], session="", step=None, note=note, run=row["run"], agent=None, at=row["at"]
+        )
+        said = (Passage(row["kind"], row["origin"], part) for part in searchable.split(row["text"]))
+        add_passages(self._store, owner, said)
+        if row["supersedes"] is not None:
+            drop_passages(self._store, self._store.rows("note_units", {"note": row["supersedes"]}))
+
+    def _forgotten(self, row: Row) -> None:
+        """What is here already stays as it is here; so only what came with this file is forgotten."""
+        del row["id"]
+        what, target = row["what"], row["target"]
+        if isinstance(target, int) != (what == "step"):
+            raise Wrong(f"{target!r} is no {what}")
+        if what == "step":
+            here = self._steps.get(target)
+            rows = self._store.rows("step_row", {"id": here})
+            if not rows or self._lists.get(rows[0]["session"]) is None:
+                return
+            row["target"] = str(here)
+        elif what == "run" and not self._is_new(target):
+            return
+        elif what == "note" and target not in self._notes:
+            if not self._store.rows("note_row", {"id": target}):
+                raise Wrong(f"note {target} is forgotten, and did not come before")
+            return
+        self._add("forgotten", row)
+        if what == "note":
+            drop_passages(self._store, self._store.rows("note_units", {"note": target}))

@@ -1,1 +1,0 @@
-"""5  Rules over steps."""
