@@ -110,7 +110,7 @@ class Conformance:
     def test_runs_by_status(self, busy: Memory) -> None:
         assert [run.agent for run in busy.runs(scope="*", status="failed")] == ["broken"]
         assert len(busy.runs(status="finished")) == 2
-        with pytest.raises(InvalidArgument, match="not one of running"):
+        with pytest.raises(InvalidArgument, match="is one of running"):
             busy.runs(status="done")
 
     def test_runs_by_text(self, busy: Memory) -> None:

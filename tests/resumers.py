@@ -21,7 +21,7 @@ from smolagents.monitoring import TokenUsage
 from workers import fork
 
 from smolmem import Memory
-from smolmem.agents.prompt_parts import lens_of
+from smolmem.agents.prompt_renderer import chain_of
 from smolmem.core import faults
 from smolmem.core.errors import NotFound, UnknownOutcome
 from smolmem.policies import views
@@ -119,7 +119,7 @@ def make(name: str, tables: list[Any] | None) -> Any:
     model = Known(script, tables and tables[0])
     agent = kind(tools=[pay], model=model, name="worker", description="works", **options)
     if name == "views":
-        lens_of(agent).views = [views.TrimObservations(600), views.Summarize(keep_last=2), views.TokenBudget(2_900)]
+        chain_of(agent).views = [views.TrimObservations(600), views.Summarize(keep_last=2), views.TokenBudget(2_900)]
     return agent
 
 

@@ -62,6 +62,6 @@ def fields(made: Any, given: Any, seen: frozenset[tuple[int, int]]) -> bool:
 
 def marks(made: Placeholder, given: Any) -> bool:
     """A mark names the type it stands for and shows what the original showed."""
-    if made._mark["type"] == "smolmem.cycle":
+    if made._described["type"] == "smolmem.cycle":
         return True
-    return made._mark["type"] == type_name(given) and str(made) == safe_text(str, given)
+    return made._described["type"] == type_name(given) and str(made) == safe_text(str, given)

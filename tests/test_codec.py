@@ -29,7 +29,7 @@ STEADY = settings(deadline=None, suppress_health_check=list(HealthCheck), derand
 
 def there_and_back(value: Any) -> Any:
     encoded = codec.encode(value)
-    return codec.decode(encoded.record, encoded.blobs.__getitem__, encoded.sent)
+    return codec.decode(encoded.record, encoded.blobs.__getitem__, encoded.model_input)
 
 
 def shown(step: Any) -> Any:

@@ -148,7 +148,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 def content(memory: Memory) -> list[Any]:
     """All that a user can read."""
     return [
-        [vars(run) | {"_load_steps": 0, "_load_answer": 0, "_load_failure": 0}, run.answer, repr(run.failure)]
+        [
+            vars(run) | {"_load_steps": 0, "_load_answer": 0, "_load_failure": 0, "_operations": 0},
+            run.answer,
+            repr(run.failure),
+        ]
         + [
             (repr(step), step.text, codec.encode(step.to_smolagents()).key, sent(step.to_smolagents()))
             for step in run.steps

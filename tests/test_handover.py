@@ -12,7 +12,7 @@ from smolagents import ActionStep, CodeAgent, TaskStep, tool
 from smolagents.memory import MemoryStep
 
 from smolmem import Memory
-from smolmem.agents.prompt_parts import lens_of
+from smolmem.agents.prompt_renderer import chain_of
 from smolmem.core.errors import InvalidArgument
 from smolmem.core.injected import Injected
 from smolmem.policies import views
@@ -187,7 +187,7 @@ def test_a_plain_lens_leaves_injections_in_view(memory: Memory) -> None:
     agent.run("Count")
     assert all("never leave this out" in "\n".join(shown(agent, n)) for n in range(13))
     assert "are not shown any more" in "\n".join(shown(agent))
-    assert lens_of(agent).views
+    assert chain_of(agent).views
     assert isinstance(agent.memory.steps[1], TaskStep)
 
 

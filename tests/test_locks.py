@@ -99,7 +99,7 @@ def hook(event, given):
             opened.append(event)
 sys.addaudithook(hook)
 from smolmem import Memory
-from smolmem.store.doctor import examine_path, versions
+from smolmem.doctor import examine_path, versions
 Memory(path).close()
 with Memory(path) as memory:
     memory.remember("something")

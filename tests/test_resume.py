@@ -207,7 +207,7 @@ def test_a_finished_run_is_not_resumed(memory: Memory) -> None:
 def test_another_kind_of_agent_or_name_is_refused(memory: Memory) -> None:
     break_off(memory, fail_at(code("x = 1"), name="alpha", description="d"))
     run = memory.runs()[0].id
-    with pytest.raises(CannotResume, match="one of a CodeAgent"):
+    with pytest.raises(CannotResume, match="is of a CodeAgent"):
         memory.resume(calling_agent(), run)
     with pytest.raises(CannotResume, match="agent 'alpha', not of 'beta'"):
         memory.resume(code_agent(name="beta", description="d"), run)

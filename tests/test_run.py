@@ -161,7 +161,7 @@ def test_an_edit_of_a_forks_past_is_the_forks_alone(memory: Memory) -> None:
 def test_a_living_run_is_not_edited_behind_its_back(memory: Memory) -> None:
     going = memory.stepwise(code_agent(*COUNT), "Count")
     next(going)
-    with pytest.raises(CannotResume, match="is going on"):
+    with pytest.raises(CannotResume, match="is running"):
         memory.runs()[0].steps[1].edit(observations="no")
     going.close()
 
@@ -257,7 +257,7 @@ def test_a_run_that_was_cut_inside_a_step_is_not_forked_at_its_end(memory: Memor
     agent.step_callbacks.register(ActionStep, lambda step: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         next(going)
-    with pytest.raises(CannotResume, match="was cut inside a step that had called tools"):
+    with pytest.raises(CannotResume, match="was interrupted inside a step that had called tools"):
         memory.runs()[0].fork()
 
 

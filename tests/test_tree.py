@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from pathlib import Path
 
@@ -10,41 +11,39 @@ import pytest
 from promises import PROMISES
 
 import smolmem
+from smolmem.agents import compat
 
 SOURCE = Path(smolmem.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
-ORDER = [
-    *("errors", "faults", "inert", "patterns"),
-    *("record.wire", "record.kinds", "record.edits", "record.injected", "record.codec", "record.writer"),
-    *("record.steplist", "record.show", "record.values", "record.session", "record.variables", "record.ledger"),
-    *("record.tokens", "record.prompt", "record.mind", "record.failures", "record.sink"),
-    *("record.standing", "record.recorder"),
-    *("store.base", "store.sqlite", "store.window", "store.fold", "store.messages", "store.records"),
-    *("store.reminders", "store.traces", "store.units", "store.journal", "store.upkeep"),
-    *("recall.text", "recall.values", "recall.question", "recall.models", "recall.embed", "recall.index"),
-    *("recall.search", "recall.meaning", "recall.context", "recall.notes", "recall.distill", "recall.reader"),
-    *("recall.recall", "recall.agent", "arguments", "views"),
-    *("store.archive", "store.shapes", "store.rebuild", "store.loading", "store.transfer", "store.doctor"),
-    *("watch.judges", "watch.following", "watch.rule", "watch.backtest", "watch.watching"),
-    *("run.stepwise", "run.interpreter", "run.resume", "run.fork", "run.replay", "run.handover", "run.preview"),
-    *("looking", "remembering", "memory", "plain", "sample"),
-    *("inspector.draw", "inspector.words", "inspector.guard", "inspector.reading", "inspector.app", "inspector.serve"),
-    *("cli.as_json", "cli.flat", "cli.output", "cli.command", "cli.following", "cli.looking", "cli.reviewing"),
-    *("cli.watching", "cli.remembering", "cli.keeping", "cli.starting", "cli.parser", "cli.completion"),
-    *("cli.reference", "cli.main"),
-]
-"""The data's way. A module may import what stands before it; `show` is fetched late by the values it draws."""
+LAYERS = (
+    ("core",),
+    ("store",),
+    ("recall",),
+    ("transfer",),
+    ("agents",),
+    ("policies",),
+    ("memory",),  # the modules beside memory.py
+    ("render", "inspector", "cli"),
+)
+"""A package may import from its own layer's packages that stand before it, and from the layers before."""
+ORDER = [package for layer in LAYERS for package in layer]
 
 
 def name_of(file: Path) -> str:
-    return ".".join(file.relative_to(SOURCE).with_suffix("").signals)
+    return ".".join(file.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
 
 
-def imports(file: Path, *, top_only: bool = True) -> set[str]:
-    tree = ast.parse(file.read_text())
-    nodes = tree.body if top_only else list(ast.walk(tree))
+MODULES = {name_of(file): file for file in FILES}
+
+
+def package_of(module: str) -> str:
+    return module.partition(".")[0] if module.partition(".")[0] in ORDER else "memory"
+
+
+def imports(file: Path) -> set[str]:
+    """Every module that a file imports: at the top, in a function, or for types alone."""
     found: set[str] = set()
-    for node in nodes:
+    for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module:
             found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Import):
@@ -52,38 +51,191 @@ def imports(file: Path, *, top_only: bool = True) -> set[str]:
     return found
 
 
+def ours(file: Path) -> set[str]:
+    """The modules of smolmem that a file imports."""
+    named = {name.removeprefix("smolmem.") for name in imports(file) if name.startswith("smolmem.")}
+    return {name for name in named if name in MODULES and not (SOURCE / name.replace(".", "/")).is_dir()}
+
+
+# --- the front door -------------------------------------------------------------------------------------------------
+
+FRONT_DOOR = {
+    "CannotResume",
+    "Embedder",
+    "EmbeddingFunction",
+    "EmbeddingServer",
+    "LocalModel",
+    "Memory",
+    "Note",
+    "Recollection",
+    "Run",
+    "SmolmemError",
+    "Step",
+    "UnknownOutcome",
+    "Watch",
+    "__version__",
+    "stepwise",
+    "views",
+}
+SIGNATURES = {
+    "Memory.__init__": "url scope durability strict embedder",
+    "Memory.alerts": "scope run rule limit",
+    "Memory.attach": "agent scope recall views watch tools",
+    "Memory.backtest": "rule scope agent run since until limit",
+    "Memory.backup": "path progress",
+    "Memory.close": "",
+    "Memory.context": "question tokens limit scope",
+    "Memory.detach": "agent",
+    "Memory.doctor": "",
+    "Memory.export": "path scope progress",
+    "Memory.flush": "",
+    "Memory.forget": "what influenced",
+    "Memory.inject": "agent what title expires tokens",
+    "Memory.load": "path scope progress",
+    "Memory.note": "id",
+    "Memory.notes": "scope kind tag run past limit",
+    "Memory.preview": "agent task",
+    "Memory.recall": "question limit scope agent run kind since until min_trust rerank",
+    "Memory.remember": "text kind tags expires supersedes sources scope origin",
+    "Memory.resume": "agent run unknown",
+    "Memory.run": "id",
+    "Memory.runs": "scope agent status since until text parent session managed limit",
+    "Memory.stats": "",
+    "Memory.step": "id",
+    "Memory.steps": "scope run agent status kind tool error since until text limit",
+    "Memory.stepwise": "agent task unknown options",
+    "Memory.verify": "",
+    "Note.history": "",
+    "Recollection.neighbours": "count",
+    "Run.as_of": "event",
+    "Run.diff": "other",
+    "Run.distill": "model",
+    "Run.events": "",
+    "Run.fork": "step",
+    "Run.replay": "detailed prices console",
+    "Run.rerun": "agent",
+    "Run.restore": "agent step",
+    "Run.resume": "agent unknown",
+    "Run.to_messages": "tokens",
+    "Step.edit": "changes",
+    "Step.history": "",
+    "Step.to_smolagents": "",
+    "Watch.__init__": "what name window threshold kind tool then",
+}
+
+
+def public_methods(cls: type) -> dict[str, str]:
+    named = {name: value for name, value in inspect.getmembers(cls, inspect.isfunction) if not name.startswith("_")}
+    if cls in (smolmem.Memory, smolmem.Watch):
+        named["__init__"] = cls.__init__  # type: ignore[misc]
+    return {
+        f"{cls.__name__}.{name}": " ".join(list(inspect.signature(method).parameters)[1:])
+        for name, method in named.items()
+    }
+
+
 def test_the_front_door_is_what_the_readme_speaks_of() -> None:
-    assert smolmem.__all__ == [
-        "Memory",
-        "Note",
-        "Recollection",
-        "Run",
-        "SmolmemError",
-        "Step",
-        "Watch",
-        "__version__",
-        "stepwise",
-        "views",
-    ]
+    assert set(smolmem.__all__) == FRONT_DOOR
     assert all(hasattr(smolmem, name) for name in smolmem.__all__)
 
 
-def test_every_module_has_a_place_in_the_order() -> None:
-    assert sorted(name_of(file) for file in FILES if file.name != "__init__.py") == sorted(ORDER)
+def test_the_methods_of_public_classes_have_these_signatures() -> None:
+    classes = (smolmem.Memory, smolmem.Run, smolmem.Step, smolmem.Note, smolmem.Recollection)
+    found = {name: given for cls in classes for name, given in public_methods(cls).items()}
+    found["Watch.__init__"] = public_methods(smolmem.Watch)["Watch.__init__"]
+    assert found == SIGNATURES
 
 
-@pytest.mark.parametrize("file", [file for file in FILES if file.name != "__init__.py"], ids=name_of)
-def test_imports_go_one_way(file: Path) -> None:
-    here = ORDER.index(name_of(file))
-    ours = {name.removeprefix("smolmem.") for name in imports(file) if name.startswith("smolmem.")}
-    assert {name for name in ours if name in ORDER and ORDER.index(name) >= here} == set()
+# --- layers -----------------------------------------------------------------------------------------------------------
+
+
+def test_there_are_eight_layers_and_nothing_beside_them() -> None:
+    assert len(LAYERS) == 8
+    folders = {path.name for path in SOURCE.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert folders == set(ORDER) - {"memory"}
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if file != SOURCE / "__init__.py"], ids=name_of)
+def test_imports_go_down_the_layers(file: Path) -> None:
+    here = ORDER.index(package_of(name_of(file)))
+    assert {name for name in ours(file) if ORDER.index(package_of(name)) > here} == set()
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    needs = {name: ours(file) - {name} for name, file in MODULES.items()}
+    left = dict(needs)
+    while free := {name for name, used in left.items() if not used & left.keys()}:
+        left = {name: used for name, used in left.items() if name not in free}
+    assert left.keys() == set(), "these modules import each other in a cycle"
+
+
+def test_two_modules_never_share_a_name() -> None:
+    names = [name.rpartition(".")[2] for name in MODULES if name]
+    assert {name for name in names if names.count(name) > 1} <= {"__init__"}
+
+
+# --- the boundary to smolagents ---------------------------------------------------------------------------------------
+
+PRIVATE_NAMES = {
+    *("_callbacks", "_path", "_tensor", "_value", "static_tools", "custom_tools", "additional_functions"),
+    *("interrupt_switch", "execute_tool_call", "send_tools", "provide_final_answer", "handle_agent_output_types"),
+    *("step_durations", "total_input_token_count", "total_output_token_count"),
+    *("LocalPythonExecutor", "BASE_PYTHON_TOOLS", "BASE_BUILTIN_MODULES", "CallbackRegistry"),
+}
+PRIVATE_TEXTS = ("Execution logs:", "Last output from code snippet:", "New task:")
+PATCHED = {"run", "write_memory_to_messages", "generate", "generate_stream", "send_tools", "execute_tool_call"}
+
+
+def is_of_smolagents(value: ast.expr) -> bool:
+    name = value.attr if isinstance(value, ast.Attribute) else getattr(value, "id", "")
+    return name in ("agent", "model", "executor", "python_executor")
+
+
+def private_uses(file: Path) -> set[str]:
+    """What of smolagents' private parts a file names, or assigns on an instance."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Attribute) and node.attr in PRIVATE_NAMES:
+            own = isinstance(node.value, ast.Name) and node.value.id in ("self", "made")
+            calls_the_executor = node.attr == "send_tools"  # documented, and only called
+            found |= set() if own or calls_the_executor else {node.attr}
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            found |= {alias.name for alias in node.names} & PRIVATE_NAMES
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found |= {text for text in PRIVATE_TEXTS if text in node.value}
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in targets:
+                if isinstance(target, ast.Attribute) and target.attr in PATCHED and is_of_smolagents(target.value):
+                    found.add(f"{target.attr} =")
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("getattr", "hasattr"):
+            found |= {arg.value for arg in node.args[1:2] if isinstance(arg, ast.Constant)} & PRIVATE_NAMES
+    return found
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if name_of(file) != "agents.compat"], ids=name_of)
+def test_only_compat_names_what_smolagents_keeps_private(file: Path) -> None:
+    assert private_uses(file) == set()
+
+
+def test_compat_itself_would_be_found() -> None:
+    assert {"_callbacks", "_path", "static_tools", "interrupt_switch", *PRIVATE_TEXTS} <= private_uses(
+        MODULES["agents.compat"]
+    )
+
+
+def test_every_assumption_about_smolagents_holds_here() -> None:
+    assert compat.check() == {}
+
+
+# --- what may not be used -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.promise("S1")
 @pytest.mark.parametrize("file", FILES, ids=name_of)
 def test_nothing_in_the_package_can_run_what_it_loads(file: Path) -> None:
     forbidden = {"pickle", "marshal", "dill", "cloudpickle", "shelve", "importlib.import_module", "runpy", "code"}
-    assert not imports(file, top_only=False) & forbidden
+    assert not imports(file) & forbidden
     calls = {
         node.func.id
         for node in ast.walk(ast.parse(file.read_text()))

@@ -234,12 +234,12 @@ def test_a_view_that_raises_is_named_once_and_left_out(memory: Memory, caplog: p
     agent = memory.attach(walker(4), views=[broken, views.Redact("page 1")])
     with caplog.at_level(logging.WARNING, "smolmem"):
         assert agent.run("Read") == "done"
-    assert caplog.text.count("the view broken is left out of a prompt: RuntimeError: oops") == 1
+    assert caplog.text.count("the view broken is not applied: RuntimeError: oops") == 1
     assert "[redacted]" in texts(agent.model.prompts[-1])
 
 
 def test_what_is_no_view_is_refused(memory: Memory) -> None:
-    with pytest.raises(InvalidArgument, match="is no view"):
+    with pytest.raises(InvalidArgument, match="is not a view"):
         memory.attach(walker(2), views=["KeepImages"])
 
 
@@ -290,7 +290,7 @@ def test_preview_tells_what_would_be_sent_and_leaves_no_trace(memory: Memory) ->
     assert seen == memory.preview(agent)
     assert seen.tokens <= 3_600 < seen.whole
     assert [view.name for view in seen.views] == ["TrimObservations", "TokenBudget"]
-    assert seen.whole - sum(view.cut for view in seen.views) == seen.tokens
+    assert seen.whole - sum(view.trimmed for view in seen.views) == seen.tokens
     assert 0 < seen.read_again < seen.tokens
     model = agent.model
     memory.detach(agent)
@@ -347,7 +347,7 @@ def test_whatever_a_view_returns_a_prompt_is_sent(
     with caplog.at_level(logging.WARNING, "smolmem"):
         assert agent.run("Read") == "done"
     assert [len(prompt) for prompt in agent.model.prompts] == [2, 5, 8]
-    assert ("is left out of a prompt" in caplog.text) == named
+    assert ("is not applied" in caplog.text) == named
 
 
 def test_a_view_that_edits_messages_in_place_does_not_falsify_the_record(memory: Memory) -> None:

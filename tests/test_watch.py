@@ -116,9 +116,9 @@ def test_a_silence_in_the_past_is_found_by_the_times_of_steps() -> None:
 
 def test_a_rule_is_about_its_tools_and_kinds_only() -> None:
     rule = Watch("bad", threshold=1, window=1, tool="check")
-    assert rule.about(step(1, tool_calls=[ToolCall("check", {}, "1")]))
-    assert rule.about(step(1, code_action="print(check(1))"))
-    assert not rule.about(step(1, tool_calls=[ToolCall("other", {}, "1")]))
+    assert rule.applies_to(step(1, tool_calls=[ToolCall("check", {}, "1")]))
+    assert rule.applies_to(step(1, code_action="print(check(1))"))
+    assert not rule.applies_to(step(1, tool_calls=[ToolCall("other", {}, "1")]))
 
 
 @pytest.mark.parametrize(
@@ -127,11 +127,11 @@ def test_a_rule_is_about_its_tools_and_kinds_only() -> None:
         ({"what": "("}, "not a regular expression"),
         ({"what": "x", "threshold": 11}, "could never fire"),
         ({"what": "x", "threshold": 0}, "threshold"),
-        ({"what": "x", "kinds": "task"}, "nothing else can be watched"),
+        ({"what": "x", "kind": "task"}, "nothing else can be watched"),
         ({"what": "x", "then": "explode"}, "then is"),
         ({"what": "x", "then": "file:///etc/passwd"}, "then is"),
-        ({"what": "x", "tools": [1]}, "are words"),
-        ({"what": "x", "tools": 5}, "are words"),
+        ({"what": "x", "tool": [1]}, "a name or a list of names"),
+        ({"what": "x", "tool": 5}, "a name or a list of names"),
         ({"what": "x", "then": None}, "then is"),
         ({"what": "x", "then": 5}, "then is"),
         ({"what": "x", "name": 5}, "name is a text"),
@@ -291,7 +291,7 @@ def test_a_rule_that_raises_is_named_once_and_the_run_goes_on(memory: Memory, ca
     agent = memory.attach(code_agent(SICK, SICK, code("final_answer(7)")), watch=[Watch(broken), Watch("500")])
     with caplog.at_level(logging.WARNING, "smolmem"):
         assert agent.run("Watch") == 7
-    assert caplog.text.count("the rule 'broken' is left out: RuntimeError: oops") == 1
+    assert caplog.text.count("the rule 'broken' is skipped: RuntimeError: oops") == 1
 
 
 def test_an_act_that_raises_is_no_harm(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,7 +1,7 @@
 """What is wrong with a file, its environment or its use: one sentence each, and a command that repairs it.
 
-Nothing is changed. Only questions are asked that an index or the newest rows can answer, so that it takes a second or two
-however much is stored. A file that cannot be opened is examined from outside.
+Nothing is changed. Only questions are asked that an index or the newest rows can answer, so that it takes a second or
+two however much is stored. A file that cannot be opened is examined from outside.
 """
 
 from __future__ import annotations

@@ -93,7 +93,8 @@ class Memory(Recalling):
     ) -> Agent:
         """Records an agent, and the agents it manages, and returns the agent.
 
-        From now on every step is on disk before the next one begins. Steps that the agent has already are recorded, too.
+        From now on every step is on disk before the next one begins. Steps that the agent has already are recorded,
+        too.
 
         Args:
             agent: the agent.
@@ -209,7 +210,8 @@ class Memory(Recalling):
     ) -> Stepwise:
         """Runs an agent one step at a time; without a task, continues its newest run that is not finished.
 
-        Yields each step when it is done. Stop at any time: what is done is recorded, and the run can be continued later.
+        Yields each step when it is done. Stop at any time: what is done is recorded, and the run can be continued
+        later.
         """
         self.attach(agent)
         if task is not None:

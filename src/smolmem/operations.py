@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import partial
 from typing import Any, TypeVar
 
 from rich.console import Console
@@ -21,7 +20,7 @@ from smolmem.agents.restore import restore
 from smolmem.agents.resume import Resumed, Resumption, Unknown, drain
 from smolmem.core.arguments import check_choice, check_count
 from smolmem.core.display import draw
-from smolmem.core.errors import CannotResume, InvalidArgument, NotFound
+from smolmem.core.errors import CannotResume, InvalidArgument
 from smolmem.core.values import Diff, Event, Note, Revision, Run, Step
 from smolmem.policies.transcript import Messages, to_messages
 from smolmem.recall.distill import distill
@@ -65,11 +64,7 @@ class Operations:
         Raises:
             NotFound: if there is none, or several.
         """
-        if isinstance(run, Run):
-            return run
-        if not isinstance(run, str):
-            raise NotFound(f"a run is named by its id or the beginning of it, not {run!r}.")
-        return self.bind(self._journal.run(run))
+        return run if isinstance(run, Run) else self.bind(self._journal.run(run))
 
     # --- continuing a run ------------------------------------------------------------------------------------------
 
@@ -82,8 +77,8 @@ class Operations:
                 f"run {run.id[:8]} is of the scope {run.scope!r}, and this agent is attached with "
                 f"{recorder.scope!r}: detach it first."
             )
-        attach = partial(self._attach, scope=recorder.scope)
-        return Resumption(recorder, self._journal, run, attach, unknown).start()
+        scope = recorder.scope
+        return Resumption(recorder, self._journal, run, lambda managed: self._attach(managed, scope), unknown).start()
 
     def resume(self, run: Run, agent: MultiStepAgent, unknown: Unknown) -> Any:
         """See `Run.resume`."""

@@ -1,1 +1,1 @@
-"""x"""
+"""Everything that touches a live smolagents agent."""

@@ -1,9 +1,9 @@
 """Everything of smolagents that is private, undocumented or patched, in this one file.
 
 smolmem needs more than smolagents documents. Each such thing has a name here, a line that says why it is needed and
-since which release it is as it is. No other module names any of them; a test reads the syntax trees. `check()` tests the
-assumptions against the installed release at the first `attach` of a process and in `smolmem doctor`: where one no longer
-holds, one sentence says which feature is off, and recording continues.
+since which release it is as it is. No other module names any of them; a test reads the syntax trees. `check()` tests
+the assumptions against the installed release at the first `attach` of a process and in `smolmem doctor`: where one no
+longer holds, one sentence says which feature is off, and recording continues.
 
 What is patched, on instances only and undone by `Patches.close()`:
 

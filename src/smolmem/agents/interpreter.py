@@ -1,10 +1,10 @@
 """A code agent's variables, restored in a fresh interpreter, without pickle.
 
 The recorded code is run again with the recorded tool results, and what it prints is compared with the record. That
-restores everything code can make: functions, closures, classes and their instances, aliasing. Where the output differs
-(time, randomness), where it takes too long, or where the code imports modules that could reach outside, only its
-definitions and imports are run, and the values come from the snapshot that was taken after the last step. Variables that
-neither restores are named.
+restores everything code can make: functions, closures, classes and their instances, aliasing. Where the output
+differs (time, randomness), where it takes too long, or where the code imports modules that could reach outside, only
+its definitions and imports are run, and the values come from the snapshot that was taken after the last step.
+Variables that neither restores are named.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What a model answered and what tools did, recorded before and after it happened.
 
-A step is saved when it is done, and a process can die inside it: after the model has answered, after a tool has sent the
-money. So the model's answer is recorded before it is acted on, and each tool call when it begins and when it ends. When
-the run is resumed in another process, the model is not asked again, a call that ended returns its recorded result, and
-a call that was interrupted is known to have an unknown outcome.
+A step is saved when it is done, and a process can die inside it: after the model has answered, after a tool has sent
+the money. So the model's answer is recorded before it is acted on, and each tool call when it begins and when it
+ends. When the run is resumed in another process, the model is not asked again, a call that ended returns its recorded
+result, and a call that was interrupted is known to have an unknown outcome.
 """
 
 from __future__ import annotations
@@ -205,6 +205,7 @@ class RecordedMethod:
         object.__setattr__(self, "_through", through)
 
     def __call__(self, messages: Any, *args: Any, **kwargs: Any) -> Any:
+        """Calls the method, through the ledger if there is one."""
         ledger = current.get()
         if ledger is None:
             return self._original(messages, *args, **kwargs)

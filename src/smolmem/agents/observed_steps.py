@@ -1,9 +1,9 @@
 """Notices when a field of a recorded step is set.
 
 Steps are edited in place long after they were recorded: the documented screenshot callback does so at every step.
-Comparing every field of every step at every event would cost more the longer a run gets. Instead, a recorded step becomes
-an instance of a subclass of its own class. The subclass has the same name, compares, copies and pickles as the original
-class, and notes when a field is set.
+Comparing every field of every step at every event would cost more the longer a run gets. Instead, a recorded step
+becomes an instance of a subclass of its own class. The subclass has the same name, compares, copies and pickles as
+the original class, and notes when a field is set.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How an agent's memory becomes a prompt: its steps, the reminders behind their tasks, seen through its views.
 
-A reminder is not a step: the list of steps stays the user's. It is a message of its own behind the task, with the role of
-the user, never part of the system prompt.
+A reminder is not a step: the list of steps stays the user's. It is a message of its own behind the task, with the
+role of the user, never part of the system prompt.
 
 `PromptRenderer` serves an agent that is recorded. `without_store` serves an agent that only has views.
 """

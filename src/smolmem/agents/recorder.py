@@ -1,4 +1,6 @@
-"""From a live agent to the store. Read it top to bottom to follow a step to disk:
+"""From a live agent to the store.
+
+Read it top to bottom to follow a step to disk:
 
     agent.run()              `run` is wrapped: an active run begins, and ends with a status      (runs)
     memory.steps.append(x)   the observed list reports the change                                 (list changes)

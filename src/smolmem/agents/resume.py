@@ -1,4 +1,6 @@
-"""A killed run, brought back to life. Read it top to bottom:
+"""A killed run, brought back to life.
+
+Read it top to bottom:
 
     claim      this process becomes the writer of the run, so that nobody else can resume it
     load       the list, the code, the variables, and the calls of the step that was interrupted

@@ -1,9 +1,9 @@
 """One list of steps, from one reset to the next: what is saved of it, and what is not saved yet.
 
-`compare` finds the changes that turn the saved list into the list as it is now; steps are compared by identity. `accept`
-remembers the changes once they are saved. Nothing here is altered in between: the changes of a failed write are found
-again by the next comparison. The cost of a comparison does not depend on the length of the list, unless something
-other than an append was done to it.
+`compare` finds the changes that turn the saved list into the list as it is now; steps are compared by identity.
+`accept` remembers the changes once they are saved. Nothing here is altered in between: the changes of a failed write
+are found again by the next comparison. The cost of a comparison does not depend on the length of the list, unless
+something other than an append was done to it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from smolmem.core.rows import Act, Change, Saved, SessionRow, SharedPrompt, Stor
 from smolmem.core.timeline import Timeline
 
 Care = Literal["glance", "fields", "inside"]
-"""How closely to look for edits of saved steps. Set fields are always noticed, and `glance` looks into the lists of a few
-steps; `fields` looks into all lists; `inside` compares everything."""
+"""How closely to look for edits of saved steps. Set fields are always noticed. `glance` looks into the lists of a few
+steps, `fields` into all lists, and `inside` compares everything."""
 
 _GLANCE = 8
 """How many older steps are looked at, in turn, at each event, for lists edited in place."""

@@ -1,7 +1,7 @@
 """Memory for an agent: reminders at each task, tools to recall and remember with, and `memory` in its code.
 
-The agent never chooses the scope. What it is given is recorded with its run: where each passage came from, so that it can
-be taken back, and its words, so that they are not remembered a second time.
+The agent never chooses the scope. What it is given is recorded with its run: where each passage came from, so that it
+can be taken back, and its words, so that they are not remembered a second time.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The views of one agent, applied in order to each prompt.
 
-A view leaves parts out, shortens them or puts a note in their place. It changes what is sent and nothing else: the list of
-steps and the record keep everything. What a view has trimmed stays trimmed until the view trims again, in this process
-or the next: servers keep what they have read, so a prompt that begins like the one before is quick. Therefore each trim
-is recorded before the prompt that it shortens is sent.
+A view leaves parts out, shortens them or puts a note in their place. It changes what is sent and nothing else: the
+list of steps and the record keep everything. What a view has trimmed stays trimmed until the view trims again, in
+this process or the next: servers keep what they have read, so a prompt that begins like the one before is quick.
+Therefore each trim is recorded before the prompt that it shortens is sent.
 """
 
 from __future__ import annotations

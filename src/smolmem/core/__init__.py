@@ -1,1 +1,1 @@
-"""x"""
+"""Values and pure functions: no I/O, nothing of a live agent."""

@@ -1,7 +1,8 @@
 """A smolagents object ⇄ its record: canonical bytes, their blobs, and the messages the model was sent.
 
-A step is written field by field from its `__dict__` and read back with `__new__`. So no constructor runs (constructors
-log, validate and convert), a field that a later release adds is kept, and a `timing` that was set to `None` stays `None`.
+A step is written field by field from its `__dict__` and read back with `__new__`. So no constructor runs
+(constructors log, validate and convert), a field that a later release adds is kept, and a `timing` that was set to
+`None` stays `None`.
 
 What the model was sent (`model_input_messages`) repeats the whole conversation at every step. It is taken out of the
 record and stored as "an earlier prompt and what came after" (see `core.prompts`).

@@ -1,7 +1,7 @@
 """How values are drawn, without knowing who draws them.
 
-A value such as a run looks up its drawing here when `rich` asks for it; the `render` package registers the drawings when
-it is imported. So the values stay free of terminals, and imports go one way.
+A value such as a run looks up its drawing here when `rich` asks for it; the `render` package registers the drawings
+when it is imported. So the values stay free of terminals, and imports go one way.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """An injected step: history, a known issue, a baseline, another agent's run.
 
-It is an `ActionStep` with number 0, as in the documented way to inject, so that everything that reads steps can read it.
-It has a timing, so that nothing fails on it, and it says where it comes from.
+It is an `ActionStep` with number 0, as in the documented way to inject, so that everything that reads steps can read
+it. It has a timing, so that nothing fails on it, and it says where it comes from.
 """
 
 from __future__ import annotations

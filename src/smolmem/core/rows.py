@@ -1,7 +1,8 @@
 """What is written and read: the rows of the tables, and the batches that the recorder hands to the store.
 
-The recorder turns what an agent did into a `Batch` of `Change`s. The store saves a batch as a whole and answers with the
-ids it gave (`Saved`). A `StoredSession` is the way back: everything a killed run needs to continue, as plain values.
+The recorder turns what an agent did into a `Batch` of `Change`s. The store saves a batch as a whole and answers with
+the ids it gave (`Saved`). A `StoredSession` is the way back: everything a killed run needs to continue, as plain
+values.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class CallRow(TypedDict):
 
 
 class RunRow(TypedDict):
-    """One `agent.run()`. `answer` and `failure` are content ids; they and the counts are filled in when the run ends."""
+    """One `agent.run()`. `answer` and `failure` are content ids; they and the counts are set when the run ends."""
 
     id: str
     session: str

@@ -1,7 +1,7 @@
-"""Tags for the standard library, NumPy, pandas and Pillow: how each lies in JSON, and how it comes back.
+"""Codecs for types of the standard library, NumPy, pandas and Pillow.
 
-Optional libraries are touched only where a value of theirs is met. What cannot be rebuilt exactly is refused here
-(by raising), and the encoder then keeps a mark of it.
+Optional libraries are used only where a value of theirs occurs. A value that cannot be rebuilt exactly is refused
+here (by raising), and the encoder then keeps a placeholder of it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _images: OrderedDict[str, bytes] = OrderedDict()
 
 
 class NotExact(Exception):
-    """This value would not come back equal: keep a mark instead."""
+    """This value would not come back equal: keep a placeholder instead."""
 
 
 # --- standard library ---------------------------------------------------------------------------------------------
@@ -415,7 +415,7 @@ EXACT: dict[type, Encode] = {
 
 KIN: tuple[tuple[type, Encode], ...] = (
     (object, optional),
-    (Enum, lambda encoder, value: encoder.mark(value, attributes=False)),
+    (Enum, lambda encoder, value: encoder.placeholder(value, attributes=False)),
     (PIL.Image.Image, _image),
     (str, _like(str.__str__)),
     (int, _like(int.__int__)),

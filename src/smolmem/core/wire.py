@@ -6,9 +6,9 @@ objects that contain themselves. Every value becomes JSON that a person can read
     None, bool, int, finite float, str, list, dict with text keys    as they are
     everything else                                                   {"$": "<tag>", …}
 
-A value with no tag of its own becomes `{"$": "object", "type": …, "repr": …}` and comes back as a `Placeholder`
-value, which says what it was and holds its attributes, but none of its class's code. Types are named on disk
-and never looked up by name: loading imports nothing and calls nothing that the data chooses.
+A value with no tag of its own becomes `{"$": "object", "type": …, "repr": …}` and comes back as a `Placeholder`, which
+says what the value was and holds its attributes, but none of its class's code. Types are named on disk and never
+looked up by name: decoding imports nothing and calls nothing that the data chooses.
 
 A container met a second time is written as `{"$": "ref", "n": k}`, the k-th container of the value in reading
 order. That keeps aliasing, ends cycles and stops a small nest of lists from growing without bound.
@@ -55,25 +55,25 @@ class Undecodable(ValueError):
 
 
 class Placeholder:
-    """Stands for a value that cannot come back: says what it was, holds what it held.
+    """Stands for an object that cannot be serialized: says what it was, and has its attributes.
 
-    Attributes of the original are attributes here. Two marks are equal when they say the same.
+    Two placeholders are equal when they describe the same.
     """
 
-    __slots__ = ("_mark",)
-    _mark: dict[str, Json]
+    __slots__ = ("_described",)
+    _described: dict[str, Json]
 
     def __repr__(self) -> str:
-        return f"<marked {self._mark['type']}: {self._mark['repr']}>"
+        return f"<placeholder for {self._described['type']}: {self._described['repr']}>"
 
     def __str__(self) -> str:
-        return str(self._mark.get("str", self._mark["repr"]))
+        return str(self._described.get("str", self._described["repr"]))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Placeholder) and self._mark == other._mark and _own(self) == _own(other)
+        return isinstance(other, Placeholder) and self._described == other._described and _own(self) == _own(other)
 
     def __hash__(self) -> int:
-        return hash((self._mark["type"], self._mark["repr"]))
+        return hash((self._described["type"], self._described["repr"]))
 
 
 def _own(value: object) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def named(base: Any, name: str, *, bare: bool = False) -> type:
 
 
 def type_name(value: object) -> str:
-    """The full name of a value's type, as stored beside a mark."""
+    """The full name of a value's type, as stored in a placeholder."""
     cls = type(value)
     return f"{cls.__module__}.{cls.__qualname__}"
 
@@ -163,7 +163,7 @@ class Encoder:
     """Turns values into JSON; `blobs` collects what is stored beside it, by fingerprint.
 
     `exact` maps a type to its encoder; `kin` lists (base class, encoder) for whole families, where an encoder
-    may answer `NotImplemented`. What neither knows is marked.
+    may answer `NotImplemented`. What neither knows becomes a placeholder.
     """
 
     def __init__(self, exact: Mapping[type, Encode], kin: tuple[tuple[type, Encode], ...]) -> None:
@@ -208,7 +208,7 @@ class Encoder:
         self._depth += 1
         try:
             if self._depth > MAX_DEPTH:
-                return self.mark(value, attributes=False)
+                return self.placeholder(value, attributes=False)
             if cls is list:
                 return [self(item) for item in value]
             if cls is dict:
@@ -216,9 +216,9 @@ class Encoder:
             return self._tagged(value, cls)
         except _TooMuch:
             raise
-        except Exception:  # whatever a foreign object does while it is read, it is kept as a mark
+        except Exception:  # whatever a foreign object does while it is read, it is kept as a described
             self._forget(before)
-            return self.mark(value, attributes=False)
+            return self.placeholder(value, attributes=False)
         finally:
             self._depth -= 1
 
@@ -243,7 +243,7 @@ class Encoder:
                 made = encode(self, value)
                 if made is not NotImplemented:
                     return made
-        return self.mark(value)
+        return self.placeholder(value)
 
     def mapping(self, value: Mapping[Any, Any]) -> Json:
         """A dict: JSON where its keys are texts, pairs otherwise. Order is kept, prompts depend on it."""
@@ -266,22 +266,22 @@ class Encoder:
     def _long_text(self, value: str) -> Json:
         return {"$": "text", "blob": self.blob(value.encode("utf-8", "surrogatepass"))}
 
-    def mark(self, value: Any, *, attributes: bool = True) -> Json:
-        """What is left of a value that has no form of its own."""
+    def placeholder(self, value: Any, *, attributes: bool = True) -> Json:
+        """The placeholder of a value that has no encoding of its own."""
         if isinstance(value, Placeholder):
-            mark = {"$": "object", **value._mark}
+            described = {"$": "object", **value._described}
         else:
             text, shown = safe_text(repr, value), safe_text(str, value)
-            mark = {"$": "object", "type": type_name(value), "repr": text}
+            described = {"$": "object", "type": type_name(value), "repr": text}
             if shown != text:
-                mark["str"] = shown
+                described["str"] = shown
         own = getattr(value, "__dict__", None)
         if isinstance(own, dict) and attributes and not isinstance(value, type):
             before, outermost = len(self._keep), self._budget is None
             if outermost:
                 self._budget = MAX_ATTRIBUTES
             try:
-                mark["attrs"] = {str(key): self(item) for key, item in own.items()}
+                described["attrs"] = {str(key): self(item) for key, item in own.items()}
             except _TooMuch:
                 self._forget(before)
                 if not outermost:
@@ -289,7 +289,7 @@ class Encoder:
             finally:
                 if outermost:
                     self._budget = None
-        return mark
+        return described
 
 
 class _TooMuch(Exception):
@@ -361,16 +361,16 @@ class Decoder:
             raise Undecodable(f"not base64: {error}") from error
 
 
-def marked(mark: dict[str, Json], *, bare: bool = True) -> Placeholder:
-    """A `Placeholder` that prints under the stored type's name."""
-    mark = {key: str(text) for key, text in mark.items() if key in ("type", "repr", "str")}
-    made: Placeholder = object.__new__(named(Placeholder, mark["type"], bare=bare))
-    made._mark = mark
+def make_placeholder(described: dict[str, Json], *, bare: bool = True) -> Placeholder:
+    """A placeholder that prints under the stored type's name."""
+    described = {key: str(text) for key, text in described.items() if key in ("type", "repr", "str")}
+    made: Placeholder = object.__new__(named(Placeholder, described["type"], bare=bare))
+    made._described = described
     return made
 
 
 def _object(decoder: Decoder, wire: dict[str, Json]) -> Placeholder:
-    made: Placeholder = decoder.hold(marked(wire, bare="attrs" not in wire))
+    made: Placeholder = decoder.hold(make_placeholder(wire, bare="attrs" not in wire))
     if "attrs" in wire:
         vars(made).update((key, decoder(item)) for key, item in wire["attrs"].items())
     return made
@@ -386,10 +386,10 @@ def _dict(decoder: Decoder, wire: dict[str, Json]) -> dict[Any, Any]:
 
 def _unknown(decoder: Decoder, wire: dict[str, Json]) -> Placeholder:
     text = json.dumps(wire)[:MAX_REPR]
-    return marked({"type": f"unknown.{re.sub(r'[^A-Za-z0-9_]', '_', str(wire['$']))}", "repr": text})
+    return make_placeholder({"type": f"unknown.{re.sub(r'[^A-Za-z0-9_]', '_', str(wire['$']))}", "repr": text})
 
 
-_CYCLE = marked({"type": "smolmem.cycle", "repr": "<the value that holds this one>"})
+_CYCLE = make_placeholder({"type": "smolmem.cycle", "repr": "<the value that holds this one>"})
 _FILLED_LATER: tuple[Decode, ...] = (_object, _dict)
 _SCALARS: dict[str, Decode] = {
     "text": lambda decoder, wire: decoder.fetch(wire["blob"]).decode("utf-8", "surrogatepass"),

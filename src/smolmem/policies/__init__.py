@@ -1,1 +1,1 @@
-"""x"""
+"""Views, which choose what a model is shown, and rules, which watch steps."""

@@ -5,8 +5,8 @@
 They are applied in order. Without a store a view works as a plain step callback, and does the same from the second
 step on: `CodeAgent(…, step_callbacks=[views.KeepImages(last=2)])`.
 
-A view of your own is a function of the prompt's parts and a `ViewChain`, or a subclass of `View`; it returns the parts that
-are sent.
+A view of your own is a function of the prompt's parts and a `ViewChain`, or a subclass of `View`; it returns the
+parts that are sent.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = [
 
 
 class View:
-    """Turns the parts of a prompt into the parts that are sent. As a step callback, it adds itself to the agent's views."""
+    """Turns the parts of a prompt into the parts that are sent. As a step callback, it adds itself to the views."""
 
     keeps_messages = False
     """Whether `show` never changes a message in place; then unchanged messages need not be encoded again."""
@@ -186,8 +186,8 @@ class Redact(View):
 class TokenBudget(View):
     """Fits every prompt into a budget: the oldest steps go first, the task and the newest stay.
 
-    It trims rarely and then a lot, so that most prompts begin like the one before and a server need not read them again.
-    No single text of a step gets more than a quarter of the budget: what is longer is trimmed.
+    It trims rarely and then a lot, so that most prompts begin like the one before and a server need not read them
+    again. No single text of a step gets more than a quarter of the budget: what is longer is trimmed.
     """
 
     keeps_messages = True

@@ -2,9 +2,9 @@
 
     memory.attach(agent, watch=[Watch("HTTP 5..", threshold=3), Watch.loop(), Watch.tokens(200_000, then="pause")])
 
-Without a store a rule is a plain step callback: `CodeAgent(…, step_callbacks=[Watch.failures()])`. The current step counts.
-A rule fires once when a condition begins, and again only after the condition was over. With a store it also sees the
-steps of earlier runs, its alerts are recorded, and `memory.backtest(rule)` tells when it would have fired.
+Without a store a rule is a plain step callback: `CodeAgent(…, step_callbacks=[Watch.failures()])`. The current step
+counts. A rule fires once when a condition begins, and again only after the condition was over. With a store it also
+sees the steps of earlier runs, its alerts are recorded, and `memory.backtest(rule)` tells when it would have fired.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Watch:
             kind: the kind of steps it applies to: `action`, `planning` or both.
             tool: only steps that call this tool, or one of these tools.
             then: what to do: `note` (a line in the step's observation, for the agent to read), `inject` (a step of its
-                own), `pause` (the run is interrupted, and `memory.resume` continues it), the URL of a webhook, a function
-                that takes an `Alert`, or several of these.
+                own), `pause` (the run is interrupted, and `memory.resume` continues it), the URL of a webhook, a
+                function that takes an `Alert`, or several of these.
         """
         self.name: str
         if callable(what):

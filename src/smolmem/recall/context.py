@@ -1,8 +1,8 @@
 """Recollections as a block for a prompt: quoted, with origins, within a budget, impossible to break out of.
 
-Text that an agent once read on a web page can come back here, so it comes back as data. Each quoted line begins with a
-sign that no stored text can remove; only smolmem's own lines are without it. Each quote says where it comes from and how
-far it is trusted. The block is a user message, never part of the system prompt.
+Text that an agent once read on a web page can come back here, so it comes back as data. Each quoted line begins with
+a sign that no stored text can remove; only smolmem's own lines are without it. Each quote says where it comes from
+and how far it is trusted. The block is a user message, never part of the system prompt.
 """
 
 from __future__ import annotations

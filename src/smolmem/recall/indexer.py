@@ -1,7 +1,7 @@
 """Indexing what was recorded: steps become passages before each recall and after each run.
 
-A step can be found from the moment it is written, because every search first indexes the steps that are pending. Indexing
-while a step is written would make the write a third more expensive, and the agent would wait for it.
+A step can be found from the moment it is written, because every search first indexes the steps that are pending.
+Indexing while a step is written would make the write a third more expensive, and the agent would wait for it.
 """
 
 from __future__ import annotations

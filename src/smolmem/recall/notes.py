@@ -1,10 +1,10 @@
 """Notes: what is remembered on purpose, what supersedes it, and what recall leaves out.
 
-A note is never changed. A newer note supersedes it, it is forgotten, or it expires: then recall no longer returns it, the
-record keeps it, and notes that were made from it are stale.
+A note is never changed. A newer note supersedes it, it is forgotten, or it expires: then recall no longer returns it,
+the record keeps it, and notes that were made from it are stale.
 
-Forgetting a source also forgets the notes that agents made from it, wrote after it in the same run, or wrote in a run that
-recalled it; and, where that is asked for, all that was said in such runs. What users wrote stays, and is stale.
+Forgetting a source also forgets the notes that agents made from it, wrote after it in the same run, or wrote in a run
+that recalled it; and, where that is asked for, all that was said in such runs. What users wrote stays, and is stale.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The searchable passages of a step.
 
-A step has several parts: the model's thought, the code, the observation. Each part becomes passages of its own, with its
-origin, so that "which step printed the traceback?" finds the observation and not the code. Long parts are split at
-paragraph, line, sentence or word boundaries, so that a long observation is found by any part of it.
+A step has several parts: the model's thought, the code, the observation. Each part becomes passages of its own, with
+its origin, so that "which step printed the traceback?" finds the observation and not the code. Long parts are split
+at paragraph, line, sentence or word boundaries, so that a long observation is found by any part of it.
 
 Recalled text is never indexed again: it would come back as if it were new, and multiply with each recall.
 """

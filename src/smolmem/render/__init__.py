@@ -1,1 +1,1 @@
-"""x"""
+"""Values as terminal output, plain text and JSON, for every face."""

@@ -1,1 +1,1 @@
-"""2: a record on disk."""
+"""Events, runs, calls, notes and passages in a database."""

@@ -1,7 +1,7 @@
 """Forks, edits and differences of stored runs.
 
-A fork is two rows: a session that begins as another was after some event, and a run of it. Nothing is copied. An edit is
-a new revision of a step; the earlier ones stay.
+A fork is two rows: a session that begins as another was after some event, and a run of it. Nothing is copied. An edit
+is a new revision of a step; the earlier ones stay.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ export both pass through it, and it keeps the `step` table in line with the even
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any, cast
 
 from smolmem.core.codec import Encoded, Facts
@@ -79,7 +78,7 @@ class Journal(Records):
     def _keep_optional(self, encoded: Encoded | None) -> int | None:
         return None if encoded is None else self.keep(encoded)
 
-    def _prompt(self, prompt: SharedPrompt) -> tuple[int, Sequence[int]]:
+    def _prompt(self, prompt: SharedPrompt) -> tuple[int, tuple[int, ...]]:
         suffix = tuple(item if isinstance(item, int) else self.keep(item) for item in prompt.suffix)
         row = {"parent": prompt.parent, "keep": prompt.keep, "size": prompt.size, "suffix": json.dumps(suffix)}
         return int(self.add("prompt", row)), suffix

@@ -1,7 +1,7 @@
 """The `recalled` table: what agents were reminded of or asked for.
 
-A reminder is recorded before it is shown, and shown again word for word when its run is resumed. The table also tells which
-lines of a run were recalled: those are not indexed again.
+A reminder is recorded before it is shown, and shown again word for word when its run is resumed. The table also tells
+which lines of a run were recalled: those are not indexed again.
 """
 
 from __future__ import annotations

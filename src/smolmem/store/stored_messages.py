@@ -54,4 +54,5 @@ class StoredMessages(Sequence[Any]):
 
     def copy(self) -> list[Any]:
         """The messages as an ordinary list."""
-        return self.source.messages(self.number)
+        messages: list[Any] = self.source.messages(self.number)
+        return messages

@@ -179,9 +179,9 @@ def _positions(journal: Journal, report: Report) -> dict[int, tuple[int | None, 
         for fork in sorted(forks.get(event["id"], ()), key=lambda fork: fork["began"]):
             timelines[fork["id"]] = timeline.fork()
     steps: dict[int, tuple[int | None, int, int | None, int | None]] = {}
-    for session, timeline in timelines.items():
+    for of, timeline in timelines.items():
         positions = {step: position for position, step in enumerate(timeline.steps)}
-        for step in inserted.get(session, ()):
+        for step in inserted.get(of, ()):
             latest = timeline.latest[step]
             steps[step] = (positions.get(step), timeline.revisions[step], latest["record"], latest["prompt"])
     return steps

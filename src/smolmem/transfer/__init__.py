@@ -1,1 +1,1 @@
-"""x"""
+"""Export and import in an open format."""

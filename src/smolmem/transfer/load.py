@@ -1,8 +1,8 @@
 """Loads an export into a store: line by line, in one transaction, trusting nothing.
 
-Every line is checked for its shape, and whatever it refers to must have come before. Contents are proved by their hashes.
-Events are applied to a `Timeline` and written by `Journal.append`, as when they were recorded: seals, steps and all else
-that can be derived is derived, not taken from the file.
+Every line is checked for its shape, and whatever it refers to must have come before. Contents are proved by their
+hashes. Events are applied to a `Timeline` and written by `Journal.append`, as when they were recorded: seals, steps
+and all else that can be derived is derived, not taken from the file.
 
 A session, run or note that is here already stays as it is here. Its numbers are matched with those of the file by their
 order, so that a fork in the file can continue from it.

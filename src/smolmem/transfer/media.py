@@ -8,7 +8,7 @@ _HEAVY = {"image": ("info",), "AgentImage": ("path", "pixels"), "array": ("items
 
 
 def without_media(value: Any) -> Any:
-    """A record with placeholders for pictures and arrays; references count containers, so there are as many as before."""
+    """A record without pictures and arrays. References count containers, so there are as many as before."""
     if isinstance(value, list):
         return [without_media(item) for item in value]
     if not isinstance(value, dict):
