@@ -257,7 +257,7 @@ class TokenBudget(View):
         return _texts(part, _trimmer(most, part, chain)) if part.role == "step" else part
 
     def _pressed(self, parts: list[Part], chain: ViewChain) -> list[Part]:
-        """If the parts that are never left out are still too count tokens, images go, then texts are trimmed more and more."""
+        """Trims parts that are never left out, where they still exceed the budget: images first, then texts."""
         if chain.count(parts) > self.tokens:
             parts = _with_images(parts, 1)
         if chain.count(parts) > self.tokens:
