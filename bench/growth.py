@@ -245,7 +245,7 @@ def smolmem(folder: Path, steps: int, tick: Callable[[], None]) -> Result:
             return original(*args)
 
     memory = Memory(path)
-    doors = [(Recorder, "sync", step), (ledger.Ledger, "_try", call), (ledger, "_question", call)]
+    doors = [(Recorder, "changed", step), (ledger.Ledger, "_try", call), (ledger, "_question", call)]
     with replaced(doors):
         memory.attach(agent)
         meter.restart()

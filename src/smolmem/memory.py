@@ -10,12 +10,11 @@ from typing import Any, TypeVar
 
 from smolagents import MultiStepAgent
 
-from smolmem.agents import observed_list
 from smolmem.agents.compat import agent_name
 from smolmem.agents.failures import Failures
 from smolmem.agents.inject import Injection, inject
 from smolmem.agents.preview import Preview, preview, set_views
-from smolmem.agents.recorder import Recorder
+from smolmem.agents.recorder import Recorder, recorder_of
 from smolmem.agents.resume import Resumed, Unknown, drain
 from smolmem.agents.stepwise import Stepwise, stepwise
 from smolmem.agents.tools import MemoryAccess
@@ -144,9 +143,9 @@ class Memory(Recalling):
         return recorder
 
     def _recorder(self, agent: MultiStepAgent) -> Recorder | None:
-        listener = observed_list.listener_of(agent.memory)
-        if listener is None or listener in self._recorders:
-            return listener if isinstance(listener, Recorder) else None
+        recorder = recorder_of(agent)
+        if recorder is None or recorder in self._recorders:
+            return recorder
         raise InvalidArgument("this agent is attached to another Memory: detach it there first.")
 
     def detach(self, agent: Agent) -> Agent:

@@ -12,9 +12,8 @@ from typing import Any, TypeVar
 from rich.console import Console
 from smolagents import MultiStepAgent
 
-from smolmem.agents import observed_list
 from smolmem.agents.interpreter import Restored
-from smolmem.agents.recorder import Recorder
+from smolmem.agents.recorder import Recorder, recorder_of
 from smolmem.agents.rerun import Rerun, rerun
 from smolmem.agents.restore import restore
 from smolmem.agents.resume import Resumed, Resumption, Unknown, drain
@@ -90,7 +89,7 @@ class Operations:
 
     def rerun(self, run: Run, agent: MultiStepAgent) -> Rerun:
         """See `Run.rerun`."""
-        if observed_list.listener_of(agent.memory) is not None:
+        if recorder_of(agent) is not None:
             raise InvalidArgument("rerun() takes an agent that is not attached: make a new one, or detach it first.")
         task = next(step for step in run.steps if step.kind == "task")
         began = self._journal.step_events(task)[0]["id"]

@@ -11,7 +11,7 @@ What is patched, on instances only and undone by `Patches.close()`:
     agent.write_memory_to_messages   to apply views and reminders, and to know which saved messages a prompt consists of
     agent.memory.__class__           so that the list of steps reports every change
     step.__class__                   so that setting a field of a recorded step is noticed (`observed_steps`)
-    model.generate, generate_stream  to record an answer before it is acted on
+    model.__class__                  so that `generate` and `generate_stream` record an answer before it is acted on
     executor.send_tools              to record the calls of a code agent's tools
     agent.execute_tool_call          to record the calls of a tool-calling agent
 """
@@ -198,21 +198,16 @@ class Patches(ExitStack):
         elif hasattr(agent, "execute_tool_call") and holds("tool calls"):
             self.method(agent, "execute_tool_call", lambda execute: _executing(execute, call))
 
-    def model(self, model: Any, wrap: Callable[[Any, str], Any]) -> None:
-        """`model.generate` and `generate_stream` (public since 1.15) of one model, which may serve many agents.
+    def model(self, model: Any, observe: Callable[[Any], None], unobserve: Callable[[Any], None]) -> None:
+        """The class of a model (`generate` and `generate_stream` are public since 1.15), which may serve many agents.
 
-        The methods are wrapped once, with the first user, and restored with the last.
+        The class is replaced with the first user, and restored with the last.
         """
-        if not hasattr(model, "__dict__"):
-            return
-        own = vars(model)
-        shared = own.setdefault("_smolmem", {"users": 0, "patches": Patches()})
-        shared["users"] += 1
-        if shared["users"] == 1:
-            for name in ("generate", "generate_stream"):
-                if hasattr(model, name):
-                    shared["patches"].method(model, name, lambda original, name=name: wrap(original, name))
-        self.callback(_release_model, own, shared)
+        users = _model_users.setdefault(id(model), [model, 0])
+        users[1] += 1
+        if users[1] == 1:
+            observe(model)
+        self.callback(_release_model, model, unobserve)
 
     def register(self, agent: Any, cls: type, callback: Any) -> bool:
         """Registers a step callback; false if it is registered already (`CallbackRegistry._callbacks`, since 1.20)."""
@@ -230,11 +225,16 @@ def _restore_attribute(owner: Any, name: str, own: Any) -> None:
         vars(owner)[name] = own
 
 
-def _release_model(own: dict[str, Any], shared: dict[str, Any]) -> None:
-    shared["users"] -= 1
-    if not shared["users"]:
-        shared["patches"].close()
-        own.pop("_smolmem", None)
+_model_users: dict[int, list[Any]] = {}
+"""The models of attached agents, by id(), and how many agents use each."""
+
+
+def _release_model(model: Any, unobserve: Callable[[Any], None]) -> None:
+    users = _model_users[id(model)]
+    users[1] -= 1
+    if not users[1]:
+        del _model_users[id(model)]
+        unobserve(model)
 
 
 def _passed_through(tools: dict[str, Any], call: Callable[..., Any]) -> dict[str, Any]:

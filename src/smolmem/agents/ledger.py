@@ -8,7 +8,7 @@ result, and a call that was interrupted is known to have an unknown outcome.
 
 from __future__ import annotations
 
-import inspect
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +23,8 @@ from smolmem.core.text import storable
 from smolmem.store.journal import Journal
 
 T = TypeVar("T")
+
+log = logging.getLogger("smolmem")
 
 
 class Turn(NamedTuple):
@@ -39,19 +41,28 @@ class Diverged(BaseException):
 class Ledger:
     """The model and tool calls of one agent."""
 
-    def __init__(self, journal: Journal, turn: Callable[[], Turn | None], failed: Callable[[Exception], None]) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        turn: Callable[[], Turn | None],
+        failed: Callable[[Exception], None],
+        *,
+        strict: bool = False,
+    ) -> None:
         """Records nothing yet.
 
         Args:
             journal: where calls are recorded.
             turn: the run and turn that is being worked on, if any.
-            failed: called with the error of a failed write; the call itself is made all the same.
+            failed: called with the error of a failed write.
+            strict: do not make a tool call whose beginning cannot be recorded.
         """
         self.outgoing: Callable[[Any], Any] = lambda messages: messages
         """The last change to what a model is sent."""
         self._journal = journal
         self._turn = turn
         self._failed = failed
+        self._strict = strict
         self._lock = threading.Lock()
         self._recorded: list[RecordedCall] = []
         self._in_order = True
@@ -115,8 +126,10 @@ class Ledger:
         if recorded is not None and recorded.ended:
             return recorded.replay()
         if recorded is not None and self._skip:
-            return f"(The outcome of this call of {name} is unknown: the process was stopped during it.)"
-        number = recorded.id if recorded is not None else self._try(lambda: self._journal.begin_call(row, given))
+            skipped = f"(The outcome of this call of {name} is unknown: the process was stopped during it.)"
+            self._ended(recorded.id, row, given, skipped)  # the same result again, should this process die, too
+            return skipped
+        number = recorded.id if recorded is not None else self._begin(row, given)
         try:
             result = act()
         except Exception as error:
@@ -125,10 +138,35 @@ class Ledger:
         self._ended(number, row, given, result)
         return result
 
+    def _begin(self, row: CallRow, given: Encoded) -> int | None:
+        """Records that a call begins.
+
+        Raises:
+            StoreError: if that cannot be recorded, and the memory is strict: then the call is not made.
+        """
+        try:
+            return self._journal.begin_call(row, given)
+        except Exception as error:
+            self._failed(error)
+            if self._strict:
+                raise
+            log.warning(
+                "smolmem could not record that %s is called: until the store works again, a resumed run may repeat "
+                "calls that were made.",
+                row["name"],
+            )
+            return None
+
     def _ended(self, number: int | None, row: CallRow, given: Encoded, outcome: Any) -> None:
+        """Records how a call ended; all of the call, if its beginning could not be recorded."""
         encoded = self._encoded(outcome)
-        if number is not None and encoded is not None:
-            self._try(lambda: self._journal.end_call(number, {**row, "ended": time.time()}, given, encoded))
+        if encoded is None:
+            return
+        ended: CallRow = {**row, "ended": time.time()}
+        if number is None:
+            self._try(lambda: self._journal.begin_call(ended, given, encoded))
+        else:
+            self._try(lambda: self._journal.end_call(number, ended, given, encoded))
 
     # --- recorded calls --------------------------------------------------------------------------------------------
 
@@ -192,34 +230,3 @@ def unrecorded() -> Iterator[None]:
         yield
     finally:
         current.reset(token)
-
-
-class RecordedMethod:
-    """A method of a model that passes through the ledger of whoever calls it, and otherwise is the method itself."""
-
-    __slots__ = ("_original", "_through")
-
-    def __init__(self, original: Callable[..., Any], name: str) -> None:
-        through = Ledger.generate if name == "generate" else Ledger.stream
-        object.__setattr__(self, "_original", original)
-        object.__setattr__(self, "_through", through)
-
-    def __call__(self, messages: Any, *args: Any, **kwargs: Any) -> Any:
-        """Calls the method, through the ledger if there is one."""
-        ledger = current.get()
-        if ledger is None:
-            return self._original(messages, *args, **kwargs)
-        return self._through(ledger, self._original, messages, args, kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._original, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._original, name, value)
-
-    @property
-    def __signature__(self) -> inspect.Signature:
-        return inspect.signature(self._original)
-
-    def __repr__(self) -> str:
-        return repr(self._original)

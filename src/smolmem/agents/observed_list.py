@@ -6,6 +6,7 @@ user's own keeps its methods.
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Hashable, Iterable
 from functools import cache, wraps
 from typing import Any, Protocol, cast
@@ -14,7 +15,17 @@ from smolagents import AgentMemory
 
 
 class Listener(Protocol):
-    """What is told of changes to a list."""
+    """What is told of changes to a list: the recorder of an agent."""
+
+    @property
+    def is_working_here(self) -> bool:
+        """Whether this thread works on a run of the agent."""
+        ...
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a run of the agent is in progress."""
+        ...
 
     def adding(self, step: Any) -> None:
         """This thread is about to append a step."""
@@ -22,6 +33,10 @@ class Listener(Protocol):
 
     def changed(self, *, appended: bool = False) -> None:
         """The list may have changed; `appended`: only by steps at its end."""
+        ...
+
+    def changed_by_others(self) -> None:
+        """The list was changed by another agent that shares it."""
         ...
 
     def resetting(self) -> None:
@@ -33,30 +48,65 @@ class Listener(Protocol):
         ...
 
 
+class Listeners:
+    """The listeners of one memory: one for each agent that uses it. A change is told to the agent that makes it."""
+
+    def __init__(self) -> None:
+        self.all: list[Listener] = []
+
+    @property
+    def working(self) -> Listener:
+        """The listener of the agent that works now; else the one that came last."""
+        here = [listener for listener in self.all if listener.is_working_here]
+        active = [listener for listener in self.all if listener.is_active]
+        return (here or active or self.all)[-1]
+
+    def adding(self, step: Any) -> None:
+        """See `Listener`."""
+        self.working.adding(step)
+
+    def changed(self, *, appended: bool = False) -> None:
+        """See `Listener`."""
+        working = self.working
+        for listener in self.all:
+            if listener is not working:
+                listener.changed_by_others()
+        working.changed(appended=appended)
+
+    def resetting(self) -> None:
+        """See `Listener`."""
+        for listener in list(self.all):
+            listener.resetting()
+
+    def reset_done(self) -> None:
+        """See `Listener`."""
+        self.working.reset_done()
+
+
 def _reporting(name: str) -> Any:
     original = getattr(list, name)
 
     @wraps(original)
     def method(self: ObservedList, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
-        self.listener.changed(appended=name in ("extend", "__iadd__"))
+        self.listeners.changed(appended=name in ("extend", "__iadd__"))
         return result
 
     return method
 
 
 class ObservedList(list[Any]):
-    """A list that tells its listener after each change; copies and pickles of it are ordinary lists."""
+    """A list that reports each change; copies and pickles of it are ordinary lists."""
 
-    def __init__(self, values: Iterable[Any], listener: Listener) -> None:
+    def __init__(self, values: Iterable[Any], listeners: Listeners) -> None:
         super().__init__(values)
-        self.listener = listener
+        self.listeners = listeners
 
     def append(self, step: Any) -> None:
         """Appends a step, which belongs to the run that this thread works on."""
-        self.listener.adding(step)
+        self.listeners.adding(step)
         super().append(step)
-        self.listener.changed(appended=True)
+        self.listeners.changed(appended=True)
 
     extend = _reporting("extend")
     insert = _reporting("insert")
@@ -75,9 +125,9 @@ class ObservedList(list[Any]):
 
 
 class ObservedMemory(AgentMemory):  # type: ignore[misc]
-    """An `AgentMemory` whose listener is told of every change."""
+    """An `AgentMemory` that reports every change; copies and pickles of it are of its own class."""
 
-    listener: Listener
+    listeners: Listeners
 
     @property
     def steps(self) -> list[Any]:
@@ -87,14 +137,21 @@ class ObservedMemory(AgentMemory):  # type: ignore[misc]
 
     @steps.setter
     def steps(self, values: Iterable[Any]) -> None:
-        self.__dict__["steps"] = ObservedList(values, self.listener)
-        self.listener.changed()
+        self.__dict__["steps"] = ObservedList(values, self.listeners)
+        self.listeners.changed()
 
     def reset(self) -> None:
         """A new list begins; the old one stays in the record."""
-        self.listener.resetting()
+        self.listeners.resetting()
         super().reset()
-        self.listener.reset_done()
+        self.listeners.reset_done()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        state = {name: value for name, value in vars(self).items() if name not in _OURS}
+        return copyreg.__newobj__, (self.__dict__["_original_class"],), {**state, "steps": list(self.steps)}  # type: ignore[attr-defined]
+
+
+_OURS = ("listeners", "_original_class")
 
 
 @cache
@@ -104,20 +161,28 @@ def _observed(cls: Any) -> type[ObservedMemory]:
 
 def observe(memory: AgentMemory, listener: Listener) -> None:
     """Makes a memory report to `listener`, beginning with what it holds."""
-    steps, cls = memory.steps, type(memory)
+    if isinstance(memory, ObservedMemory):  # another agent has this memory, too
+        memory.listeners.all.append(listener)
+        listener.changed()
+        return
+    steps, cls, listeners = memory.steps, type(memory), Listeners()
+    listeners.all.append(listener)
     memory.__class__ = _observed(cast(Hashable, cls))
-    memory.__dict__.update(listener=listener, _original_class=cls)
+    memory.__dict__.update(listeners=listeners, _original_class=cls)
     memory.steps = steps
 
 
-def unobserve(memory: AgentMemory) -> None:
-    """Gives a memory its own class and an ordinary list back."""
+def unobserve(memory: AgentMemory, listener: Listener) -> None:
+    """Makes a memory no longer report to `listener`; with the last one, it gets its own class and list back."""
+    memory.listeners.all.remove(listener)
+    if memory.listeners.all:
+        return
     steps = list(memory.steps)
-    del memory.__dict__["listener"]
+    del memory.__dict__["listeners"]
     memory.__class__ = memory.__dict__.pop("_original_class")
     memory.steps = steps
 
 
-def listener_of(memory: AgentMemory) -> Listener | None:
-    """What a memory reports to."""
-    return memory.listener if isinstance(memory, ObservedMemory) else None
+def reports_to(memory: AgentMemory, listener: Listener) -> bool:
+    """Whether a memory reports to a listener."""
+    return isinstance(memory, ObservedMemory) and listener in memory.listeners.all

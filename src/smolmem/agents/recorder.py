@@ -30,11 +30,11 @@ from typing import Any, NamedTuple
 from smolagents import MultiStepAgent
 from smolagents.memory import ActionStep, FinalAnswerStep, TaskStep
 
-from smolmem.agents import compat, ledger, observed_list, variables
+from smolmem.agents import compat, ledger, observed_list, observed_models, variables
 from smolmem.agents.active_runs import ActiveRun, ActiveRuns
 from smolmem.agents.failures import Failures
 from smolmem.agents.injections import Injections
-from smolmem.agents.ledger import Ledger, RecordedMethod
+from smolmem.agents.ledger import Ledger
 from smolmem.agents.prompt_renderer import PromptRenderer, RecorderState
 from smolmem.agents.session import Care, Session, Surroundings
 from smolmem.core import codec
@@ -79,9 +79,11 @@ class Recorder:
         self._lock = threading.RLock()
         self._paused = False
         self._edits_saved = False  # whether only the agent can have touched a step since the last comparison
+        self._model: Any = None
+        self._memory = agent.memory
         self._unsaved_lists: list[_UnsavedList] = []
         self._session = self._new_session()
-        self.ledger = Ledger(journal, self.runs.turn, failures.count)
+        self.ledger = Ledger(journal, self.runs.turn, failures.count, strict=strict)
         state = RecorderState(
             lambda: self._session, self.save_edits, self._fresh_run, lambda: self.runs.is_working, self.guard
         )
@@ -91,13 +93,33 @@ class Recorder:
 
     def _attach(self) -> None:
         agent = self.agent
-        self.patches.memory(agent, lambda memory: observed_list.observe(memory, self), observed_list.unobserve)
+        self._observe_memory()
         self.original_run = self.patches.run(agent, self._wrapped_run)
         self.patches.rendering(agent, self.prompts.wrap)
-        self.patches.model(agent.model, RecordedMethod)
         self.patches.tool_calls(agent, self.ledger.tool)
+        self.follow_agent()
         if not compat.holds("memory"):
             self.changed()
+
+    def follow_agent(self) -> None:
+        """Records the model and the memory that the agent has now: both can be replaced at any time."""
+        agent = self.agent
+        if agent.model is not self._model:
+            self._model = agent.model
+            self.patches.model(agent.model, observed_models.observe, observed_models.unobserve)
+        elif any(callable(vars(agent.model).get(name)) for name in ("generate", "generate_stream")):
+            observed_models.observe(agent.model)
+        if compat.holds("memory") and not observed_list.reports_to(agent.memory, self):
+            self.resetting()
+            self._observe_memory()
+
+    def _observe_memory(self) -> None:
+        self._memory = self.agent.memory
+        self.patches.memory(
+            self.agent,
+            lambda memory: observed_list.observe(memory, self),
+            lambda memory: observed_list.unobserve(memory, self),
+        )
 
     def release(self) -> None:
         """Saves what is left and gives the agent back as it was."""
@@ -120,6 +142,8 @@ class Recorder:
         def run(*args: Any, **kwargs: Any) -> Any:
             given = named(*args, **kwargs)
             task = str(given.get("task", ""))
+            with self.guard():
+                self.follow_agent()
             if self.continuations.get(task):
                 return self.continuations[task].pop(0)()
             self.drop_expired_injections()
@@ -135,6 +159,7 @@ class Recorder:
             self._end(active, answer=compat.answer_of(result))
             return result
 
+        vars(run)["recorder"] = self
         return run
 
     def follow(self, active: ActiveRun, events: Generator[Any, None, None]) -> Generator[Any, None, None]:
@@ -213,8 +238,8 @@ class Recorder:
 
     def managed(self) -> list[Recorder]:
         """The recorders of the agents that this one manages."""
-        found = (observed_list.listener_of(helper.memory) for helper in self.agent.managed_agents.values())
-        return [listener for listener in found if isinstance(listener, Recorder)]
+        found = (recorder_of(helper) for helper in self.agent.managed_agents.values())
+        return [recorder for recorder in found if recorder is not None]
 
     # --- list changes ----------------------------------------------------------------------------------------------
 
@@ -237,20 +262,38 @@ class Recorder:
             self._save("glance")
             self._edits_saved = True
 
+    def changed_by_others(self) -> None:
+        """Another agent that shares this list changed it: it is compared as a whole next time."""
+        self._session.in_order = self._edits_saved = False
+
     def save_edits(self) -> None:
         """Saves what others than the agent may have changed since the last comparison."""
+        with self.guard():
+            self.follow_agent()
         if not self._edits_saved:
             self.changed()
+
+    @property
+    def is_working_here(self) -> bool:
+        """Whether this thread works on a run of the agent."""
+        return self.runs.of_this_thread() is not None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a run of the agent is in progress."""
+        return self.runs.is_active
 
     def resetting(self) -> None:
         """The list is about to be emptied: the steps that follow belong to a new session."""
         with self.guard(), self._lock:
             self.runs.end_manual()
-            steps = list(self.injections.without_waiting(self.agent.memory.steps))
+            memory = self._memory
+            steps = list(self.injections.without_waiting(memory.steps))
             if steps or len(self._session):
-                self.changed()
+                if memory is self.agent.memory:
+                    self.changed()
                 if [entry.step for entry in self._session.entries] != steps or not self.runs.are_saved:
-                    self._unsaved_lists.append(_UnsavedList(self._session, steps, self.agent.memory.system_prompt))
+                    self._unsaved_lists.append(_UnsavedList(self._session, steps, memory.system_prompt))
                 self._session.close()
                 self._session = self._new_session()
             self.injections.take_waiting()
@@ -322,7 +365,7 @@ class Recorder:
 
     def _save(self, care: Care) -> None:
         memory = self.agent.memory
-        recorded = not compat.holds("memory") or observed_list.listener_of(memory) is self
+        recorded = not compat.holds("memory") or observed_list.reports_to(memory, self)
         steps = self.injections.without_waiting(memory.steps)
         if recorded:
             self._session.assign_runs(steps, self._run_of)
@@ -368,6 +411,12 @@ class Recorder:
             self._failures.count(error)
             if self.strict and not quiet:
                 raise
+
+
+def recorder_of(agent: Any) -> Recorder | None:
+    """The recorder of an agent, if it is attached."""
+    recorder = getattr(vars(agent).get("run"), "recorder", None)
+    return recorder if isinstance(recorder, Recorder) else None
 
 
 def _failure(error: BaseException) -> Encoded:

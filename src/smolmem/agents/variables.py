@@ -32,13 +32,18 @@ def snapshot(agent: Any) -> Encoded | None:
 
 def visible(state: dict[str, Any]) -> dict[str, Any]:
     """What the agent's code has assigned, without functions, classes and modules."""
-    return {name: value for name, value in state.items() if not name.startswith("_") and not isinstance(value, _CODE)}
+    return {
+        name: value for name, value in state.items() if not name.startswith("_") and not issubclass(type(value), _CODE)
+    }
 
 
 def _is_large(value: Any) -> bool:
-    size = getattr(value, "nbytes", None)
-    if size is None and hasattr(value, "memory_usage"):
-        size = 8 * getattr(value, "size", 0)
-    if isinstance(size, int):
-        return size > LARGE
-    return isinstance(value, (list, dict, set, tuple, str, bytes)) and len(value) > LARGE // 100
+    try:
+        size = getattr(value, "nbytes", None)
+        if size is None and hasattr(value, "memory_usage"):
+            size = 8 * getattr(value, "size", 0)
+        if isinstance(size, int):
+            return size > LARGE
+        return isinstance(value, (list, dict, set, tuple, str, bytes)) and len(value) > LARGE // 100
+    except Exception:  # an object of any class: the codec decides
+        return False

@@ -141,7 +141,7 @@ def encode(value: Any) -> Encoded:
     alone.
     """
     encoder = Encoder(_EXACT, _KIN)
-    if not isinstance(value, memory.MemoryStep | models.ChatMessage):
+    if not issubclass(type(value), (memory.MemoryStep, models.ChatMessage)):
         record = wire.dumps(encoder.value(value))
         return Encoded(record, wire.fingerprint(record), encoder.blobs)
     own = dict(vars(value))

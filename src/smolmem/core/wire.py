@@ -76,6 +76,15 @@ class Placeholder:
         return hash((self._described["type"], self._described["repr"]))
 
 
+def _attributes(value: object) -> dict[str, Any] | None:
+    """The `__dict__` of an object; None for a class, and for an object that raises when it is asked."""
+    try:
+        own = value.__dict__
+    except Exception:
+        return None
+    return own if type(own) is dict and not issubclass(type(value), type) else None
+
+
 def _own(value: object) -> dict[str, Any]:
     return getattr(value, "__dict__", {})
 
@@ -239,7 +248,7 @@ class Encoder:
         if encode is not None:
             return encode(self, value)
         for base, encode in self.kin:
-            if isinstance(value, base):
+            if issubclass(cls, base):
                 made = encode(self, value)
                 if made is not NotImplemented:
                     return made
@@ -268,15 +277,15 @@ class Encoder:
 
     def placeholder(self, value: Any, *, attributes: bool = True) -> Json:
         """The placeholder of a value that has no encoding of its own."""
-        if isinstance(value, Placeholder):
+        if issubclass(type(value), Placeholder):  # not isinstance: a proxy may raise when it is asked for its class
             described = {"$": "object", **value._described}
         else:
             text, shown = safe_text(repr, value), safe_text(str, value)
             described = {"$": "object", "type": type_name(value), "repr": text}
             if shown != text:
                 described["str"] = shown
-        own = getattr(value, "__dict__", None)
-        if isinstance(own, dict) and attributes and not isinstance(value, type):
+        own = _attributes(value) if attributes else None
+        if own is not None:
             before, outermost = len(self._keep), self._budget is None
             if outermost:
                 self._budget = MAX_ATTRIBUTES

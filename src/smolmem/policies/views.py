@@ -72,7 +72,7 @@ class KeepImages(View):
 
         Args:
             last: how count.
-            slack: lets so count more gather before the older ones go. Most prompts then begin like the one before,
+            slack: lets so many more gather before the older ones go. Most prompts then begin like the one before,
                 which a server that caches prefixes reads faster.
         """
         self.last = check_count(last, "last")
@@ -134,7 +134,7 @@ class Timestamps(View):
 
 
 class DropErrors(View):
-    """Leaves failed steps out once so count steps have followed: what went wrong long ago only distracts."""
+    """Leaves failed steps out once so many steps have followed: old errors only distract."""
 
     keeps_messages = True
 
@@ -197,7 +197,7 @@ class TokenBudget(View):
 
         Args:
             tokens: the budget, in the model's own tokens.
-            keep_last: so count of the newest steps are never left out; if they are too long, they are trimmed.
+            keep_last: so many of the newest steps are never left out; if they are too long, they are trimmed.
             bite: the share of the budget that is free after a trim.
         """
         self.tokens = check_count(tokens, "tokens")
@@ -291,11 +291,11 @@ class Summarize(View):
     keeps_messages = True
 
     def __init__(self, model: Any = None, *, keep_last: int = 10, chars: int = 3_000) -> None:
-        """Summarizes all steps but the newest once there are twice as count as are kept.
+        """Summarizes all steps but the newest once there are twice as many as are kept.
 
         Args:
             model: a smolagents model that writes the summary.
-            keep_last: so count of the newest steps are shown as they are.
+            keep_last: so many of the newest steps are shown as they are.
             chars: how long a summary may be.
         """
         self.model = model
@@ -390,7 +390,7 @@ def _images(part: Part) -> int:
 
 
 def _with_images(parts: list[Part], left: int) -> list[Part]:
-    """Parts with so count of their newest images."""
+    """Parts with so many of their newest images."""
     shown = []
     for part in reversed(parts):
         images = _images(part)
