@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -34,10 +34,10 @@ smolmem: the recorded runs of your smolagents agents.
   smolmem doctor            check the store and its environment
 """
 
-WIDTH = 100
-"""The columns of help texts on a wide terminal."""
+HELP_SETTINGS = {"max_content_width": 100}
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+Function = Callable[..., Any]
+Decorator = Callable[[Function], Function]
 
 
 class Argument(click.Argument):
@@ -52,7 +52,7 @@ class Argument(click.Argument):
         return str(self.metavar), self.description
 
 
-def argument(name: str, metavar: str, help: str, **options: Any) -> Callable[[Function], Function]:
+def argument(name: str, metavar: str, help: str, **options: Any) -> Decorator:
     """Adds a positional argument to a command."""
     return click.argument(name, cls=Argument, metavar=metavar, help=help, **options)
 
@@ -77,7 +77,7 @@ class Command(click.Command):
     """A command of smolmem."""
 
     def __init__(self, *given: Any, section: str, examples: tuple[str, ...], **options: Any) -> None:
-        super().__init__(*given, context_settings={"max_content_width": WIDTH}, **options)
+        super().__init__(*given, **options)
         self.section = section
         self.examples = examples
         self.own_params = list(self.params)
@@ -131,11 +131,11 @@ class NoSuchCommand(click.UsageError):
     """No command has this name; the message says what to do."""
 
 
-def command(section: str, *examples: str) -> Callable[[Callable[..., Any]], Command]:
+def command(section: str, *examples: str) -> Callable[[Function], Command]:
     """Makes a command of a function whose first argument is the `Environment`; its docstring is the help text."""
 
-    def make(function: Callable[..., Any]) -> Command:
-        name = function.__name__.rstrip("_")
-        return click.command(name, cls=Command, section=section, examples=examples)(click.pass_obj(function))
+    def make(function: Function) -> Command:
+        made = click.command(cls=Command, section=section, examples=examples, context_settings=HELP_SETTINGS)
+        return made(click.pass_obj(function))
 
     return make

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import click
 
 from smolmem.cli import maintenance, queries, recalling, replaying, start, watching
-from smolmem.cli.commands import OVERVIEW, WIDTH, CommandGroup, NoSuchCommand, common_options
+from smolmem.cli.commands import HELP_SETTINGS, OVERVIEW, CommandGroup, NoSuchCommand, common_options
 from smolmem.cli.environment import URL_VARIABLE, Environment
 from smolmem.core.errors import InvalidArgument, SmolmemError, StoreError
 from smolmem.core.text import sanitize
@@ -27,7 +27,7 @@ _COMMAND_LINE_WORDS = {
 """How messages of the library name things, and how the command line names them."""
 
 
-@click.group("smolmem", cls=CommandGroup, invoke_without_command=True, context_settings={"max_content_width": WIDTH})
+@click.group("smolmem", cls=CommandGroup, invoke_without_command=True, context_settings=HELP_SETTINGS)
 @click.option("--version", is_flag=True, help="Print the version.")
 @click.pass_context
 def group(ctx: click.Context, version: bool) -> None:
@@ -38,7 +38,7 @@ def group(ctx: click.Context, version: bool) -> None:
         ctx.exit()
     if ctx.invoked_subcommand is None:
         state = "The store is" if os.path.exists(env.path) else "There is no store yet at"
-        hint = f"name another store with --db PATH or {URL_VARIABLE}. `smolmem --help` lists all commands."
+        hint = f"--db PATH or {URL_VARIABLE} name another store. `smolmem --help` lists all commands."
         env.output.text(f"{OVERVIEW}\n{state} {env.url}; {hint}")
 
 

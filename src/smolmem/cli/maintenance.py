@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from smolmem.cli.commands import argument, command
+from smolmem.cli.commands import Decorator, argument, command
 from smolmem.cli.environment import Environment
 from smolmem.cli.options import flag
 from smolmem.core.errors import NotFound, StoreError, Unwritable
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SECTION = "Maintenance"
 
 
-def _path(help: str) -> Any:
+def _path(help: str) -> Decorator:
     return argument("path", "PATH", help, type=click.Path())
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from smolmem.cli.commands import argument
+from smolmem.cli.commands import Decorator, Function, argument
 from smolmem.cli.environment import Environment
 from smolmem.core.arguments import to_timestamp
 from smolmem.core.errors import InvalidArgument, StoreError
@@ -25,60 +24,45 @@ ORIGINS = ("user", "model", "tool", "web", "import", "agent")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _MOST_COMPLETIONS = 50
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-Decorator = Callable[[Function], Function]
+
+# --- types of values ----------------------------------------------------------------------------------------------
 
 
-# --- types --------------------------------------------------------------------------------------------------------
+def count(value: str | int) -> int:
+    """A number of things, written in digits."""
+    if not re.fullmatch(r"\d{1,15}", str(value), re.ASCII):
+        raise click.BadParameter(f"{value!r} is not a count")
+    return int(value)
 
 
-class Count(click.ParamType):
-    """A number of things."""
-
-    name = "count"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Accepts digits only."""
-        if isinstance(value, int) or re.fullmatch(r"\d{1,15}", value, re.ASCII):
-            return int(value)
-        return self.fail(f"{value!r} is not a count", param, ctx)
+def past(value: str) -> float:
+    """A time such as `2025-03-31T12:00`, or a duration such as `2h` before now, as a timestamp."""
+    return _timestamp(value, -1)
 
 
-class Time(click.ParamType):
-    """A time such as `2025-03-31T12:00`, or a duration such as `2h` before or after now."""
-
-    name = "time"
-
-    def __init__(self, direction: int) -> None:
-        self._direction = direction
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Returns a timestamp."""
-        duration = re.fullmatch(r"(\d{1,9})([smhdw])", str(value), re.ASCII)
-        if duration is not None:
-            return time.time() + self._direction * int(duration[1]) * _SECONDS[duration[2]]
-        try:
-            return to_timestamp(value)
-        except InvalidArgument:
-            example = "give a time such as 2025-03-31T12:00, or a duration such as 2h or 3d"
-            return self.fail(f"{value!r} is not a time: {example}", param, ctx)
+def future(value: str) -> float:
+    """A time, or a duration from now, as a timestamp."""
+    return _timestamp(value, +1)
 
 
-class Prices(click.ParamType):
+def _timestamp(value: str, direction: int) -> float:
+    duration = re.fullmatch(r"(\d{1,9})([smhdw])", value, re.ASCII)
+    if duration is not None:
+        return time.time() + direction * int(duration[1]) * _SECONDS[duration[2]]
+    try:
+        return to_timestamp(value) or 0.0
+    except InvalidArgument:
+        example = "give a time such as 2025-03-31T12:00, or a duration such as 2h or 3d"
+        raise click.BadParameter(f"{value!r} is not a time: {example}") from None
+
+
+def prices(value: str) -> tuple[float, float]:
     """The prices of a million input and output tokens."""
-
-    name = "prices"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Returns two numbers."""
-        try:
-            price_in, price_out = map(float, value.split(","))
-        except ValueError:
-            return self.fail(f"{value!r} is not a pair of prices such as 0.5,1.5", param, ctx)
-        return price_in, price_out
-
-
-COUNT, PAST, FUTURE, PRICES = Count(), Time(-1), Time(+1), Prices()
+    try:
+        price_in, price_out = map(float, value.split(","))
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a pair of prices such as 0.5,1.5") from None
+    return price_in, price_out
 
 
 # --- completion ---------------------------------------------------------------------------------------------------
@@ -112,27 +96,27 @@ def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 # --- options and arguments ----------------------------------------------------------------------------------------
 
 
-def option(name: str, metavar: str, help: str, **options: Any) -> Decorator[Any]:
+def option(name: str, metavar: str, help: str, **options: Any) -> Decorator:
     """An option with a value."""
     return click.option(name, metavar=metavar, help=help, **options)
 
 
-def flag(name: str, help: str) -> Decorator[Any]:
+def flag(name: str, help: str) -> Decorator:
     """An option without a value."""
     return click.option(name, is_flag=True, help=help)
 
 
-def choice(name: str, choices: tuple[str, ...], help: str, **options: Any) -> Decorator[Any]:
+def choice(name: str, choices: tuple[str, ...], help: str, **options: Any) -> Decorator:
     """An option whose value is one of a few words."""
     return click.option(name, type=click.Choice(choices), metavar=f"{{{','.join(choices)}}}", help=help, **options)
 
 
-def run_option(help: str, name: str = "--run", **options: Any) -> Decorator[Any]:
+def run_option(help: str, name: str = "--run", **options: Any) -> Decorator:
     """An option whose value is the beginning of a run's id."""
     return option(name, "RUN", help, shell_complete=complete_run, **options)
 
 
-def run_argument(name: str, metavar: str, help: str, **options: Any) -> Decorator[Any]:
+def run_argument(name: str, metavar: str, help: str, **options: Any) -> Decorator:
     """An argument that is the beginning of a run's id."""
     return argument(name, metavar, help, shell_complete=complete_run, **options)
 
@@ -143,9 +127,9 @@ def optional_run(function: Function) -> Function:
     return decorator(function)
 
 
-def limit_option(default: int, help: str = "The maximum number of results") -> Decorator[Any]:
+def limit_option(default: int, help: str = "The maximum number of results") -> Decorator:
     """`--limit`."""
-    return option("--limit", "N", f"{help} (default: {default:,}).", type=COUNT, default=default)
+    return option("--limit", "N", f"{help} (default: {default:,}).", type=count, default=default)
 
 
 def agent_option(function: Function) -> Function:
@@ -153,17 +137,17 @@ def agent_option(function: Function) -> Function:
     return option("--agent", "NAME", "Only the agent with this name.")(function)
 
 
-def prices_option(help: str) -> Decorator[Any]:
+def prices_option(help: str) -> Decorator:
     """`--prices`."""
-    return option("--prices", "IN,OUT", help, type=PRICES)
+    return option("--prices", "IN,OUT", help, type=prices)
 
 
-def time_options(prefix: str = "Only") -> Decorator[Any]:
+def time_options(prefix: str = "Only") -> Decorator:
     """`--since` and `--until`."""
 
     def decorate(function: Function) -> Function:
-        since = option("--since", "TIME", f"{prefix} from this time on: 2025-03-31T12:00, or 2h or 3d ago.", type=PAST)
-        until = option("--until", "TIME", f"{prefix} before this time.", type=PAST)
+        since = option("--since", "TIME", f"{prefix} from this time on: 2025-03-31T12:00, or 2h or 3d ago.", type=past)
+        until = option("--until", "TIME", f"{prefix} before this time.", type=past)
         return since(until(function))
 
     return decorate

@@ -9,10 +9,10 @@ import click
 from smolmem.cli.commands import argument, command
 from smolmem.cli.environment import Environment
 from smolmem.cli.options import (
-    COUNT,
     STATUSES,
     STEP_KINDS,
     choice,
+    count,
     filter_options,
     flag,
     limit_option,
@@ -87,7 +87,7 @@ def runs(env: Environment, **filters: Any) -> None:
 
 @command(SECTION, "smolmem show", "smolmem show 3f9a2c1b", "smolmem show 3f9a2c1b --step 1")
 @optional_run
-@option("--step", "N", "Show only the step with this number, with its whole text.", type=COUNT)
+@option("--step", "N", "Show only the step with this number, with its whole text.", type=count)
 def show(env: Environment, run: str | None, step: int | None) -> None:
     """Show one run: task, figures, steps and answer."""
     from smolmem.render.plain_values import whole
@@ -121,7 +121,7 @@ def _with_answer(run: Run) -> Any:
 
 @command(SECTION, "smolmem fork 3f9a2c1b --step 1")
 @run_argument("run", "RUN", "The beginning of the run's id.")
-@option("--step", "N", "Share the steps up to this number (default: all steps).", type=COUNT)
+@option("--step", "N", "Share the steps up to this number (default: all steps).", type=count)
 def fork(env: Environment, run: str, step: int | None) -> None:
     """Make a new run that shares the steps of another run, and can be resumed."""
     with env.open() as memory:
@@ -166,7 +166,7 @@ _STEP_COLUMNS = (
     "smolmem steps --run 3f9a2c1b --json",
     "smolmem steps 3",
 )
-@argument("id", "[ID]", "Show the step with this id, the first column of the list.", type=COUNT, required=False)
+@argument("id", "[ID]", "Show the step with this id, the first column of the list.", type=count, required=False)
 @run_option("Only steps of this run.")
 @filter_options
 @choice("--kind", STEP_KINDS, "Only steps of this kind.")

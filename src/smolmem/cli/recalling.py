@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from smolmem.cli.commands import argument, command
 from smolmem.cli.environment import Environment
 from smolmem.cli.options import (
-    COUNT,
-    FUTURE,
     ORIGINS,
     TRUST,
     choice,
+    count,
     flag,
+    future,
     limit_option,
     option,
     run_option,
@@ -95,7 +95,7 @@ def _results(found: list[Recollection]) -> Any:
 
 @command(SECTION, "smolmem context when do we deploy --tokens 500")
 @argument("question", "QUESTION...", "What the prompt is about.", nargs=-1, required=True)
-@option("--tokens", "N", "About this many tokens at most (default: 1,500).", type=COUNT, default=1_500)
+@option("--tokens", "N", "About this many tokens at most (default: 1,500).", type=count, default=1_500)
 @_lexical
 @limit_option(10)
 def context(env: Environment, question: tuple[str, ...], tokens: int, lexical: bool, limit: int) -> None:
@@ -163,9 +163,9 @@ def notes(env: Environment, id: str | None, **filters: Any) -> None:
 @argument("words", "TEXT...", "The text of the note; - reads the text from standard input.", nargs=-1, required=True)
 @option("--kind", "KIND", "A word such as fact, lesson or procedure (default: note).", default="note")
 @option("--tag", "TAG", "A word to find the note by; repeatable.", multiple=True)
-@option("--expires", "TIME", "When the note expires: a time, or 12h or 7d from now.", type=FUTURE)
+@option("--expires", "TIME", "When the note expires: a time, or 12h or 7d from now.", type=future)
 @option("--supersedes", "ID", "The note that the new note replaces.")
-@option("--step", "N", "The id of a step that the note was made from; repeatable.", type=COUNT, multiple=True)
+@option("--step", "N", "The id of a step that the note was made from; repeatable.", type=count, multiple=True)
 @choice("--origin", ORIGINS, "Who says so (default: user).", default="user")
 @flag("--create", "Create the store if it does not exist.")
 def remember(
@@ -183,7 +183,7 @@ def remember(
 
 @command(SECTION, "smolmem forget 5c1e92b7 --yes", "smolmem forget --step 2 --influenced --yes")
 @argument("id", "[ID]", "The beginning of the id of a note or a run.", required=False)
-@option("--step", "N", "The id of a step, as `smolmem steps` lists it.", type=COUNT)
+@option("--step", "N", "The id of a step, as `smolmem steps` lists it.", type=count)
 @flag("--influenced", "Also leave out everything that was said in runs that recalled it.")
 @flag("--yes", "Do not ask for confirmation.")
 def forget(env: Environment, id: str | None, step: int | None, influenced: bool, yes: bool) -> int | None:

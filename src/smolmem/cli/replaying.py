@@ -21,9 +21,7 @@ _RECENT = 20
 @flag("--detailed", "Also show what the model was sent for each step.")
 @flag("--follow", "Show the steps of a running agent as they are recorded.")
 @prices_option("The prices of a million input and output tokens, to show the cost of each step.")
-def replay(
-    env: Environment, run: str | None, detailed: bool, follow: bool, prices: tuple[float, float] | None
-) -> None:
+def replay(env: Environment, run: str | None, detailed: bool, follow: bool, prices: tuple[float, float] | None) -> None:
     """Show a whole run step by step; nothing is executed.
 
     --follow shows a run of another process live until the run ends. Without RUN, the newest run is followed if it is

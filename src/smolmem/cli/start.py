@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from smolmem.cli.commands import argument, command
+from smolmem.cli.commands import Function, argument, command
 from smolmem.cli.environment import Environment
-from smolmem.cli.options import COUNT, flag, option
+from smolmem.cli.options import count, flag, option
 from smolmem.core.errors import InvalidArgument, SmolmemError, Unwritable
 
 SECTION = "Getting started"
@@ -21,13 +20,11 @@ SAMPLE = "smolmem-demo.db"
 COMPLETION_VARIABLE = "_SMOLMEM_COMPLETE"
 """The environment variable by which the shell asks for completions."""
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-
 
 def _server_options(function: Function) -> Function:
     decorators = (
         option("--host", "HOST", f"The address to listen on (default: {HOST}, only this machine).", default=HOST),
-        option("--port", "N", "The port (default: 8265, or any free port).", type=COUNT),
+        option("--port", "N", "The port (default: 8265, or any free port).", type=count),
         flag("--read-only", "Do not allow changes from the browser."),
         flag("--no-browser", "Print the link without opening a browser."),
     )

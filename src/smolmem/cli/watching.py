@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from smolmem.cli.commands import command
 from smolmem.cli.environment import Environment
-from smolmem.cli.options import COUNT, agent_option, flag, limit_option, option, prices_option, run_option, time_options
+from smolmem.cli.options import agent_option, count, flag, limit_option, option, prices_option, run_option, time_options
 from smolmem.cli.output import Column
 from smolmem.core.errors import InvalidArgument
 
@@ -61,8 +61,8 @@ def alerts(env: Environment, **filters: Any) -> None:
 @option("--rule", "RULE", "The rule; repeatable.", multiple=True, required=True)
 @flag("--backtest", "Try the rules on recorded steps, and draw when they would have fired.")
 @flag("--once", "Stop after the first alert.")
-@option("--window", "N", "How many of the newest steps the rule looks at (default: 10).", type=COUNT)
-@option("--threshold", "N", "The rule fires when this many of these steps count (default: 3).", type=COUNT)
+@option("--window", "N", "How many of the newest steps the rule looks at (default: 10).", type=count)
+@option("--threshold", "N", "The rule fires when this many of these steps count (default: 3).", type=count)
 @option("--tool", "NAME", "Only steps that call this tool; repeatable.", multiple=True)
 @option("--name", "NAME", "The name of the rule in alerts.")
 @option("--hours", "N", "Add up tokens or cost over this many hours (default: over one run).", type=float)

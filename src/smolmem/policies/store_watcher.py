@@ -31,9 +31,7 @@ class StoreWatcher:
         agent: only steps of the agent with this name.
     """
 
-    def __init__(
-        self, journal: Journal, rules: Sequence[Watch], *, scope: str = "*", agent: str | None = None
-    ) -> None:
+    def __init__(self, journal: Journal, rules: Sequence[Watch], *, scope: str = "*", agent: str | None = None) -> None:
         self._journal = journal
         self._rules = rules
         self._scope = scope_filter(scope)

@@ -64,7 +64,7 @@ class PipeConsole(TerminalConsole):
 
     def _plain(self, part: Any) -> Any:
         if isinstance(part, Panel):
-            return Text("\n".join([*self._lines(part.title or ""), *self._lines(part.renderable, 2)]))
+            return Text("\n".join([*(self._lines(part.title) if part.title else []), *self._lines(part.renderable, 2)]))
         if isinstance(part, Padding):
             return Text("\n".join(self._lines(part.renderable, part.left)))
         if isinstance(part, Rule):
