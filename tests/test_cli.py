@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.shell_completion import BashComplete
 from rich.console import Group
 from rich.padding import Padding
 from rich.panel import Panel
@@ -787,11 +788,12 @@ def test_whoever_cannot_read_utf_8_gets_what_they_can_read(sample: Sample, monke
 
 def completed(shell: str, *words: str) -> list[str]:
     """What a shell is told that the last word could become."""
-    index = len(words) if shell == "bash" else words[-1]
-    asked = {"_SMOLMEM_COMPLETE": f"{shell}_complete", "COMP_WORDS": shlex.join(["smolmem", *words])}
-    done = subprocess.run(
-        CLI, env=os.environ | asked | {"COMP_CWORD": str(index)}, capture_output=True, text=True, check=True, timeout=60
-    )
+    asked = {
+        "_SMOLMEM_COMPLETE": f"{shell}_complete",
+        "COMP_WORDS": " ".join(["smolmem", *words]),
+        "COMP_CWORD": words[-1] if shell == "fish" else str(len(words)),
+    }
+    done = subprocess.run(CLI, env=os.environ | asked, capture_output=True, text=True, check=True, timeout=60)
     assert done.stderr == ""
     return [line for line in done.stdout.splitlines() if line]
 
@@ -833,6 +835,14 @@ def test_completion_of_run_ids_imports_no_smolagents_and_changes_no_store(sample
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "4 0 0 0\n", "")
     assert Path("old.db").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_option_is_completed(name: str) -> None:
+    complete = BashComplete(group, {}, "smolmem", "_SMOLMEM_COMPLETE").get_completions
+    known = {option for param in NAMES[name].params for option in param.opts if option.startswith("--")}
+    assert {item.value for item in complete([name], "--")} == known | {"--help"}
+    assert {item.value for item in complete(["--json"], "")} == set(NAMES)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -993,6 +1003,15 @@ def test_hostile_text_reaches_no_terminal(attacked: Any, form: list[str]) -> Non
         code, out = on_terminal(*args, *form, columns=110)
         assert code == 0, (args, out)
         sanitize(out, own=True)
+
+
+@pytest.mark.promise("S15")
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.usefixtures("attacked")
+def test_hostile_text_reaches_no_shell_that_completes(shell: str) -> None:
+    found = [sanitize(line) for line in completed(shell, "show", "")]
+    assert len(found) >= len(FIELDS)
+    assert any("EVIL" in line for line in found) == (shell != "bash")
 
 
 @pytest.mark.promise("S15")

@@ -134,7 +134,7 @@ def limit_option(default: int, help: str = "The maximum number of results") -> D
 
 def agent_option(function: Function) -> Function:
     """`--agent`."""
-    return option("--agent", "NAME", "Only the agent with this name.")(function)
+    return option("--agent", "NAME", "Only runs and steps of the agent with this name.")(function)
 
 
 def prices_option(help: str) -> Decorator:
