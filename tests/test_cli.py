@@ -304,11 +304,18 @@ def test_plain_lines_are_whole_and_hold_no_frame_picture_or_control_character() 
     table.add_row("日本", "22")
     long = "word " * 50_000
     panel = Panel(Group(Panel("inner"), Text("a\x1b[31m\u202eb")), title=Text("title"))
-    for part in (panel, table, Text("▀▀\n▀▀\n"), Rule("rule"), Syntax("if x:\n    y", "python"), Padding(long, (0, 9))):
+    for part in (
+        panel,
+        table,
+        Text("▀▀\n▀▀\n"),
+        Rule(Text("rule\nof two")),
+        Syntax("if x:\n    y", "python"),
+        Padding(long, (0, 9)),
+    ):
         console.print(part)
     assert written.getvalue().splitlines() == [
         *("title", "    inner", "  a␛[31m�b", "left    n", "two     1", "lines", "日本   22"),
-        *("--- rule ---", "if x:", "    y", f"{' ' * 9}{long}".rstrip()),
+        *("--- rule of two ---", "if x:", "    y", f"{' ' * 9}{long}".rstrip()),
     ]
 
 
@@ -519,6 +526,18 @@ def test_silence_is_noticed_while_it_lasts(sample: Sample) -> None:
         assert watcher.alerts() == [], "once"
         for _ in going:
             pass
+
+
+def test_a_rule_that_fails_on_a_step_is_reported_and_other_rules_still_fire(
+    sample: Sample, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Memory("smolmem.db", embedder="off") as memory:
+        rules = [Watch(lambda step: 1 / 0, name="broken"), Watch("oh no", threshold=1)]
+        watcher = StoreWatcher(memory._journal, rules, scope="default", agent="CodeAgent")
+        memory.attach(code_agent(thought("print('oh no')"), thought("final_answer(2)"))).run("Fail")
+        assert [(alert.rule, alert.number) for alert in watcher.alerts()] == [("pattern 'oh no'", 1)]
+        assert "the rule 'broken' failed on step" in caplog.text
+        assert watcher.alerts() == []
 
 
 def _until(look: Callable[[], list[Alert]]) -> list[Alert]:

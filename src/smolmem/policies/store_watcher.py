@@ -6,17 +6,19 @@ write do not become slower.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from smolmem.core.arguments import scope_filter
-from smolmem.core.errors import Damaged
 from smolmem.core.values import Alert, Run, Step, when
 from smolmem.policies.attached_rules import MAX_STEPS, WINDOWS
 from smolmem.policies.detectors import Detector, Gap, SeenStep, alert_lines
 from smolmem.policies.watch import Watch
 from smolmem.store.journal import Journal
+
+log = logging.getLogger("smolmem")
 
 _FIRST_LIMIT = 64
 
@@ -65,16 +67,21 @@ class StoreWatcher:
         lines = alert_lines(self._journal.alerts.find(**self._scope, limit=MAX_STEPS))
         alerts = []
         for step in reversed(newest_first):
-            try:
-                live = step.to_smolagents()
-            except Damaged:
-                continue
-            seen = SeenStep(live, step.run, step.at.timestamp(), lines)
             for rule in self._rules:
-                reason = self._detector(rule, step).see(seen)[1] if rule.applies_to(live) else None
+                reason = self._reason(rule, step, lines)
                 if reason is not None:
                     alerts.append(Alert(rule.name, reason, step.agent, step.run, step.number, step.at))
         return alerts
+
+    def _reason(self, rule: Watch, step: Step, lines: frozenset[str]) -> str | None:
+        try:
+            live = step.to_smolagents()
+            if not rule.applies_to(live):
+                return None
+            return self._detector(rule, step).see(SeenStep(live, step.run, step.at.timestamp(), lines))[1]
+        except Exception as error:  # a damaged step, a test that raises, a pattern that takes too long
+            log.warning("smolmem: the rule %r failed on step %d: %s", rule.name, step.id, error)
+            return None
 
     def _detector(self, rule: Watch, of: Step | Run) -> Detector:
         """The steps of each agent are counted apart."""

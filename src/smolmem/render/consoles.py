@@ -1,7 +1,7 @@
 """Consoles that print stored text safely: one for a terminal, one for a pipe.
 
-The same drawings are printed to both. Into a pipe rich prints on a line without end, so that no line is wrapped or
-shortened; colours, boxes and pictures are left out.
+The same drawings are printed to both. A pipe gets their text without colours, boxes and pictures; no line is wrapped
+or shortened, so that `grep` and `less` see whole lines.
 """
 
 from __future__ import annotations
@@ -20,11 +20,9 @@ from rich.rule import Rule
 from rich.segment import Segment
 from rich.syntax import Syntax
 from rich.table import Table
-from rich.text import Text
 
 from smolmem.core.text import sanitize
 
-_ENDLESS = 10**9
 _PICTURE = re.compile("[▀\n]+")
 
 
@@ -45,7 +43,7 @@ class PipeConsole(TerminalConsole):
     """A console that prints drawings as plain text: whole lines, aligned columns."""
 
     def __init__(self, file: IO[str]) -> None:
-        super().__init__(file, width=_ENDLESS, color_system=None)
+        super().__init__(file, color_system=None)
 
     def print(self, *parts: Any, **_: Any) -> None:
         """Prints and flushes: a reader may be waiting for the line."""
@@ -53,35 +51,29 @@ class PipeConsole(TerminalConsole):
             self.file.write("".join(f"{line.rstrip()}\n" for line in self._lines(part)))
         self.file.flush()
 
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Renders without frames."""
-        yield from super().render(self._plain(rich_cast(renderable)), options)
-
     def _lines(self, part: Any, indent: int = 0) -> list[str]:
-        part = self._plain(rich_cast(part))
-        text = part.plain if isinstance(part, Text) else "".join(segment.text for segment in self.render(part))
-        return [f"{' ' * indent}{line}" for line in sanitize(text).splitlines()]
+        part = rich_cast(part)
+        if isinstance(part, Group):
+            lines = [line for each in part.renderables for line in self._lines(each)]
+        elif isinstance(part, Panel):
+            lines = [*(self._lines(part.title) if part.title else []), *self._lines(part.renderable, 2)]
+        elif isinstance(part, Padding):
+            lines = self._lines(part.renderable, part.left)
+        elif isinstance(part, Rule):
+            lines = [f"--- {' '.join(self._lines(part.title))} ---"]
+        elif isinstance(part, Table):
+            lines = list(self._rows(part))
+        else:
+            text = part.code if isinstance(part, Syntax) else str(part)
+            lines = [] if _PICTURE.fullmatch(text) else sanitize(text).rstrip("\n").split("\n")
+        return [f"{' ' * indent}{line}" for line in lines]
 
-    def _plain(self, part: Any) -> Any:
-        if isinstance(part, Panel):
-            return Text("\n".join([*(self._lines(part.title) if part.title else []), *self._lines(part.renderable, 2)]))
-        if isinstance(part, Padding):
-            return Text("\n".join(self._lines(part.renderable, part.left)))
-        if isinstance(part, Rule):
-            return Text.assemble("--- ", part.title, " ---")
-        if isinstance(part, Syntax):
-            return Text(part.code.rstrip("\n"))
-        if isinstance(part, Table):
-            return Text("\n".join(self._aligned(part)))
-        return Group() if isinstance(part, Text) and _PICTURE.fullmatch(part.plain) else part
-
-    def _aligned(self, table: Table) -> Iterator[str]:
-        """The lines of a table. Rich would need milliseconds for each row."""
+    def _rows(self, table: Table) -> Iterator[str]:
         columns = [[*([column.header] if table.show_header else []), *column.cells] for column in table.columns]
         cells = [[self._lines(cell) for cell in column] for column in columns]
         widths = [max((cell_len(line) for cell in column for line in cell), default=0) for column in cells]
+        right = [column.justify == "right" for column in table.columns]
         for row in zip(*cells, strict=True):
             for line in zip_longest(*row, fillvalue=""):
                 spaces = [" " * (width - cell_len(text)) for width, text in zip(widths, line, strict=True)]
-                right = [column.justify == "right" for column in table.columns]
                 yield "  ".join(f"{s}{t}" if r else f"{t}{s}" for s, t, r in zip(spaces, line, right, strict=True))
