@@ -26,28 +26,37 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.shell_completion import BashComplete
+from rich.console import Group
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.rule import Rule
+from rich.syntax import Syntax
+from rich.table import Table
+from rich.text import Text
 from scripted import Scripted, answer, calling_agent, calls, code_agent
 from scripted import code as thought
 
 import smolmem
 from smolmem import Memory, Watch
-from smolmem.cli import following, looking, remembering
-from smolmem.cli.command import future, past
-from smolmem.cli.completion import script
-from smolmem.cli.main import main
-from smolmem.cli.parser import CODES, COMMANDS, commands_of, options_of, parser
+from smolmem.cli import options
+from smolmem.cli.commands import EXIT_CODES, SECTIONS, Command
+from smolmem.cli.main import group, main
+from smolmem.cli.options import future, past
+from smolmem.cli.output import Output
 from smolmem.cli.reference import page
-from smolmem.cli.watching import rule_of
-from smolmem.core import memories as recalled
-from smolmem.core import values as recorded
+from smolmem.cli.watching import make_rule, watch
+from smolmem.core import rows, values
 from smolmem.core.text import sanitize as harmless
 from smolmem.core.values import Alert
+from smolmem.policies.store_watcher import StoreWatcher
 from smolmem.render.as_json import as_json
+from smolmem.render.consoles import PipeConsole
 
 ROOT = Path(__file__).parent.parent
 CLI = [sys.executable, "-m", "smolmem.cli.main"]
 BOX = re.compile("[\u2500-\u257f]")
-NAMES = {command.name: command for command in COMMANDS}
+NAMES = {name: command for name, command in group.commands.items() if isinstance(command, Command)}
 
 
 # --- a store to look at ---------------------------------------------------------------------------------------------
@@ -167,17 +176,17 @@ def inspector(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 @pytest.fixture
 def empty(monkeypatch: pytest.MonkeyPatch) -> None:
     """No agents work for the demo."""
-    monkeypatch.setattr("smolmem.sample.fill", lambda path: Memory(path).close())
+    monkeypatch.setattr("smolmem.cli.sample.fill", lambda path: Memory(path).close())
 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever waits is interrupted."""
 
-    def stop() -> None:
+    def stop(self: Output) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(following, "wait", stop)
+    monkeypatch.setattr(Output, "wait", stop)
 
 
 # --- what there is --------------------------------------------------------------------------------------------------
@@ -188,17 +197,19 @@ def test_the_commands_are_those_of_the_issue() -> None:
         "runs show steps replay diff fork search notes remember forget context watch alerts stats export load backup "
         "verify doctor migrate ui demo completion"
     )
-    assert sorted(NAMES) == sorted(wanted.split())
-    assert looking.STATUSES == recorded.STATUSES
-    assert remembering.ORIGINS == recorded.ORIGINS
-    assert tuple(recalled.TRUST) == remembering.TRUST
+    assert sorted(NAMES) == sorted(wanted.split()) == sorted(group.commands)
+    assert {command.section for command in NAMES.values()} == set(SECTIONS)
+    assert rows.STATUSES == options.STATUSES
+    assert rows.STEP_KINDS == options.STEP_KINDS
+    assert rows.ORIGINS == options.ORIGINS
+    assert tuple(values.TRUST) == options.TRUST
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_command_has_help_with_examples(name: str, run: Run) -> None:
     code, out, err = run(name, "--help")
     assert (code, err) == (0, "")
-    assert out.startswith(f"usage: smolmem {name}")
+    assert out.startswith(f"Usage: smolmem {name}")
     for example in NAMES[name].examples:
         assert f"  {example}\n" in out
         assert shlex.split(example)[:2] == ["smolmem", name]
@@ -207,7 +218,7 @@ def test_every_command_has_help_with_examples(name: str, run: Run) -> None:
     assert run("help", name)[1] == out
 
 
-EXAMPLES = [example for command in COMMANDS for example in command.examples]
+EXAMPLES = [example for command in NAMES.values() for example in command.examples]
 
 
 @pytest.mark.usefixtures("inspector", "impatient", "empty")
@@ -232,7 +243,7 @@ def test_the_page_is_current() -> None:
     for name in NAMES:
         assert f"\n### smolmem {name}\n" in written
         assert f"\n| `{name}` | " in written
-    for exit_code in CODES:
+    for exit_code in EXIT_CODES:
         assert f"| {exit_code} |" in written
 
 
@@ -245,7 +256,7 @@ def test_help_and_completion_do_not_wait_for_smolagents(words: list[str]) -> Non
     look = (
         "import sys\nfrom smolmem.cli.main import main\n"
         f"try:\n    main({words!r})\nexcept SystemExit as end:\n    assert not end.code\n"
-        "assert not {'smolagents', 'apsw', 'PIL'} & set(sys.modules)"
+        "assert not {'smolagents', 'apsw', 'PIL', 'rich', 'smolmem.memory'} & set(sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -255,8 +266,8 @@ def test_smolmem_alone_says_what_is_useful(sample: Sample, run: Run, monkeypatch
     code, out, err = run()
     assert (code, err) == (0, "")
     assert "smolmem replay --follow" in out
-    assert "They look at smolmem.db" in out
-    assert "There is no other.db here yet" in run("--db", "other.db")[1]
+    assert "The store is smolmem.db;" in out
+    assert "There is no store yet at other.db;" in run("--db", "other.db")[1]
     everything = run("--help")[1]
     assert all(f"\n  {name}" in everything for name in NAMES)
     assert run("--version")[1] == f"{smolmem.__version__}\n"
@@ -281,6 +292,31 @@ def test_a_pipe_holds_plain_aligned_lines(sample: Sample, run: Run) -> None:
     long = run("steps", "--text", "n += 1")[1].splitlines()
     assert len(long) == 2
     assert len(long[1]) > 120
+
+
+def test_plain_lines_are_whole_and_hold_no_frame_picture_or_control_character() -> None:
+    written = StringIO()
+    console = PipeConsole(written)
+    table = Table(title="none")
+    table.add_column("left")
+    table.add_column("n", justify="right")
+    table.add_row("two\nlines", "1")
+    table.add_row("日本", "22")
+    long = "word " * 50_000
+    panel = Panel(Group(Panel("inner"), Text("a\x1b[31m\u202eb")), title=Text("title"))
+    for part in (
+        panel,
+        table,
+        Text("▀▀\n▀▀\n"),
+        Rule(Text("rule\nof two")),
+        Syntax("if x:\n    y", "python"),
+        Padding(long, (0, 9)),
+    ):
+        console.print(part)
+    assert written.getvalue().splitlines() == [
+        *("title", "    inner", "  a␛[31m�b", "left    n", "two     1", "lines", "日本   22"),
+        *("--- rule of two ---", "if x:", "    y", f"{' ' * 9}{long}".rstrip()),
+    ]
 
 
 @pytest.mark.parametrize("columns", [80, 120])
@@ -318,7 +354,6 @@ def test_runs_and_steps_are_filtered_as_the_library_does(sample: Sample, run: Ru
     assert {step["kind"] for step in steps("--kind", "task")} == {"task"}
     one = steps("--kind", "task")[0]
     assert json.loads(run("steps", str(one["id"]), "--json")[1]) == one
-    assert sorted(run("runs", "--ids")[1].split()) == sorted(found[:8] for found in ids())
 
 
 def test_show_and_replay_take_the_newest_run_or_the_beginning_of_an_id(sample: Sample, run: Run) -> None:
@@ -358,12 +393,12 @@ def test_every_command_speaks_json_with_the_names_that_are_documented(
     }
     arguments = {
         "diff": [sample.count, sample.fork],
-        "search": ["deploys", "--words-alone"],
-        "context": ["deploys", "--words-alone"],
+        "search": ["deploys", "--lexical"],
+        "context": ["deploys", "--lexical"],
         "remember": ["Tea is at four"],
         "forget": [sample.note],
         "watch": ["--rule", "failures", "--threshold", "1", "--backtest"],
-        "fork": [sample.count, "--at", "1"],
+        "fork": [sample.count, "--step", "1"],
         "export": ["out"],
         "load": ["out"],
         "backup": ["copy.db"],
@@ -374,7 +409,7 @@ def test_every_command_speaks_json_with_the_names_that_are_documented(
         if name == "ui":
             continue
         code, out, err = run(name, *arguments.get(name, []), "--json")
-        assert (code, err.replace("Agents are at work…\n", "")) == (0, ""), name
+        assert (code, err.replace("Sample agents are running…\n", "")) == (0, ""), name
         told = json.loads(out)
         assert isinstance(told, list) == (lines[name].startswith("array") or name == "watch"), name
         assert told, name
@@ -407,17 +442,17 @@ def test_what_is_remembered_is_found_and_forgotten(sample: Sample, run: Run, mon
     note = out.split()[0]
     assert code == 0
     assert "expires" in out
-    found = run("search", "cellar", "--words-alone", "--kind", "fact")[1]
+    found = run("search", "cellar", "--lexical", "--kind", "fact")[1]
     assert re.match(rf"\d\.\d\d  fact · note {note} · .* · from user · trust high\n      The cellar floods\n", found)
-    assert re.search(r"^      words \d\.\d\d", found, re.MULTILINE)
-    assert "❘ The cellar floods" in run("context", "cellar", "--words-alone")[1]
+    assert re.search(r"^      lexical \d\.\d\d", found, re.MULTILINE)
+    assert "❘ The cellar floods" in run("context", "cellar", "--lexical")[1]
     assert run("notes", "--tag", "cellar")[1].splitlines()[1].startswith(note)
     assert run("notes", note)[1].startswith(f"{note}  current  fact\n  The cellar floods\n")
     monkeypatch.setattr(sys, "stdin", StringIO("Apache License\n"))
     assert json.loads(run("remember", "-", "--supersedes", note, "--json")[1])["text"] == "Apache License"
     assert run("forget", note)[1].split() == ["forgotten", "id", "note", note]
-    assert run("search", "zebra", "--words-alone") == (0, "", "Nothing is found.\n")
-    assert run("context", "zebra", "--words-alone") == (0, "", "Nothing is found.\n")
+    assert run("search", "zebra", "--lexical") == (0, "", "Nothing was found.\n")
+    assert run("context", "zebra", "--lexical") == (0, "", "Nothing was found.\n")
 
 
 def test_scopes(sample: Sample, run: Run) -> None:
@@ -466,7 +501,9 @@ def test_forgetting_asks_first_on_a_terminal(sample: Sample, run: Run) -> None:
 def test_rules_are_written_as_one_would_say_them(
     text: str, options: list[str], name: str, window: int, threshold: int
 ) -> None:
-    rule = rule_of(text, parser().parse_args(["watch", "--rule", text, *options]))
+    given = watch.make_context("watch", ["--rule", text, *options]).params
+    names = ("name", "window", "threshold", "tool", "hours", "prices")
+    rule = make_rule(text, **{name: given[name] for name in names})
     assert (rule.name, rule.window, rule.threshold) == (name, window, threshold)
 
 
@@ -481,14 +518,26 @@ def test_a_backtest_has_a_picture(sample: Sample, run: Run) -> None:
 
 def test_silence_is_noticed_while_it_lasts(sample: Sample) -> None:
     with Memory("smolmem.db", embedder="off") as memory:
-        watcher = following.Watcher(memory, [Watch.silence(0.05)], scope="*", agent=None)
-        assert watcher.look() == []
+        watcher = StoreWatcher(memory._journal, [Watch.silence(0.05)])
+        assert watcher.alerts() == []
         going = memory.stepwise(code_agent(thought("print(1)"), thought("final_answer(2)")), "Sleep")
         next(going)
-        assert [alert.rule for alert in _until(watcher.look)] == ["silence"]
-        assert watcher.look() == [], "once"
+        assert [alert.rule for alert in _until(watcher.alerts)] == ["silence"]
+        assert watcher.alerts() == [], "once"
         for _ in going:
             pass
+
+
+def test_a_rule_that_fails_on_a_step_is_reported_and_other_rules_still_fire(
+    sample: Sample, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Memory("smolmem.db", embedder="off") as memory:
+        rules = [Watch(lambda step: 1 / 0, name="broken"), Watch("oh no", threshold=1)]
+        watcher = StoreWatcher(memory._journal, rules, scope="default", agent="CodeAgent")
+        memory.attach(code_agent(thought("print('oh no')"), thought("final_answer(2)"))).run("Fail")
+        assert [(alert.rule, alert.number) for alert in watcher.alerts()] == [("pattern 'oh no'", 1)]
+        assert "the rule 'broken' failed on step" in caplog.text
+        assert watcher.alerts() == []
 
 
 def _until(look: Callable[[], list[Alert]]) -> list[Alert]:
@@ -504,10 +553,10 @@ def _until(look: Callable[[], list[Alert]]) -> list[Alert]:
 
 
 def test_a_fork_says_how_to_go_on(sample: Sample, run: Run) -> None:
-    code, out, _ = run("fork", sample.count[:8], "--at", "2")
+    code, out, _ = run("fork", sample.count[:8], "--step", "2")
     fork = out.split()[0]
     assert code == 0
-    assert f"shares the past of {sample.count[:8]}, 2 steps" in out
+    assert f"shares 2 steps with {sample.count[:8]}" in out
     names: dict[str, Any] = {"agent": code_agent(thought("final_answer(n * 10)"))}
     exec("\n".join(out.splitlines()[2:]), names)
     names["Memory"]("smolmem.db").close()
@@ -529,7 +578,7 @@ def test_a_memory_goes_out_and_in_again(sample: Sample, run: Run) -> None:
 
 def test_long_work_has_a_bar_beside_the_results(sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b[?25l" not in on_terminal("backup", "quick.db")[1]
-    monkeypatch.setattr("smolmem.cli.output.QUICK", -1)
+    monkeypatch.setattr("smolmem.cli.output.PROGRESS_AFTER", -1)
     code, out = on_terminal("backup", "copy.db")
     assert code == 0
     assert "━" in out
@@ -545,8 +594,8 @@ def test_migrating_keeps_a_copy_of_the_file_as_it_was(
     assert json.loads(run("migrate", "--json")[1])["before"] == 2
     (kept,) = tmp_path.glob("smolmem.db.format-2-*")
     assert kept.stat().st_mode & 0o777 == 0o600
-    assert "the newest: there is nothing to do" in run("migrate")[1]
-    assert "was of format 2 and is now of format" in run("migrate", "--db", str(kept), "--no-backup")[1]
+    assert "the newest format: nothing was changed" in run("migrate")[1]
+    assert "was migrated from format 2 to format" in run("migrate", "--db", str(kept), "--no-backup")[1]
     assert len(list(tmp_path.glob("*format-2*"))) == 1
     assert run("verify")[0] == 0
 
@@ -575,12 +624,12 @@ def test_a_file_that_is_not_there_is_named_and_never_made(
     for name in set(NAMES) - {"load", "demo", "completion", "doctor", "migrate"}:
         code, out, err = run(name, *needs.get(name, []))
         assert (code, out) == (3, ""), name
-        assert err.startswith("smolmem: There is no memory at smolmem.db: name one with --db PATH"), name
+        assert err.startswith("smolmem: There is no store at smolmem.db: name a store with --db PATH"), name
     assert run("doctor")[0] == 1
     assert run("migrate")[0] == 3
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setenv("SMOLMEM_URL", "named.db")
-    assert "no memory at named.db" in run("runs")[2]
+    assert "no store at named.db" in run("runs")[2]
     assert run("remember", "x", "--create")[0] == 0
     assert [path.name for path in tmp_path.iterdir()] == ["named.db"]
 
@@ -591,18 +640,18 @@ def test_exit_codes(sample: Sample, run: Run, monkeypatch: pytest.MonkeyPatch) -
     for args, code, said in (
         (["show", "ffff"], 1, "no run 'ffff' in smolmem.db: `smolmem runs` lists them all"),
         (["show", ""], 1, "no run ''"),
-        (["show", sample.count, "--step", "9"], 1, f"run {sample.count[:8]} has no step 9: it has 1 to 3"),
+        (["show", sample.count, "--step", "9"], 1, f"run {sample.count[:8]} has no step 9: the run has steps 1 to 3"),
         (["notes", "ffff"], 1, "`smolmem notes` lists"),
         (["steps", "9999"], 1, "`smolmem steps` lists"),
-        (["fork", sample.count, "--at", "77"], 1, "77"),
+        (["fork", sample.count, "--step", "77"], 1, "77"),
         (["rns"], 2, "there is no command 'rns': did you mean 'runs'?"),
-        (["xyzzy"], 2, "`smolmem --help` lists what there is"),
+        (["xyzzy"], 2, "there is no command 'xyzzy': `smolmem --help` lists all commands"),
         (["runs", "--status", "odd"], 2, "--status"),
         (["runs", "--limit", "-1"], 2, "--limit"),
         (["runs", "--since", "soon"], 2, "'soon' is not a time"),
         (["runs", "--scope", "/"], 2, "a scope is a path"),
-        (["runs", "--nothing"], 2, "unrecognized arguments: --nothing"),
-        (["diff", "a"], 2, "required: B"),
+        (["runs", "--nothing"], 2, "--nothing"),
+        (["diff", "a"], 2, "Missing argument 'B'"),
         (["search", " "], 2, ""),
         (["forget"], 2, "give the id of a note or a run"),
         (["watch", "--rule", "("], 2, ""),
@@ -614,9 +663,9 @@ def test_exit_codes(sample: Sample, run: Run, monkeypatch: pytest.MonkeyPatch) -
         (["runs", "--db", "text.db"], 3, "text.db is not a smolmem file"),
         (["runs", "--db", "folder"], 3, "folder is a folder"),
         (["runs", "--db", "ftp://x"], 3, "is not a store"),
-        (["runs", "--db", "no/such/place.db"], 3, "There is no memory at no/such/place.db"),
+        (["runs", "--db", "no/such/place.db"], 3, "There is no store at no/such/place.db"),
         (["backup", "smolmem.db"], 3, "exists already"),
-        (["demo", "text.db"], 3, "is there already"),
+        (["demo", "text.db"], 3, "exists already"),
     ):
         got, out, err = run(*args)
         assert (got, out) == (code, ""), (args, err)
@@ -627,8 +676,30 @@ def test_exit_codes(sample: Sample, run: Run, monkeypatch: pytest.MonkeyPatch) -
     assert run("stats") == (
         1,
         "",
-        "smolmem: this should not have happened (ZeroDivisionError: division by zero); SMOLMEM_DEBUG=1 shows where.\n",
+        "smolmem: unexpected error (ZeroDivisionError: division by zero); SMOLMEM_DEBUG=1 shows the traceback.\n",
     )
+
+
+@pytest.mark.parametrize(
+    ("misspelt", "meant"), [("rns", "runs"), ("serach", "search"), ("comletion", "completion"), ("migrat", "migrate")]
+)
+def test_a_misspelt_command_gets_a_suggestion(misspelt: str, meant: str, run: Run) -> None:
+    expected = f"smolmem: there is no command {misspelt!r}: did you mean {meant!r}?\n"
+    assert run(misspelt) == run("--json", misspelt, "--limit", "1") == (2, "", expected)
+
+
+def test_common_options_stand_before_and_after_the_command(
+    sample: Sample, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("smolmem.db").rename("other.db")
+    usual = run("runs", "--db", "other.db", "--scope", "default", "--json")
+    assert len(json.loads(usual[1])) == 4
+    assert run("--db", "other.db", "--scope", "default", "--json", "runs") == usual
+    assert run("--db", "none.db", "--scope", "x", "runs", "--db", "other.db", "--scope", "default", "--json") == usual
+    monkeypatch.setenv("SMOLMEM_URL", "other.db")
+    assert run("--json", "runs") == usual
+    assert run("runs", "--json", "--db", "none.db")[0] == 3
+    assert json.loads(run("--version", "--json")[1]) == {"version": smolmem.__version__}
 
 
 def test_what_is_damaged_is_found(sample: Sample, run: Run) -> None:
@@ -662,8 +733,8 @@ def test_a_running_agent_is_followed_and_watched_from_other_processes(sample: Sa
     """One agent here, and two programs that look at it: each step is shown before the next one begins."""
     follow, watch = spawn("replay", "--follow"), spawn("watch", "--rule", "oh no", "--threshold", "1")
     for process, said in (
-        (follow, "No run is going on. Waiting for the next one; Ctrl-C ends.\n"),
-        (watch, "Watching for pattern 'oh no'; Ctrl-C ends.\n"),
+        (follow, "No run is active. Waiting for the next run; Ctrl-C stops.\n"),
+        (watch, "Watching for pattern 'oh no'; Ctrl-C stops.\n"),
     ):
         assert process.stderr is not None
         assert process.stderr.readline() == said
@@ -697,7 +768,7 @@ def test_following_and_watching_give_a_line_of_json_each_time(
         going = memory.stepwise(
             code_agent(thought("print(1)"), thought("print(2)"), thought("final_answer(3)")), "Be seen"
         )
-        monkeypatch.setattr(following, "wait", lambda: next(going, None))
+        monkeypatch.setattr(Output, "wait", lambda self: next(going, None))
         next(going)
         code, out, err = run("replay", "--follow", "--json")
         told = [json.loads(line) for line in out.splitlines()]
@@ -706,7 +777,7 @@ def test_following_and_watching_give_a_line_of_json_each_time(
         assert (told[-1]["id"], told[-1]["status"]) == (memory.runs()[0].id, "finished")
         going = memory.stepwise(code_agent(thought("1 / 0"), thought("final_answer(3)")), "Fail")
         code, out, err = run("watch", "--rule", "failures", "--threshold", "1", "--once", "--json")
-        assert (code, err) == (0, "Watching for failures; Ctrl-C ends.\n")
+        assert (code, err) == (0, "Watching for failures; Ctrl-C stops.\n")
         alerts = [json.loads(line) for line in out.splitlines() if line.startswith("{")]  # smolagents prints errors
         assert [alert["number"] for alert in alerts] == [1]
 
@@ -734,50 +805,89 @@ def test_whoever_cannot_read_utf_8_gets_what_they_can_read(sample: Sample, monke
 # --- completion -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
-def test_bash_completes_commands_options_choices_files_and_run_ids(tmp_path: Path) -> None:
-    (tmp_path / "smolmem").write_text('#!/bin/sh\necho "$@" >> asked\nprintf "3f9a2c1b\\n8d2e01aa\\n"\n')
-    (tmp_path / "smolmem").chmod(0o755)
-    (tmp_path / "agent.db").touch()
-    cases = {
-        "r": "runs replay remember",
-        "runs --st": "--status",
-        "runs --status f": "finished failed",
-        "show 3": "3f9a2c1b",
-        "--db agent.db diff 8": "8d2e01aa",
-        "steps --run ": "3f9a2c1b 8d2e01aa",
-        "completion ": "bash zsh fish",
-        "runs --db ag": "agent.db",
-        "--j": "--json",
+def completed(shell: str, *words: str) -> list[str]:
+    """What a shell is told that the last word could become."""
+    asked = {
+        "_SMOLMEM_COMPLETE": f"{shell}_complete",
+        "COMP_WORDS": " ".join(["smolmem", *words]),
+        "COMP_CWORD": words[-1] if shell == "fish" else str(len(words)),
     }
-    text = script("bash", parser())
-    empty = '""'
-    tries = "\n".join(
-        f"COMP_WORDS=(smolmem {words}{empty if words.endswith(' ') else ''}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))\n"
-        '_smolmem; echo "${COMPREPLY[*]}"'
-        for words in cases
+    done = subprocess.run(CLI, env=os.environ | asked, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stderr == ""
+    return [line for line in done.stdout.splitlines() if line]
+
+
+def test_commands_options_choices_files_and_run_ids_are_completed(sample: Sample) -> None:
+    shutil.copy("smolmem.db", "agent.db")
+    Path("smolmem.db").unlink()
+    runs = [f"plain,{id[:8]}" for id in (sample.failed, sample.weather, sample.fork, sample.count)]
+    for words, expected in (
+        (["re"], ["plain,remember", "plain,replay"]),
+        (["runs", "--st"], ["plain,--status"]),
+        (["runs", "--status", "f"], ["plain,finished", "plain,failed"]),
+        (["--db", "agent.db", "show", ""], runs),
+        (["show", "--db", "agent.db", sample.count[:4]], runs[3:]),
+        (["diff", "--db", "agent.db", "x", sample.fork[:4]], runs[2:3]),
+        (["steps", "--db", "agent.db", "--run", ""], runs),
+        (["runs", "--db", "agent.db", "--parent", ""], runs),
+        (["show", ""], []),
+        (["completion", ""], ["plain,bash", "plain,zsh", "plain,fish"]),
+        (["runs", "--db", "ag"], ["file,ag"]),
+        (["--j"], ["plain,--json"]),
+    ):
+        assert completed("bash", *words) == expected, words
+    assert [path.name for path in Path().iterdir()] == ["agent.db"], "completion creates no store"
+    assert "Count to three" in completed("fish", "--db", "agent.db", "show", sample.count[:4])[-1]
+
+
+def test_completion_of_run_ids_imports_no_smolagents_and_changes_no_store(sample: Sample) -> None:
+    shutil.copy(ROOT / "tests/files/format-2.sqlite", "old.db")
+    before = Path("old.db").read_bytes()
+    Path("text.db").write_text("no database at all")
+    look = (
+        "import sys\nfrom smolmem.cli.main import group\nfrom click.shell_completion import BashComplete\n"
+        "complete = BashComplete(group, {}, 'smolmem', '_SMOLMEM_COMPLETE').get_completions\n"
+        "print(len(complete(['show'], '')), *(len(complete(['show', '--db', f'{name}.db'], '')) for name in "
+        "('old', 'text', 'none')))\n"
+        "assert not {'smolagents', 'PIL', 'rich'} & set(sys.modules)"
     )
-    done = subprocess.run(
-        ["bash", "-c", f"{text}\n{tries}"],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=tmp_path,
-        env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"},
-        timeout=30,
-    )
-    assert dict(zip(cases, done.stdout.splitlines(), strict=True)) == cases
-    assert "--db agent.db runs --ids --limit 50" in (tmp_path / "asked").read_text()
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "4 0 0 0\n", "")
+    assert Path("old.db").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_option_is_completed(name: str) -> None:
+    complete = BashComplete(group, {}, "smolmem", "_SMOLMEM_COMPLETE").get_completions
+    known = {option for param in NAMES[name].params for option in param.opts if option.startswith("--")}
+    assert {item.value for item in complete([name], "--")} == known | {"--help"}
+    assert {item.value for item in complete(["--json"], "")} == set(NAMES)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_knows_every_command_and_option(shell: str) -> None:
-    text = script(shell, parser())
-    for name, one in commands_of(parser()).items():
-        assert re.search(rf"\b{name}\b", text)
-        for action in options_of(one):
-            for option in action.option_strings:
-                assert (f"-l {option[2:]} " if shell == "fish" else option) in text
+def test_completion_scripts_ask_smolmem(shell: str, run: Run) -> None:
+    code, out, err = run("completion", shell)
+    assert (code, err) == (0, "")
+    assert f"_SMOLMEM_COMPLETE={shell}_complete" in out
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_bash_completes_with_the_printed_script(sample: Sample, run: Run) -> None:
+    Path("smolmem").write_text(f'#!/bin/sh\nexec {shlex.join(CLI)} "$@"\n')
+    Path("smolmem").chmod(0o755)
+    tries = (
+        f"COMP_WORDS=(smolmem {words}); COMP_CWORD=2; COMPREPLY=(); _smolmem_completion smolmem; echo $COMPREPLY\n"
+        for words in ("completion z", f"show {sample.count[:4]}")
+    )
+    done = subprocess.run(
+        ["bash", "-c", "\n".join([run("completion", "bash")[1], *tries])],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"PATH": f"{Path.cwd()}:{os.environ['PATH']}"},
+        timeout=60,
+    )
+    assert done.stdout.split() == ["zsh", sample.count[:8]]
 
 
 # --- hostile text ---------------------------------------------------------------------------------------------------
@@ -850,8 +960,8 @@ def commands(runs: list[str], notes: list[str]) -> Iterator[list[str]]:
     """Every command, such that every field of every run comes up."""
     yield from (["runs", "--limit", "1000"], ["steps", "--limit", "5000"], ["alerts", "--limit", "1000"])
     yield from (["notes", "--limit", "1000"], ["notes", "--past", "--limit", "1000"], ["stats"], ["verify"], ["doctor"])
-    yield ["search", "END", "EVIL0", "--words-alone", "--limit", "300"]
-    yield ["context", "END", "--words-alone", "--limit", "300", "--tokens", "100000"]
+    yield ["search", "END", "EVIL0", "--lexical", "--limit", "300"]
+    yield ["context", "END", "--lexical", "--limit", "300", "--tokens", "100000"]
     yield ["watch", "--rule", "EVIL", "--threshold", "1", "--name", PAYLOADS[0], "--backtest", "--limit", "3000"]
     yield from (["show", run] for run in runs)
     yield from (["replay", run] for run in runs)
@@ -867,7 +977,7 @@ def changing(payload: str, runs: list[str], notes: list[str], number: int) -> It
     path = "".join(ORDERS[(5 * number + n) % len(ORDERS)] for n in range(5)).replace("\0", "").replace("/", "")
     yield from (
         ["remember", payload],
-        ["fork", runs[number % 20], "--at", "1"],
+        ["fork", runs[number % 20], "--step", "1"],
         ["forget", notes[number % 20], "--yes"],
     )
     yield from (["show", payload], ["notes", payload], ["diff", payload, payload], ["steps", "--run", payload])
@@ -915,10 +1025,19 @@ def test_hostile_text_reaches_no_terminal(attacked: Any, form: list[str]) -> Non
 
 
 @pytest.mark.promise("S15")
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.usefixtures("attacked")
+def test_hostile_text_reaches_no_shell_that_completes(shell: str) -> None:
+    found = [sanitize(line) for line in completed(shell, "show", "")]
+    assert len(found) >= len(FIELDS)
+    assert any("EVIL" in line for line in found) == (shell != "bash")
+
+
+@pytest.mark.promise("S15")
 @pytest.mark.usefixtures("empty")
 def test_hostile_arguments_and_names_reach_nothing(attacked: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     runs, notes = attacked
-    monkeypatch.setattr("smolmem.cli.output.QUICK", -1)  # progress bars, too
+    monkeypatch.setattr("smolmem.cli.output.PROGRESS_AFTER", -1)  # progress bars, too
     for number, payload in enumerate(FIELDS):
         for place, args in enumerate(changing(payload, runs, notes, number)):
             form = ["--json"] if (number + place) % 4 > 1 else []

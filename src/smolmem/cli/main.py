@@ -1,26 +1,57 @@
-"""The way in: parses, runs one command, and turns whatever goes wrong into one sentence and an exit code."""
+"""The entry point: runs one command, and turns every error into one sentence and an exit code."""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from smolmem.cli.command import VARIABLE, url_of
-from smolmem.cli.output import Out
-from smolmem.cli.parser import overview, parser
+import click
+
+from smolmem.cli import maintenance, queries, recalling, replaying, start, watching
+from smolmem.cli.commands import HELP_SETTINGS, OVERVIEW, CommandGroup, NoSuchCommand, common_options
+from smolmem.cli.environment import URL_VARIABLE, Environment
 from smolmem.core.errors import InvalidArgument, SmolmemError, StoreError
 from smolmem.core.text import sanitize
+from smolmem.core.version import __version__
 
-_WORDS = {
+_COMMAND_LINE_WORDS = {
     "`memory.runs(scope='*')`": "`smolmem runs`",
     "`memory.steps()`": "`smolmem steps`",
     "`memory.notes()`": "`smolmem notes`",
-    "(at=…)": "(--at N)",
+    "(step=…)": "(--step N)",
 }
-"""What the library says to programs, as it is said here."""
+"""How messages of the library name things, and how the command line names them."""
+
+
+@click.group("smolmem", cls=CommandGroup, invoke_without_command=True, context_settings=HELP_SETTINGS)
+@click.option("--version", is_flag=True, help="Print the version.")
+@click.pass_context
+def group(ctx: click.Context, version: bool) -> None:
+    """Read and maintain the recorded runs of smolagents agents."""
+    env = ctx.ensure_object(Environment)
+    if version:
+        env.output.text(json.dumps({"version": __version__}) if env.json else __version__)
+        ctx.exit()
+    if ctx.invoked_subcommand is None:
+        state = "The store is" if os.path.exists(env.path) else "There is no store yet at"
+        hint = f"--db PATH or {URL_VARIABLE} name another store. `smolmem --help` lists all commands."
+        env.output.text(f"{OVERVIEW}\n{state} {env.url}; {hint}")
+
+
+group.params[:0] = common_options()
+for each in (
+    *(queries.runs, queries.show, queries.steps, replaying.replay, queries.diff, queries.fork, queries.stats),
+    *(recalling.search, recalling.context, recalling.notes, recalling.remember, recalling.forget),
+    *(watching.alerts, watching.watch),
+    *(maintenance.export, maintenance.load, maintenance.backup),
+    *(maintenance.verify, maintenance.doctor, maintenance.migrate),
+    *(start.ui, start.demo, start.completion),
+):
+    group.add_command(each)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,73 +61,79 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
-        with _log():
-            code = _run([*given[1:], "--help"] if given[:1] == ["help"] else given)
+        with _warnings_on_stderr():
+            code = _run(given)
             sys.stdout.flush()
             return code
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to be flushed at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit does not fail
         return 0
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else 0
-    except KeyboardInterrupt:
-        return _say("", 130)
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return _report("", 130)
+    except click.ClickException as error:
+        return _report(_usage(error), 2)
     except SmolmemError as error:
-        return _say(
-            _translated(error), 2 if isinstance(error, InvalidArgument) else 3 if isinstance(error, StoreError) else 1
-        )
+        return _report(_translated(error), _exit_code(error))
     except Exception as error:
         if os.environ.get("SMOLMEM_DEBUG"):
             raise
-        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        return _say(f"this should not have happened ({what}); SMOLMEM_DEBUG=1 shows where.", 1)
+        name = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return _report(f"unexpected error ({name}); SMOLMEM_DEBUG=1 shows the traceback.", 1)
 
 
 def _run(given: list[str]) -> int:
-    args = parser().parse_args(given)
-    out = Out(args.json)
-    if args.version:
-        from smolmem import __version__
+    instruction = os.environ.get(start.COMPLETION_VARIABLE)
+    if instruction:
+        from click.shell_completion import shell_complete
 
-        out.give({"version": __version__}, lambda: __version__)
-        return 0
-    if args.command is None:
-        out.text(overview())
-        there = os.path.exists(url_of(args))
-        here = f"They look at {url_of(args)}" if there else f"There is no {url_of(args)} here yet"
-        out.text(f"\n{here}; --db PATH or {VARIABLE} name another. `smolmem --help` lists every command.")
-        return 0
-    return args.act(args, out) or 0
+        return shell_complete(group, {}, "smolmem", start.COMPLETION_VARIABLE, instruction)
+    args = [*given[1:], "--help"] if given[:1] == ["help"] else given
+    with group.make_context("smolmem", args, obj=Environment()) as ctx:
+        return group.invoke(ctx) or 0
+
+
+def _exit_code(error: SmolmemError) -> int:
+    return 2 if isinstance(error, InvalidArgument) else 3 if isinstance(error, StoreError) else 1
+
+
+def _usage(error: click.ClickException) -> str:
+    if isinstance(error, NoSuchCommand):
+        return error.format_message()
+    command = getattr(getattr(error, "ctx", None), "command_path", "smolmem")
+    message = error.format_message()
+    return f"{message}{'' if message.endswith(('.', '?', ')')) else '.'} `{command} --help` shows the usage."
 
 
 def _translated(error: SmolmemError) -> str:
     text = str(error)
-    for ours, theirs in _WORDS.items():
+    for ours, theirs in _COMMAND_LINE_WORDS.items():
         text = text.replace(ours, theirs)
     return text
 
 
-def _say(text: str, code: int) -> int:
+def _report(text: str, code: int) -> int:
     try:
         sys.stdout.flush()
         sys.stderr.write(f"smolmem: {' '.join(sanitize(text).split())}\n" if text else "\n")
         sys.stderr.flush()
-    except OSError:  # nobody is there to read it
+    except OSError:  # standard error is closed
         pass
     return code
 
 
-class _Clean(logging.Handler):
-    """What the library warns of, beside the results."""
+class _Warnings(logging.Handler):
+    """Prints the library's warnings to standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Says it."""
-        _say(record.getMessage().removeprefix("smolmem: "), 0)
+        """Prints one warning."""
+        _report(record.getMessage().removeprefix("smolmem: "), 0)
 
 
 @contextmanager
-def _log() -> Iterator[None]:
-    log, handler = logging.getLogger("smolmem"), _Clean(logging.WARNING)
+def _warnings_on_stderr() -> Iterator[None]:
+    log, handler = logging.getLogger("smolmem"), _Warnings(logging.WARNING)
     log.addHandler(handler)
     try:
         yield

@@ -1,7 +1,6 @@
-"""Where a command's results go: drawn on a terminal, as plain lines into a pipe, or as JSON.
+"""Where a command's results are printed: drawn on a terminal, as plain lines into a pipe, or as JSON.
 
-Results go to standard output. Whatever else is said, hints, progress, questions, goes to standard error, so that a pipe
-holds nothing but results.
+Results go to standard output. Hints, progress and questions go to standard error, so that a pipe holds only results.
 """
 
 from __future__ import annotations
@@ -14,40 +13,42 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from smolmem.core.text import sanitize
-from smolmem.render.as_json import as_json
+import click
+
+from smolmem.core.text import one_line, sanitize
 
 if TYPE_CHECKING:
     from rich.table import Table
-    from rich.text import Text
 
     from smolmem.store.base import Progress
 
-LONGEST = 400
-"""Characters of a cell."""
-QUICK = 0.5
-"""Seconds that nobody needs a progress bar for."""
+CELL_LENGTH = 400
+"""The maximum number of characters of a cell."""
+PROGRESS_AFTER = 0.5
+"""Seconds before a progress bar appears."""
 WIDE = 100
-"""Columns from which on a terminal is wide."""
+"""The columns of a wide terminal."""
+POLL_SECONDS = 0.25
+"""Seconds between two reads of a store that is followed."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a list; a `wide` one is left out where a terminal is narrow."""
+    """A column of a list; a `wide` column is left out on a narrow terminal, a `rest` column takes the space left."""
 
     name: str
     right: bool = False
     rest: bool = False
     wide: bool = False
-    most: int | None = None
+    max_width: int | None = None
 
 
 Cell = str | tuple[str, str]
 """A text, or a text and its style."""
 
 
-class Out:
-    """One command's way out."""
+class Output:
+    """The output of one command."""
 
     def __init__(self, json: bool) -> None:
         self.json = json
@@ -56,81 +57,79 @@ class Out:
 
     @property
     def console(self) -> Any:
-        """What drawings are printed to."""
+        """The console that drawings are printed to."""
         if self._console is None:
-            from smolmem.render.plain_text import Pipe, Terminal
+            from smolmem.render import replay, terminal  # noqa: F401  they register how values are drawn
+            from smolmem.render.consoles import PipeConsole, TerminalConsole
 
-            self._console = Terminal(sys.stdout) if self.terminal else Pipe(sys.stdout)
+            self._console = TerminalConsole(sys.stdout) if self.terminal else PipeConsole(sys.stdout)
         return self._console
 
     @property
     def narrow(self) -> bool:
-        """Whether there is little room."""
+        """Whether the terminal is narrow."""
         return self.terminal and self.console.width < WIDE
 
-    def give(self, value: Any, draw: Callable[[], Any]) -> None:
-        """A result: as JSON, or as it is drawn."""
+    def result(self, value: Any, draw: Callable[[], Any] | None = None, *, indent: int | None = 2) -> None:
+        """Prints a result: the value as JSON, or the drawing of it."""
         if self.json:
+            from smolmem.render.as_json import as_json
             from smolmem.render.plain_values import plain
 
-            self._write(as_json(plain(value), ascii_only=_ascii(sys.stdout)))
+            self._write(as_json(plain(value), ascii_only=_ascii(sys.stdout), indent=indent))
         else:
-            self.console.print(draw())
+            self.console.print(value if draw is None else draw())
 
-    def line(self, value: Any, draw: Callable[[], Any]) -> None:
-        """One of many results that come while somebody waits: as one line of JSON, or as it is drawn."""
-        if self.json:
-            from smolmem.render.plain_values import plain
+    def stream(self, value: Any) -> None:
+        """Prints one of many results as soon as it is known: as one line of JSON, or drawn."""
+        self.result(value, indent=None)
 
-            self._write(as_json(plain(value), ascii_only=_ascii(sys.stdout), indent=None))
-        else:
-            self.console.print(draw())
-
-    def many(self, values: Sequence[Any], columns: Sequence[Column], row: Callable[[Any], Sequence[Cell]]) -> None:
-        """A list, a line each; where there is nothing to list, that is said beside the results."""
+    def rows(self, values: Sequence[Any], columns: Sequence[Column], row: Callable[[Any], Sequence[Cell]]) -> None:
+        """Prints a list, one line for each value; an empty list is reported on standard error."""
         if not values and not self.json:
-            self.tell("There is nothing to show.")
+            self.hint("There is nothing to show.")
         else:
-            self.give(values, lambda: self._table(columns, [row(value) for value in values]))
+            self.result(values, lambda: self._table(columns, [row(value) for value in values]))
 
     def text(self, text: str) -> None:
-        """Text as it is, however long its lines are."""
+        """Prints text without wrapping its lines."""
         self._write(sanitize(text))
 
-    def tell(self, text: str) -> None:
-        """Something beside the results: a hint, or what is being done."""
+    def hint(self, text: str) -> None:
+        """Prints a sentence to standard error."""
         sys.stdout.flush()
-        sys.stderr.write(f"{sanitize(text)}\n")
-        sys.stderr.flush()
+        click.echo(sanitize(text), err=True)
 
-    def ask(self, question: str) -> bool:
-        """Asks before something is done; where nobody can answer, it is done."""
+    def confirm(self, question: str) -> bool:
+        """Asks before something is changed; without a terminal the answer is yes."""
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             return True
-        sys.stderr.write(f"{sanitize(question)} [y/N] ")
-        sys.stderr.flush()
-        return sys.stdin.readline().strip().lower() in ("y", "yes")
+        return click.confirm(sanitize(question), err=True)
 
     def time(self, moment: datetime) -> str:
-        """A time of this place."""
+        """A time in the local time zone."""
         return f"{moment.astimezone():%m-%d %H:%M}" if self.narrow else f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"
 
+    def wait(self) -> None:
+        """Waits until the store is read again."""
+        time.sleep(POLL_SECONDS)
+
     @contextmanager
-    def progress(self, about: str) -> Iterator[Progress | None]:
-        """A bar for long work, beside the results and only on a terminal."""
+    def progress(self, title: str) -> Iterator[Progress | None]:
+        """A progress bar on standard error for long work; only on a terminal."""
         if not sys.stderr.isatty():
             yield None
             return
         began, bars = time.monotonic(), list[Any]()
 
-        def told(done: int, total: int) -> None:
-            if not bars and time.monotonic() - began > QUICK:
-                bars.append(_bar(about))
+        def update(done: int, total: int) -> None:
+            if not bars and time.monotonic() - began > PROGRESS_AFTER:
+                bars.append(_bar(title))
             for bar in bars:
                 bar.update(bar.task_ids[0], completed=done, total=total)
 
         try:
-            yield told
+            yield update
         finally:
             for bar in bars:
                 bar.stop()
@@ -141,6 +140,7 @@ class Out:
 
     def _table(self, columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> Table:
         from rich.table import Table
+        from rich.text import Text
 
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", expand=self.terminal)
         shown = [number for number, column in enumerate(columns) if not (column.wide and self.narrow)]
@@ -150,37 +150,35 @@ class Out:
                 justify="right" if column.right else "left",
                 no_wrap=True,
                 overflow="ellipsis",
-                max_width=column.most if self.terminal else None,
+                max_width=column.max_width if self.terminal else None,
                 ratio=1 if column.rest else None,
             )
         for row in rows:
-            table.add_row(*(_cell(row[number]) for number in shown))
+            cells = ((cell, "") if isinstance(cell, str) else cell for cell in (row[number] for number in shown))
+            table.add_row(*(Text(one_line(text, CELL_LENGTH), style) for text, style in cells))
         return table
 
 
-def _bar(about: str) -> Any:
+def duration(seconds: float | None) -> str:
+    """A duration in the largest fitting unit."""
+    if seconds is None:
+        return ""
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 100 else f"{minutes / 60:,.1f} h"
+
+
+def _bar(title: str) -> Any:
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-    from smolmem.render.plain_text import Terminal
+    from smolmem.render.consoles import TerminalConsole
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, console=Terminal(sys.stderr), transient=True)
-    bar.add_task(sanitize(about), total=None)
+    bar = Progress(*columns, console=TerminalConsole(sys.stderr), transient=True)
+    bar.add_task(sanitize(title), total=None)
     bar.start()
     return bar
-
-
-def _cell(cell: Cell) -> Text:
-    from rich.text import Text
-
-    text, style = (cell, "") if isinstance(cell, str) else cell
-    return Text(one_line(text), style)
-
-
-def one_line(text: str, longest: int = LONGEST) -> str:
-    """Text as one clean line."""
-    line = " ".join(sanitize(text[: 4 * longest]).split())
-    return line if len(line) <= longest else f"{line[: longest - 1]}…"
 
 
 def _ascii(stream: Any) -> bool:

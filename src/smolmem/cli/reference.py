@@ -1,55 +1,58 @@
-"""docs/cli.md, made from the parser: `python -m smolmem.cli.reference > docs/cli.md`."""
+"""Generates docs/cli.md from the commands: `python -m smolmem.cli.reference > docs/cli.md`."""
 
 from __future__ import annotations
 
-import argparse
+import inspect
 import sys
 import textwrap
 from collections.abc import Iterator
 
-from smolmem.cli.parser import CODES, COMMANDS, GROUPS, commands_of, options_of, parser
+import click
+
+from smolmem.cli.commands import EXIT_CODES, SECTIONS, Argument, Command
+from smolmem.cli.main import group
 
 _HEAD = """\
 # The command line
 
-Made from the commands' own help by `python -m smolmem.cli.reference > docs/cli.md`; a test sees that it is current,
-and runs every example.
+This page is generated from the help texts by `python -m smolmem.cli.reference > docs/cli.md`. A test checks that the
+page is current and runs every example.
 
 ```bash
-smolmem runs                # what ran, the newest first
-smolmem replay --follow     # a running agent, live from another process
-smolmem search "checkout"   # what was done and noted about something
-smolmem ui                  # the same in the browser
-smolmem demo                # a sample memory to look at
+smolmem runs                # list runs, the newest first
+smolmem replay --follow     # show a running agent live, from another process
+smolmem search "checkout"   # search everything that was done and noted
+smolmem ui                  # open the inspector in the browser
+smolmem demo                # create a sample store
 ```
 
-## For every command
+## Options of every command
 
-- `--db PATH` names the memory; without it `SMOLMEM_URL` does; without both it is `smolmem.db` in this folder. A
-  file that is not there is an error: only `load`, `demo` and `remember --create` make one.
+- `--db PATH` names the store. Without `--db`, the store is `SMOLMEM_URL`; without both, `smolmem.db` in the current
+  folder. A missing file is an error: only `load`, `demo` and `remember --create` create a store.
 - Runs and notes are named by the beginning of their id, as short as it is unique.
-- `--scope SCOPE` looks into one scope, `acme/*` into it and all below. Without it every scope of the file is looked
-  at; `remember` writes to `default`. An id names its run or note whatever its scope.
-- Times are `2025-03-31`, `2025-03-31T12:00` (of this place), or a length: `90m`, `2h`, `3d`, `1w`.
-- Results go to standard output, everything else (hints, progress, errors) to standard error. On a terminal there
-  are colours and tables; in a pipe plain aligned lines, whole, without colours. `NO_COLOR` is respected.
-- Nothing that is stored can reach the terminal as a control character: it is shown as a picture such as `␛`, or as
-  `�`.
+- `--scope SCOPE` reads one scope, `acme/*` that scope and all scopes in it. Without `--scope`, all scopes are read, and
+  `remember` writes to the scope `default`. An id names its run or note in every scope.
+- Times are `2025-03-31`, `2025-03-31T12:00` (local time), or a duration: `90m`, `2h`, `3d`, `1w`.
+- Results go to standard output; hints, progress and errors go to standard error. A terminal gets colours and tables; a
+  pipe gets plain aligned lines, never wrapped or shortened to a width. `NO_COLOR` is respected.
+- Stored text cannot send control characters to the terminal: they are shown as symbols such as `␛`, or as `�`.
+- `smolmem completion SHELL` prints a script that completes commands, options and run ids.
 
 ### Exit codes
 
-| code | when |
+| code | meaning |
 |---|---|
 """
 _JSON = """
 ### JSON
 
-`--json` prints one JSON document: an object for one thing, an array for a list. Names stay; new ones may be added.
-Times are ISO 8601 with an offset, lengths are seconds, what is not known is `null`, a number that JSON does not
-have is its name (`"nan"`). Control characters of any alphabet are escaped. Only `replay --follow` and `watch`
-without `--backtest`, which do not know when they end, print one object a line.
+`--json` prints one JSON document: an object for one value, an array for a list. Names do not change; new names may be
+added. Times are ISO 8601 with an offset, durations are seconds, unknown values are `null`, and a number that JSON does
+not have is its name (`"nan"`). Control characters are escaped. `replay --follow`, and `watch` without `--backtest`,
+print one object per line as soon as it is known.
 
-| command | what it prints |
+| command | output |
 |---|---|
 """
 _SHAPES = {
@@ -57,14 +60,14 @@ _SHAPES = {
     "show": "*run* with `task`, `answer`, `failure` and `steps`, an array of *step*; with `--step` one *step*",
     "steps": "array of *step*; with an id one *step*",
     "replay": "as `show`; with `--detailed` each step has `sent`, an array of `role`, `text`; with "
-    "`--follow` a *step* a line, then the *run*",
-    "diff": "`common` (how many steps), `left`, `right` (arrays of *step*)",
-    "stats": "`url`, `runs`, `steps`, `notes`, `bytes`, `statuses`, … as `memory.stats()` has them",
-    "alerts": "array of *alert*: `rule`, `reason`, `agent`, `run`, `number`, `at`, `acts`",
-    "watch": "an *alert* a line; with `--backtest` an array of `rule`, `alerts`, `steps`, `runs`, `counted`, `fired`, "
-    "`unread`",
-    "search": "array of `text`, `score`, `parts`, `kind`, `origin`, `trust`, `scope`, `at`, `agent`, `run`, `step`, "
-    "`note`, `tool`, `unit`, `copies`, `stale`",
+    "`--follow` one *step* per line, then the *run*",
+    "diff": "`common` (the number of equal steps), `left`, `right` (arrays of *step*)",
+    "stats": "`url`, `runs`, `steps`, `notes`, `passages`, `bytes`, `statuses`, … as in `memory.stats()`",
+    "alerts": "array of *alert*: `rule`, `reason`, `agent`, `run`, `number`, `at`, `actions`",
+    "watch": "one *alert* per line; with `--backtest` an array of `rule`, `alerts`, `steps`, `runs`, `counted`, "
+    "`fired`, `skipped`",
+    "search": "array of `text`, `score`, `signals`, `kind`, `origin`, `trust`, `scope`, `at`, `agent`, `run`, `step`, "
+    "`note`, `tool`, `passage`, `copies`, `stale`",
     "context": "`context`, a text",
     "notes": "array of *note*; with an id one *note*",
     "remember": "the *note*",
@@ -74,54 +77,54 @@ _SHAPES = {
     "load": "`path`, `added`, `skipped`, `differing`",
     "backup": "`path`, `bytes`",
     "verify": "`url`, `checked`, `problems`, `count`",
-    "doctor": "`url`, `findings`, an array of `level` (ok, hint, warning, problem), `text`, `mend`",
+    "doctor": "`url`, `findings`, an array of `level` (ok, hint, warning, problem), `text`, `repair`",
     "migrate": "`url`, `before`, `after`, `backup`",
     "ui": "nothing",
-    "demo": "`path`, `try`; the inspector is not started",
+    "demo": "`path`, `try`; the inspector is not opened",
     "completion": "`shell`, `script`",
 }
 _VALUES = """
 A *run* has `id`, `status` (running, finished, failed, interrupted, max_steps), `agent`, `agent_type`, `title`,
 `scope`, `session`, `began`, `ended`, `seconds`, `step_count`, `error_count`, `input_tokens`, `output_tokens`,
-`parent`, `parent_step`, `fork_of`, `model`,
-`smolagents`, `max_steps`. A *step* has `id`, `run`, `session`, `scope`, `agent`, `kind`, `number`, `place`, `at`,
-`seconds`, `error`, `tools`, `input_tokens`, `output_tokens`, `revision`, `removed`, `text`. A *note* has `id`,
-`scope`, `kind`, `text`, `tags`, `origin`, `run`, `at`, `expires`, `supersedes`, `sources`, `status`, `stale`.
+`parent`, `parent_step`, `fork_of`, `model`, `smolagents`, `max_steps`. A *step* has `id`, `run`, `session`, `scope`,
+`agent`, `kind`, `number`, `position`, `at`, `seconds`, `error`, `tools`, `input_tokens`, `output_tokens`, `revision`,
+`removed`, `text`. A *note* has `id`, `scope`, `kind`, `text`, `tags`, `origin`, `run`, `at`, `expires`, `supersedes`,
+`sources`, `status`, `stale`.
 """
 
 
 def page() -> Iterator[str]:
-    """The page, line by line."""
+    """The lines of the page."""
     yield from _HEAD.splitlines()
-    yield from (f"| {code} | {about} |" for code, about in CODES.items())
+    yield from (f"| {code} | {meaning} |" for code, meaning in EXIT_CODES.items())
     yield from _JSON.splitlines()
     yield from (f"| `{name}` | {shape} |" for name, shape in _SHAPES.items())
     yield from _VALUES.splitlines()
-    parsers = commands_of(parser())
-    for group in GROUPS:
-        yield from ("", f"## {group}")
-        for command in (command for command in COMMANDS if command.group == group):
-            one = parsers[command.name]
-            yield from ("", f"### smolmem {command.name}", "")
-            about = f"{command.about[0].upper()}{command.about[1:]}. {command.more}".strip()
-            yield from textwrap.wrap(about, 116, break_on_hyphens=False)
-            yield from ("", "```bash", *command.examples, "```")
-            own = [action for action in options_of(one) if action.dest not in ("db", "scope", "json")]
-            if own:
-                yield from ("", "| | |", "|---|---|")
-            yield from (f"| `{_written(action)}` | {action.help} |" for action in own)
+    for section in SECTIONS:
+        yield from ("", f"## {section}")
+        for command in group.commands.values():
+            if isinstance(command, Command) and command.section == section:
+                yield from _command(command)
 
 
-def _written(action: argparse.Action) -> str:
-    """An argument as one writes it."""
-    value = action.metavar or (
-        "{" + ",".join(map(str, action.choices)) + "}" if action.choices else action.dest.upper()
-    )
-    if not action.option_strings:
-        return f"[{value}]" if action.nargs == "?" else f"{value} …" if action.nargs == "+" else str(value)
-    if action.nargs == 0:
-        return action.option_strings[-1]
-    return f"{action.option_strings[-1]} {f'[{value}]' if action.nargs == '?' else value}"
+def _command(command: Command) -> Iterator[str]:
+    yield from ("", f"### smolmem {command.name}")
+    for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
+        yield from ("", *textwrap.wrap(paragraph, 116, break_on_hyphens=False))
+    yield from ("", "```bash", *command.examples, "```")
+    if command.own_params:
+        yield from ("", "| | |", "|---|---|")
+    yield from (f"| `{_usage(param)}` | {_help(param)} |" for param in command.own_params)
+
+
+def _usage(param: click.Parameter) -> str:
+    if isinstance(param, Argument):
+        return str(param.metavar)
+    return f"{param.opts[-1]} {param.metavar or ''}".rstrip()
+
+
+def _help(param: click.Parameter) -> str:
+    return param.description if isinstance(param, Argument) else str(getattr(param, "help", ""))
 
 
 if __name__ == "__main__":

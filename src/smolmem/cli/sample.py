@@ -1,6 +1,6 @@
-"""A memory to look at: runs of small real agents with scripted models, of every kind that there is.
+"""A sample store: runs of small smolagents agents with scripted models, one for each feature of smolmem.
 
-Nothing here is an LLM, and the runs say so. Whoever has no memory of their own yet can see what one is like.
+A new user can try every command before recording runs of their own. No LLM is used, and the recorded model id says so.
 """
 
 from __future__ import annotations
@@ -22,24 +22,28 @@ from smolmem.policies.watch import Watch
 
 
 class Script(Model):  # type: ignore[misc]
-    """Says one thing after the other; it is no LLM."""
+    """A model that gives prepared replies in order, and then repeats the last reply.
 
-    def __init__(self, *said: Any) -> None:
+    A reply is a text, an exception to raise, or a tool call: name, arguments and thought.
+    """
+
+    def __init__(self, *replies: Any) -> None:
         super().__init__(model_id="scripted (no LLM)")
-        self._said: Iterator[Any] = chain(said, repeat(said[-1]))
+        self._replies: Iterator[Any] = chain(replies, repeat(replies[-1]))
 
     def generate(self, messages: list[ChatMessage], **_: Any) -> ChatMessage:
-        """The next thing."""
-        said = next(self._said)
-        if isinstance(said, Exception):
-            raise said
+        """Gives the next reply."""
+        reply = next(self._replies)
+        if isinstance(reply, Exception):
+            raise reply
         used = TokenUsage(sum(len(str(message.content)) for message in messages) // 4, 40)
-        if isinstance(said, tuple):
+        if isinstance(reply, tuple):
+            name, arguments, thought = reply
             call = ChatMessageToolCall(
-                ChatMessageToolCallFunction(name=said[0], arguments=said[1]), id="1", type="function"
+                ChatMessageToolCallFunction(name=name, arguments=arguments), id="1", type="function"
             )
-            return ChatMessage(MessageRole.ASSISTANT, said[2], tool_calls=[call], token_usage=used)
-        return ChatMessage(MessageRole.ASSISTANT, said, token_usage=used)
+            return ChatMessage(MessageRole.ASSISTANT, thought, tool_calls=[call], token_usage=used)
+        return ChatMessage(MessageRole.ASSISTANT, reply, token_usage=used)
 
 
 def fill(path: str | Path) -> None:
@@ -49,8 +53,8 @@ def fill(path: str | Path) -> None:
         _browse(memory)
         _incident(memory)
         _research(memory)
-        _broken(memory)
-        _cut(memory)
+        _failure(memory)
+        _unfinished(memory)
 
 
 def _code(thought: str, body: str) -> str:
@@ -62,14 +66,17 @@ def _quiet(**options: Any) -> dict[str, Any]:
 
 
 def _forecast(memory: Memory) -> None:
-    """A code agent with variables, a mistake and its correction; then a second way from step 2."""
+    """A code agent that makes a mistake and corrects it; then a fork of the run with another ending."""
     script = [
         _code(
             "I load the sales of the last weeks.",
             "sales = [120, 132, 101, 134, 190, 230, 210]\nprint(len(sales), 'weeks')",
         ),
         _code("The average first.", "average = sum(sales) / (len(sales) - 7)\nprint(average)"),
-        _code("I divided by nothing: by their number.", "average = sum(sales) / len(sales)\nprint(round(average, 1))"),
+        _code(
+            "That divided by zero. I divide by the number of weeks.",
+            "average = sum(sales) / len(sales)\nprint(round(average, 1))",
+        ),
         _code(
             "Now the trend of the last three weeks.",
             "def trend(values):\n    # how much the last is above the first\n"
@@ -93,7 +100,7 @@ def open_page(number: int) -> str:
     """Opens a page of the shop in a browser.
 
     Args:
-        number: which.
+        number: the number of the page.
     """
     return (
         f"Opened page {number}: {['Mugs', 'Cups', 'Bowls', 'Plates', 'Jugs'][number % 5]}, {20 + number} offers. " * 3
@@ -101,7 +108,7 @@ def open_page(number: int) -> str:
 
 
 def _picture(step: Any, agent: Any) -> None:
-    """A browser window, drawn."""
+    """Adds a drawn screenshot of a browser to a step."""
     image = Image.new("RGB", (640, 400), "#f4f1ea")
     pen = ImageDraw.Draw(image)
     pen.rectangle((0, 0, 640, 36), fill="#d9d2c3")
@@ -118,7 +125,7 @@ def _picture(step: Any, agent: Any) -> None:
 
 
 def _browse(memory: Memory) -> None:
-    """A browsing agent with screenshots, whose prompts views keep small."""
+    """An agent whose screenshots and old steps are trimmed by views."""
     pages = [("open_page", {"number": number}, f"On to page {number}.") for number in range(1, 14)]
     script = Script(*pages, ("final_answer", {"answer": "Jugs on page 9 are the best offer."}, "I have seen enough."))
     agent = ToolCallingAgent(
@@ -136,12 +143,12 @@ def check_health() -> str:
 
 @tool  # type: ignore[untyped-decorator]
 def roll_back() -> str:
-    """Puts the release before in place."""
+    """Restores the previous release."""
     return "rolled back: release 40 is up"
 
 
 def _incident(memory: Memory) -> None:
-    """A monitoring agent, a rule that fires, a note, and another run that is reminded of it."""
+    """A rule that fires, an injected message, a note, and a second run that recalls the note."""
     check: Any = ("check_health", {}, "I check the shop's health.")
     answer = ("final_answer", {"answer": "Release 41 reads a column that does not exist. Rolled back."}, "Done.")
     rule = Watch("health check: 5..", name="health", threshold=3)
@@ -169,11 +176,11 @@ def _incident(memory: Memory) -> None:
         tools=[check_health, roll_back], model=script, name="monitor", description="monitors", **_quiet()
     )
     memory.attach(second, recall=8, watch=[rule])
-    second.run("The shop's health check fails again: no such column: currency. Mend it.")
+    second.run("The shop's health check fails again: no such column: currency. Repair it.")
 
 
 def _research(memory: Memory) -> None:
-    """An agent that manages another, with plans."""
+    """An agent that plans, and calls a managed agent."""
     helper = CodeAgent(
         tools=[],
         model=Script(
@@ -203,8 +210,8 @@ def _research(memory: Memory) -> None:
     agent.run("Do we need a database server?")
 
 
-def _broken(memory: Memory) -> None:
-    """A run whose model's server fails."""
+def _failure(memory: Memory) -> None:
+    """A run that fails because the model's server fails."""
     script = Script(
         _code("I begin.", "total = 0\nprint('counting')"), ConnectionError("the model's server answered 503")
     )
@@ -214,8 +221,8 @@ def _broken(memory: Memory) -> None:
         agent.run("Count everything in the warehouse.")
 
 
-def _cut(memory: Memory) -> None:
-    """A run that was left in the middle, and one that used up its steps."""
+def _unfinished(memory: Memory) -> None:
+    """A run that was interrupted, and a run that reached its maximum number of steps."""
     lines = [_code(f"Line {number}.", f"print('line {number} of the log: all is well')") for number in range(20)]
     agent = CodeAgent(tools=[], model=Script(*lines), name="reader", description="reads", **_quiet())
     memory.attach(agent)

@@ -1,76 +1,153 @@
-"""The command that watches: rules from the command line, tried on the past or on what comes."""
+"""Commands about rules: watch and alerts."""
 
 from __future__ import annotations
 
-import argparse
 import re
 from typing import TYPE_CHECKING, Any
 
-from smolmem.cli.command import Command, count, number, opened, past, prices, scope_of
+from smolmem.cli.commands import command
+from smolmem.cli.environment import Environment
+from smolmem.cli.options import agent_option, count, flag, limit_option, option, prices_option, run_option, time_options
+from smolmem.cli.output import Column
 from smolmem.core.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from smolmem.cli.output import Out
+    from smolmem.core.values import Alert
     from smolmem.policies.watch import Watch
 
-READY = ("failures", "same_error", "loop", "slow", "tokens", "cost", "silence")
+SECTION = "Rules and alerts"
+READY_MADE = ("failures", "same_error", "loop", "slow", "tokens", "cost", "silence")
 """The names of ready-made rules."""
 
 
-def watch(args: argparse.Namespace, out: Out) -> None:
-    """Tries rules on the past, or follows what comes."""
-    rules = [rule_of(text, args) for text in args.rule]
-    with opened(args) as memory:
-        if args.backtest:
-            wanted = {"agent": args.agent, "run": args.run, "since": args.since, "until": args.until}
-            tried = [memory.backtest(rule, scope=scope_of(args), **wanted, limit=args.limit) for rule in rules]
-            out.give(tried, lambda: _group(tried))
-            return
-        from smolmem.cli.following import Watcher, wait
+@command(SECTION, "smolmem alerts", "smolmem alerts --rule failures --limit 5")
+@run_option("Only alerts of this run.")
+@option("--rule", "NAME", "Only alerts of the rule with this name.")
+@limit_option(50)
+def alerts(env: Environment, **filters: Any) -> None:
+    """List alerts, the newest first: when a rule fired, and why."""
+    with env.open() as memory:
+        found = memory.alerts(scope=env.read_scope, **filters)
+    columns = (
+        Column("at"),
+        Column("rule", max_width=30),
+        Column("run"),
+        Column("step", right=True),
+        Column("agent", max_width=20, wide=True),
+        Column("actions", max_width=20, wide=True),
+        Column("reason", rest=True),
+    )
 
-        watcher = Watcher(memory, rules, scope=scope_of(args), agent=args.agent)
-        names = ", ".join(rule.name for rule in rules)
-        out.tell(f"Watching for {names}; Ctrl-C ends.")
-        while True:
-            for alert in watcher.look():
-                out.line(alert, lambda alert=alert: alert)  # type: ignore[misc]
-                if args.once:
-                    return
-            wait()
+    def row(alert: Alert) -> list[Any]:
+        return [
+            env.output.time(alert.at),
+            (alert.rule, "bold"),
+            (alert.run or "")[:8],
+            "" if alert.number is None else str(alert.number),
+            alert.agent,
+            ", ".join(alert.actions),
+            alert.reason,
+        ]
+
+    env.output.rows(found, columns, row)
 
 
-def _group(tried: list[Any]) -> Any:
+@command(
+    SECTION,
+    "smolmem watch --rule 'pattern:HTTP 5..' --backtest",
+    "smolmem watch --rule failures --rule loop --threshold 2 --backtest",
+    "smolmem watch --rule silence:600 --once",
+)
+@option("--rule", "RULE", "The rule; repeatable.", multiple=True, required=True)
+@flag("--backtest", "Try the rules on recorded steps, and draw when they would have fired.")
+@flag("--once", "Stop after the first alert.")
+@option("--window", "N", "How many of the newest steps the rule looks at (default: 10).", type=count)
+@option("--threshold", "N", "The rule fires when this many of these steps count (default: 3).", type=count)
+@option("--tool", "NAME", "Only steps that call this tool; repeatable.", multiple=True)
+@option("--name", "NAME", "The name of the rule in alerts.")
+@option("--hours", "N", "Add up tokens or cost over this many hours (default: over one run).", type=float)
+@prices_option("The prices of a million input and output tokens, for the rule cost.")
+@agent_option
+@run_option("With --backtest: only steps of this run.")
+@time_options("With --backtest: only steps")
+@limit_option(10_000, "With --backtest: the maximum number of steps")
+def watch(env: Environment, rule: tuple[str, ...], backtest: bool, once: bool, agent: str | None, **given: Any) -> None:
+    """Report when a rule fires, live or on recorded steps.
+
+    RULE is a regular expression that is searched for in observations, plans and errors, or a ready-made rule:
+    failures, same_error, loop, slow:FACTOR, tokens:LIMIT, cost:LIMIT (with --prices), silence:SECONDS. `pattern:TEXT`
+    is always a regular expression.
+
+    Without --backtest, the command waits for steps that any process records, prints each alert, and stops with Ctrl-C.
+    The rules of the agents themselves are not affected.
+    """
+    filters = {name: given.pop(name) for name in ("run", "since", "until", "limit")}
+    rules = [make_rule(text, **given) for text in rule]
+    if backtest:
+        with env.open() as memory:
+            tried = [memory.backtest(each, scope=env.read_scope, agent=agent, **filters) for each in rules]
+        env.output.result(tried, lambda: _group(tried))
+    else:
+        _watch(env, rules, agent, once)
+
+
+def _group(drawings: list[Any]) -> Any:
     from rich.console import Group
 
-    return Group(*tried)
+    return Group(*drawings)
 
 
-def rule_of(text: str, args: argparse.Namespace) -> Watch:
-    """A rule as it is written on the command line.
+def _watch(env: Environment, rules: list[Watch], agent: str | None, once: bool) -> None:
+    from smolmem.policies.store_watcher import StoreWatcher
+
+    with env.open_journal() as journal:
+        watcher = StoreWatcher(journal, rules, scope=env.read_scope, agent=agent)
+        env.output.hint(f"Watching for {', '.join(rule.name for rule in rules)}; Ctrl-C stops.")
+        while True:
+            for alert in watcher.alerts():
+                env.output.stream(alert)
+                if once:
+                    return
+            env.output.wait()
+
+
+# --- rules --------------------------------------------------------------------------------------------------------
+
+
+def make_rule(
+    text: str,
+    *,
+    name: str | None = None,
+    window: int | None = None,
+    threshold: int | None = None,
+    tool: tuple[str, ...] = (),
+    hours: float | None = None,
+    prices: tuple[float, float] | None = None,
+) -> Watch:
+    """The rule that a text on the command line stands for.
 
     Raises:
-        InvalidArgument: there is no such rule.
+        InvalidArgument: the rule lacks a limit or prices, or the regular expression is wrong.
     """
     from smolmem.policies.watch import Watch
 
-    given = {"name": args.name, "window": args.window, "threshold": args.threshold, "tools": args.tool}
-    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    given = {"name": name, "window": window, "threshold": threshold, "tool": tool or None}
+    options: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     word, colon, rest = text.partition(":")
     word = word.replace("-", "_")
     if word == "pattern" and colon:
         return Watch(rest, **options)
-    if word not in READY or (colon and not re.fullmatch(r"[\d._]+", rest)):
+    if word not in READY_MADE or (colon and not re.fullmatch(r"[\d._]+", rest)):
         return Watch(text, **options)
-    return _ready(word, rest, args, options)
+    return _ready_made(word, _amount(rest), hours, prices, options)
 
 
-def _ready(word: str, rest: str, args: argparse.Namespace, options: dict[str, Any]) -> Watch:
+def _ready_made(word: str, amount: float | None, hours: float | None, prices: Any, options: dict[str, Any]) -> Watch:
     from smolmem.policies.watch import Watch
 
-    amount = _amount(rest)
     if word in ("failures", "same_error", "loop"):
-        rules = {"failures": Watch.failures, "same_error": Watch.same_error, "loop": Watch.loop}
-        return rules[word](**options | ({} if amount is None else {"threshold": int(amount)}))
+        counting = {"failures": Watch.failures, "same_error": Watch.same_error, "loop": Watch.loop}
+        return counting[word](**options | ({} if amount is None else {"threshold": int(amount)}))
     if word == "slow":
         return Watch.slow(**options | ({} if amount is None else {"factor": amount}))
     if amount is None:
@@ -78,10 +155,10 @@ def _ready(word: str, rest: str, args: argparse.Namespace, options: dict[str, An
     if word == "silence":
         return Watch.silence(amount, **options)
     if word == "tokens":
-        return Watch.tokens(int(amount), hours=args.hours, **options)
-    if args.prices is None:
-        raise InvalidArgument("the rule cost needs the prices of a million tokens in and out: --prices 0.5,1.5.")
-    return Watch.cost(amount, args.prices, hours=args.hours, **options)
+        return Watch.tokens(int(amount), hours=hours, **options)
+    if prices is None:
+        raise InvalidArgument("the rule cost needs the prices of a million input and output tokens: --prices 0.5,1.5.")
+    return Watch.cost(amount, prices, hours=hours, **options)
 
 
 def _amount(text: str) -> float | None:
@@ -89,43 +166,3 @@ def _amount(text: str) -> float | None:
         return float(text) if text else None
     except ValueError:
         raise InvalidArgument(f"{text!r} is not a number.") from None
-
-
-def _of_watch(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rule", metavar="RULE", action="append", required=True, help="what to watch for; repeatable")
-    parser.add_argument("--backtest", action="store_true", help="try it on the past instead, with a picture")
-    parser.add_argument("--once", action="store_true", help="end with the first alert")
-    parser.add_argument("--window", metavar="N", type=count, help="so many of the newest steps are looked at (10)")
-    parser.add_argument("--threshold", metavar="N", type=count, help="it fires when so many of them count (3)")
-    parser.add_argument("--tool", metavar="NAME", action="append", help="only steps that call this tool; repeatable")
-    parser.add_argument("--name", metavar="NAME", help="what the rule is called in alerts")
-    parser.add_argument("--hours", metavar="N", type=number, help="tokens and cost of so many hours, not of one run")
-    parser.add_argument("--prices", metavar="IN,OUT", type=prices, help="of a million tokens, for the rule cost")
-    parser.add_argument("--agent", metavar="NAME", help="only of the agent of this name")
-    parser.add_argument("--run", metavar="RUN", help="with --backtest: only this run")
-    parser.add_argument("--since", metavar="TIME", type=past, help="with --backtest: only from then on")
-    parser.add_argument("--until", metavar="TIME", type=past, help="with --backtest: only before then")
-    parser.add_argument(
-        "--limit", metavar="N", type=count, default=10_000, help="with --backtest: so many steps (10,000)"
-    )
-
-
-COMMANDS = (
-    Command(
-        "watch",
-        "Watch",
-        "tells when a rule fires, live in any process or on the past",
-        watch,
-        (
-            "smolmem watch --rule 'pattern:HTTP 5..' --backtest",
-            "smolmem watch --rule failures --rule loop --threshold 2 --backtest",
-            "smolmem watch --rule silence:600 --once",
-        ),
-        _of_watch,
-        "RULE is a regular expression that is looked for in what comes back, or a ready-made rule: failures, "
-        "same_error, loop, slow:FACTOR, tokens:LIMIT, cost:LIMIT (with --prices), silence:SECONDS. `pattern:TEXT` is a "
-        "regular expression whatever it looks like. Without --backtest it waits for steps that any process records, "
-        "prints an alert each time the rule fires, and goes on until Ctrl-C; the rules of agents themselves act as "
-        "before.",
-    ),
-)

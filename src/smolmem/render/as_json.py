@@ -1,4 +1,4 @@
-"""JSON that a terminal cannot obey: one document, in which the control characters of any alphabet are escaped."""
+"""JSON in which every control character is escaped, so that a terminal shows it and does not execute it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def as_json(value: Any, *, ascii_only: bool = False, indent: int | None = 2) -> 
 
 
 def _finite(value: Any) -> Any:
-    """JSON knows no infinity: what is not a number becomes its name."""
+    """Replaces numbers that JSON does not have with their names: `"nan"`, `"inf"`."""
     if isinstance(value, dict):
         return {name: _finite(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Runs, steps and memories as plain data: what `--json` prints and the inspector is given. Names here are a promise."""
+"""Runs, steps and notes as plain data for `--json` and the inspector. The names are documented and do not change."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _RUN = (
     *("smolagents", "max_steps"),
 )
 _STEP = (
-    *("id", "run", "session", "scope", "agent", "kind", "number", "place", "at", "seconds", "error", "tools"),
+    *("id", "run", "session", "scope", "agent", "kind", "number", "position", "at", "seconds", "error", "tools"),
     *("input_tokens", "output_tokens", "revision", "removed", "text"),
 )
 
 
 def plain(value: Any) -> Any:
-    """Any of our values as JSON can hold it: times in ISO form, text for what has no other."""
+    """A value as JSON can hold it: times in ISO 8601, and text for values that JSON has no type for."""
     if isinstance(value, Run):
         return {name: plain(getattr(value, name)) for name in _RUN}
     if isinstance(value, Step):
@@ -38,13 +38,13 @@ def plain(value: Any) -> Any:
         return {field.name: plain(getattr(value, field.name)) for field in fields(value) if field.name[0] != "_"}
     if value is None or isinstance(value, (str, int, float, bool)):
         return value
-    if isinstance(value, PIL.Image.Image):  # one of smolagents' would save itself when asked for its text
+    if isinstance(value, PIL.Image.Image):  # str() of a smolagents image writes a file
         return f"(a picture of {value.width} × {value.height} pixels)"
     return str(value)
 
 
 def whole(run: Run) -> dict[str, Any]:
-    """A run with its steps, its whole task, and how it ended."""
+    """A run with its whole task, its answer or failure, and its steps."""
     failure = run.failure
     ended = {"task": run.task, "answer": plain(run.answer), "failure": None if failure is None else str(failure)}
     return {**plain(run), **ended, "steps": plain(run.steps)}

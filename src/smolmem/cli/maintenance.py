@@ -1,0 +1,140 @@
+"""Commands that maintain a store: export, load, backup, verify, doctor, migrate."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from smolmem.cli.commands import Decorator, argument, command
+from smolmem.cli.environment import Environment
+from smolmem.cli.options import flag
+from smolmem.core.errors import NotFound, StoreError, Unwritable
+from smolmem.core.text import byte_size
+
+if TYPE_CHECKING:
+    from smolmem.doctor import Diagnosis
+
+SECTION = "Maintenance"
+
+
+def _path(help: str) -> Decorator:
+    return argument("path", "PATH", help, type=click.Path())
+
+
+@command(SECTION, "smolmem export everything.zip", "smolmem export folder --scope default")
+@_path("A new folder, or a new file that ends in .zip.")
+def export(env: Environment, path: str) -> None:
+    """Export everything, or one scope, in an open format."""
+    with env.open() as memory, env.output.progress(f"exporting to {path}") as progress:
+        written = memory.export(path, scope=env.read_scope, progress=progress)
+    env.output.result(written)
+
+
+@command(SECTION, "smolmem load export.zip", "smolmem load export.zip --scope imported --db other.db")
+@_path("The folder or .zip file of an export.")
+def load(env: Environment, path: str) -> None:
+    """Load an export into a store, which is created if it does not exist.
+
+    With --scope, everything is loaded below that scope. Runs and notes that the store has already are not changed.
+    """
+    if not os.path.lexists(path):  # before a store is created
+        raise NotFound(f"there is no {path}: give the folder or .zip file that `smolmem export` wrote.")
+    with env.open(create=True) as memory, env.output.progress(f"loading {path}") as progress:
+        loaded = memory.load(path, scope=env.scope, progress=progress)
+    env.output.result(loaded)
+
+
+@command(SECTION, "smolmem backup copy.db")
+@_path("A new file.")
+def backup(env: Environment, path: str) -> None:
+    """Copy the store to a new file while agents continue to write."""
+    with env.open() as memory, env.output.progress(f"copying to {path}") as progress:
+        memory.backup(path, progress=progress)
+    size = Path(path).stat().st_size
+    env.output.result({"path": path, "bytes": size}, lambda: f"{path}  {byte_size(size)}")
+
+
+@command(SECTION, "smolmem verify", "smolmem verify --json")
+def verify(env: Environment) -> int:
+    """Check that the stored content is unchanged since it was written.
+
+    The exit code is 1 if something was changed.
+    """
+    with env.open() as memory:
+        report = memory.verify()
+        env.output.result(report)
+    return 0 if report else 1
+
+
+@command(SECTION, "smolmem doctor", "smolmem doctor --json")
+def doctor(env: Environment) -> int:
+    """Report problems of the store, its environment and its use, and how to repair them.
+
+    Nothing is changed. Stores that cannot be opened are examined, too. The exit code is 1 if there is a problem.
+    """
+    found = _diagnosis(env)
+    env.output.result(found)
+    return 0 if found else 1
+
+
+def _diagnosis(env: Environment) -> Diagnosis:
+    """An old store is examined without opening it, because opening a store migrates it."""
+    from smolmem.doctor import examine_path, versions
+
+    try:
+        version, newest = versions(env.url)
+        if version == newest:
+            with env.open() as memory:
+                return memory.doctor()
+    except StoreError:
+        pass
+    return examine_path(env.url)
+
+
+@command(SECTION, "smolmem migrate", "smolmem migrate --no-backup")
+@flag("--no-backup", "Do not keep a copy of the file in its old format.")
+def migrate(env: Environment, no_backup: bool) -> None:
+    """Bring the store to the newest format, and keep a copy in the old format.
+
+    Opening an old store migrates it, too, but keeps no copy.
+    """
+    from smolmem.doctor import versions
+
+    before, newest = versions(env.url)
+    copy = None
+    if before < newest and not no_backup:
+        copy = f"{env.path}.format-{before}-{time.strftime('%Y%m%d-%H%M%S')}"
+        with env.output.progress(f"copying to {copy}") as progress:
+            _copy(env.path, copy, progress)
+    with env.open():
+        after, _ = versions(env.url)
+    result = {"url": env.url, "before": before, "after": after, "backup": copy}
+    env.output.result(result, lambda: _migrated(env.url, before, after, copy))
+
+
+def _copy(source: str, path: str, progress: Any) -> None:
+    """Copies a store without migrating it."""
+    import apsw
+
+    from smolmem.store.sqlite import copy
+
+    target = Path(path).absolute()
+    try:
+        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        copy(str(Path(source).absolute()), str(target), progress)
+    except (OSError, apsw.Error) as error:
+        if not isinstance(error, FileExistsError):
+            target.unlink(missing_ok=True)
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise Unwritable(f"{path} cannot be written ({reason}): repair that, or give --no-backup.") from error
+
+
+def _migrated(url: str, before: int, after: int, copy: str | None) -> str:
+    if before == after:
+        return f"{url} has format {after}, the newest format: nothing was changed."
+    kept = f"; a copy in the old format is {copy}" if copy else ""
+    return f"{url} was migrated from format {before} to format {after}{kept}."

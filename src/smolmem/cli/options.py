@@ -1,0 +1,160 @@
+"""Options that several commands share, and the types of option values."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from smolmem.cli.commands import Decorator, Function, argument
+from smolmem.cli.environment import Environment
+from smolmem.core.arguments import to_timestamp
+from smolmem.core.errors import InvalidArgument, StoreError
+from smolmem.core.text import one_line
+
+STATUSES = ("running", "finished", "failed", "interrupted", "max_steps")
+STEP_KINDS = ("task", "planning", "action", "injected", "system_prompt", "final_answer", "other")
+TRUST = ("low", "medium", "high")
+ORIGINS = ("user", "model", "tool", "web", "import", "agent")
+"""Written out here, because the modules that define these names import smolagents; a test compares them."""
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_MOST_COMPLETIONS = 50
+
+
+# --- types of values ----------------------------------------------------------------------------------------------
+
+
+def count(value: str | int) -> int:
+    """A number of things, written in digits."""
+    if not re.fullmatch(r"\d{1,15}", str(value), re.ASCII):
+        raise click.BadParameter(f"{value!r} is not a count")
+    return int(value)
+
+
+def past(value: str) -> float:
+    """A time such as `2025-03-31T12:00`, or a duration such as `2h` before now, as a timestamp."""
+    return _timestamp(value, -1)
+
+
+def future(value: str) -> float:
+    """A time, or a duration from now, as a timestamp."""
+    return _timestamp(value, +1)
+
+
+def _timestamp(value: str, direction: int) -> float:
+    duration = re.fullmatch(r"(\d{1,9})([smhdw])", value, re.ASCII)
+    if duration is not None:
+        return time.time() + direction * int(duration[1]) * _SECONDS[duration[2]]
+    try:
+        return to_timestamp(value) or 0.0
+    except InvalidArgument:
+        example = "give a time such as 2025-03-31T12:00, or a duration such as 2h or 3d"
+        raise click.BadParameter(f"{value!r} is not a time: {example}") from None
+
+
+def prices(value: str) -> tuple[float, float]:
+    """The prices of a million input and output tokens."""
+    try:
+        price_in, price_out = map(float, value.split(","))
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a pair of prices such as 0.5,1.5") from None
+    return price_in, price_out
+
+
+# --- completion ---------------------------------------------------------------------------------------------------
+
+
+def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+    """The ids of the newest runs. The store is read without smolagents, and never created or migrated."""
+    from click.shell_completion import CompletionItem
+
+    from smolmem.store.base import migrations
+    from smolmem.store.opening import open_store
+    from smolmem.store.sqlite import read_version
+
+    env = ctx.find_object(Environment) or Environment()
+    names = ("scope", "below", "agent", "status", "since", "until", "text", "parent", "session", "roots")
+    filters = {**dict.fromkeys(names), "dead": "[]", "limit": _MOST_COMPLETIONS}
+    try:
+        if not os.path.isfile(env.path) or read_version(Path(env.path)) != len(migrations("sqlite")):
+            return []
+        store = open_store(env.url)
+        try:
+            rows = store.rows("find_runs", filters)
+        finally:
+            store.close()
+    except StoreError:
+        return []
+    found = [(str(row["id"]), one_line(str(row["title"]), 60)) for row in rows]
+    return [CompletionItem(id[:8], help=title) for id, title in found if id.startswith(incomplete)]
+
+
+# --- options and arguments ----------------------------------------------------------------------------------------
+
+
+def option(name: str, metavar: str, help: str, **options: Any) -> Decorator:
+    """An option with a value."""
+    return click.option(name, metavar=metavar, help=help, **options)
+
+
+def flag(name: str, help: str) -> Decorator:
+    """An option without a value."""
+    return click.option(name, is_flag=True, help=help)
+
+
+def choice(name: str, choices: tuple[str, ...], help: str, **options: Any) -> Decorator:
+    """An option whose value is one of a few words."""
+    return click.option(name, type=click.Choice(choices), metavar=f"{{{','.join(choices)}}}", help=help, **options)
+
+
+def run_option(help: str, name: str = "--run", **options: Any) -> Decorator:
+    """An option whose value is the beginning of a run's id."""
+    return option(name, "RUN", help, shell_complete=complete_run, **options)
+
+
+def run_argument(name: str, metavar: str, help: str, **options: Any) -> Decorator:
+    """An argument that is the beginning of a run's id."""
+    return argument(name, metavar, help, shell_complete=complete_run, **options)
+
+
+def optional_run(function: Function) -> Function:
+    """`[RUN]`."""
+    decorator = run_argument("run", "[RUN]", "The beginning of the run's id (default: the newest run).", required=False)
+    return decorator(function)
+
+
+def limit_option(default: int, help: str = "The maximum number of results") -> Decorator:
+    """`--limit`."""
+    return option("--limit", "N", f"{help} (default: {default:,}).", type=count, default=default)
+
+
+def agent_option(function: Function) -> Function:
+    """`--agent`."""
+    return option("--agent", "NAME", "Only runs and steps of the agent with this name.")(function)
+
+
+def prices_option(help: str) -> Decorator:
+    """`--prices`."""
+    return option("--prices", "IN,OUT", help, type=prices)
+
+
+def time_options(prefix: str = "Only") -> Decorator:
+    """`--since` and `--until`."""
+
+    def decorate(function: Function) -> Function:
+        since = option("--since", "TIME", f"{prefix} from this time on: 2025-03-31T12:00, or 2h or 3d ago.", type=past)
+        until = option("--until", "TIME", f"{prefix} before this time.", type=past)
+        return since(until(function))
+
+    return decorate
+
+
+def filter_options(function: Function) -> Function:
+    """The filters of both runs and steps."""
+    status = choice("--status", STATUSES, "Only runs with this status.")
+    text = option("--text", "TEXT", "Only results that contain this text, in upper or lower case.")
+    return agent_option(status(time_options()(text(function))))

@@ -1,0 +1,216 @@
+"""Commands that search and take notes: search, context, notes, remember, forget."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from smolmem.cli.commands import argument, command
+from smolmem.cli.environment import Environment
+from smolmem.cli.options import (
+    ORIGINS,
+    TRUST,
+    choice,
+    count,
+    flag,
+    future,
+    limit_option,
+    option,
+    run_option,
+    time_options,
+)
+from smolmem.cli.output import Column
+from smolmem.core.errors import InvalidArgument, NotFound
+from smolmem.core.text import one_line, sanitize
+
+if TYPE_CHECKING:
+    from smolmem.core.values import Note, Recollection
+    from smolmem.memory import Memory
+
+SECTION = "Recall and notes"
+TEXT_LINES = 20
+"""The maximum number of lines of a result that are shown."""
+
+_lexical = flag("--lexical", "Search by words only, without an embedding model: faster.")
+
+
+# --- searching ----------------------------------------------------------------------------------------------------
+
+
+@command(
+    SECTION,
+    "smolmem search when do we deploy",
+    "smolmem search sunny --kind observation --lexical",
+    "smolmem search deploys --trust high --limit 3 --json",
+)
+@argument("words", "WORDS...", "A question, or words to search for.", nargs=-1, required=True)
+@option("--agent", "NAME", "Only what this agent did; repeatable.", multiple=True)
+@run_option("Only what was done in this run; repeatable.", multiple=True)
+@option(
+    "--kind",
+    "KIND",
+    "Only task, plan, thought, code, call, observation, error, answer, or a kind of note; repeatable.",
+    multiple=True,
+)
+@time_options()
+@choice("--trust", TRUST, "The minimum trust in the origin (default: low).", default="low")
+@flag("--rerank", "Score the best results again with a second model: more accurate, slower.")
+@_lexical
+@limit_option(5)
+def search(env: Environment, words: tuple[str, ...], trust: Any, lexical: bool, **filters: Any) -> None:
+    """Search everything that was done and noted.
+
+    Each result has its source, the trust in its origin, and the signals of its score: lexical, semantic, neighbours,
+    time, recency, reranker.
+    """
+    for name in ("agent", "run", "kind"):
+        filters[name] = filters[name] or None
+    with env.open(embedder="off" if lexical else None) as memory:
+        found = memory.recall(" ".join(words), scope=env.read_scope, min_trust=trust, **filters)
+    if found or env.json:
+        env.output.result(found, lambda: _results(found))
+    else:
+        env.output.hint("Nothing was found.")
+
+
+def _results(found: list[Recollection]) -> Any:
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.text import Text
+
+    parts: list[Any] = []
+    for result in found:
+        copies = f" · ×{result.copies}" if result.copies > 1 else ""
+        stale = " · stale" if result.stale else ""
+        signals = "  ".join(f"{name} {value:.2f}" for name, value in result.signals.items())
+        lines = sanitize(result.text).splitlines() or [""]
+        text = "\n".join([*lines[:TEXT_LINES], *(["…"] if len(lines) > TEXT_LINES else [])])
+        parts += [
+            Text.assemble((f"{result.score:.2f}", "bold"), "  ", (sanitize(f"{result.source}{copies}{stale}"), "cyan")),
+            Padding(Text(text), (0, 0, 0, 6)),
+            Padding(Text(signals, "dim"), (0, 0, 0, 6)),
+        ]
+    return Group(*parts)
+
+
+@command(SECTION, "smolmem context when do we deploy --tokens 500")
+@argument("question", "QUESTION...", "What the prompt is about.", nargs=-1, required=True)
+@option("--tokens", "N", "About this many tokens at most (default: 1,500).", type=count, default=1_500)
+@_lexical
+@limit_option(10)
+def context(env: Environment, question: tuple[str, ...], tokens: int, lexical: bool, limit: int) -> None:
+    """Print the search results for a question as one block for a prompt."""
+    with env.open(embedder="off" if lexical else None) as memory:
+        block = memory.context(" ".join(question), tokens, limit=limit, scope=env.read_scope)
+    if env.json:
+        env.output.result({"context": block})
+    elif block:
+        env.output.text(block)
+    else:
+        env.output.hint("Nothing was found.")
+
+
+# --- notes --------------------------------------------------------------------------------------------------------
+
+
+@command(SECTION, "smolmem notes", "smolmem notes --kind fact --past", "smolmem notes 5c1e92b7")
+@argument("id", "[ID]", "Show the note whose id begins so.", required=False)
+@option("--kind", "KIND", "Only notes of this kind.")
+@option("--tag", "TAG", "Only notes with this tag.")
+@run_option("Only notes of this run.")
+@flag("--past", "Include notes that are superseded, forgotten or expired.")
+@limit_option(50)
+def notes(env: Environment, id: str | None, **filters: Any) -> None:
+    """List notes, the newest first, or show one note."""
+    out = env.output
+    with env.open() as memory:
+        if id is not None:
+            out.result(memory.note(id))
+            return
+        found = memory.notes(scope=env.read_scope, **filters)
+    scopes = len({note.scope for note in found}) > 1 or not out.terminal
+    columns = (
+        Column("note"),
+        Column("kind", max_width=16),
+        Column("status"),
+        Column("at"),
+        *([Column("scope", max_width=16)] if scopes else []),
+        Column("origin", wide=True),
+        Column("tags", max_width=20, wide=True),
+        Column("text", rest=True),
+    )
+
+    def row(note: Note) -> list[Any]:
+        return [
+            (note.id[:8], "bold"),
+            note.kind,
+            ("stale" if note.stale else note.status, "green" if note.status == "current" else "yellow"),
+            out.time(note.at),
+            *([note.scope] if scopes else []),
+            note.origin,
+            ", ".join(note.tags),
+            note.text,
+        ]
+
+    out.rows(found, columns, row)
+
+
+@command(
+    SECTION,
+    "smolmem remember 'Deploys happen on Tuesdays' --kind fact --tag deploy",
+    "smolmem remember 'Maintenance tonight' --expires 12h --scope default",
+)
+@argument("words", "TEXT...", "The text of the note; - reads the text from standard input.", nargs=-1, required=True)
+@option("--kind", "KIND", "A word such as fact, lesson or procedure (default: note).", default="note")
+@option("--tag", "TAG", "A word to find the note by; repeatable.", multiple=True)
+@option("--expires", "TIME", "When the note expires: a time, or 12h or 7d from now.", type=future)
+@option("--supersedes", "ID", "The note that the new note replaces.")
+@option("--step", "N", "The id of a step that the note was made from; repeatable.", type=count, multiple=True)
+@choice("--origin", ORIGINS, "Who says so (default: user).", default="user")
+@flag("--create", "Create the store if it does not exist.")
+def remember(
+    env: Environment, words: tuple[str, ...], tag: tuple[str, ...], step: tuple[int, ...], create: bool, **fields: Any
+) -> None:
+    """Write a note that can be recalled.
+
+    The note is written to the scope `default` unless --scope names another scope.
+    """
+    text = " ".join(words)
+    with env.open(create=create, scope=env.scope or "default") as memory:
+        note = memory.remember(sys.stdin.read() if text == "-" else text, tags=tag, sources=step, **fields)
+        env.output.result(note)
+
+
+@command(SECTION, "smolmem forget 5c1e92b7 --yes", "smolmem forget --step 2 --influenced --yes")
+@argument("id", "[ID]", "The beginning of the id of a note or a run.", required=False)
+@option("--step", "N", "The id of a step, as `smolmem steps` lists it.", type=count)
+@flag("--influenced", "Also leave out everything that was said in runs that recalled it.")
+@flag("--yes", "Do not ask for confirmation.")
+def forget(env: Environment, id: str | None, step: int | None, influenced: bool, yes: bool) -> int | None:
+    """Leave a note, step or run out of recall, with the notes that came of it.
+
+    The record keeps everything. On a terminal, confirmation is asked for first.
+    """
+    target = step if id is None else id
+    if target is None or (id is not None and step is not None):
+        raise InvalidArgument("give the id of a note or a run, or the id of a step with --step N.")
+    with env.open() as memory:
+        if not yes and not env.output.confirm(f"Forget {_described(memory, target)}?"):
+            env.output.hint("Nothing was forgotten.")
+            return 1
+        forgotten = memory.forget(target, influenced=influenced)
+    columns = (Column("forgotten"), Column("id"))
+    env.output.rows(forgotten, columns, lambda each: (each.kind, (each.id[:8], "bold")))
+    return None
+
+
+def _described(memory: Memory, target: int | str) -> str:
+    if isinstance(target, int):
+        step = memory.step(target)
+        return f"step {step.id} of run {step.run[:8]}, {one_line(step.text, 60)!r}"
+    try:
+        note = memory.note(target)
+        return f"the note {note.id[:8]}, {one_line(note.text, 60)!r}"
+    except NotFound:
+        run = memory.run(target)
+        return f"run {run.id[:8]}, {one_line(run.title, 60)!r}"
