@@ -228,7 +228,7 @@ def test_every_assumption_about_smolagents_holds_here() -> None:
     assert compat.check() == {}
 
 
-# --- what may not be used -----------------------------------------------------------------------------------------------
+# --- what may not be used --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.promise("S1")
