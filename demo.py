@@ -1,9 +1,9 @@
-"""The main job, in a terminal: an agent looks after a real web shop, is killed in the middle of it, goes on, remembers.
+"""A demo in the terminal: an agent repairs a web shop, is killed, is resumed, and the next agent remembers the fix.
 
-The shop is a real process that answers over HTTP (`examples/shop`); its faults, the kill and the agent are real too.
-Without a model server a scripted model plays the agent's part, so that the demo runs anywhere: it decides from the
-conversation that it is sent. With `--llm_url http://localhost:11434/v1 --model llama3.2` (Ollama, or anything that
-speaks OpenAI's protocol) a real one does.
+The shop is a real process that answers over HTTP (`examples/shop`). Its faults, the agent and the kill are real, too.
+Without a model server, a scripted model replaces the LLM, so that the demo runs anywhere; it decides from the messages
+it is sent. Use `--llm_url http://localhost:11434/v1 --model llama3.2` for a real model from Ollama or any other
+OpenAI-compatible server.
 """
 
 from __future__ import annotations
@@ -24,79 +24,77 @@ from rich.text import Text
 from shop.control import Shop, ShopError
 from shop_tools import get_tools
 from smolagents import ToolCallingAgent
-from terminal import chapter, console, figures, plainly, say
+from terminal import chapter, console, figures, run_program, say
 
-from smolmem import Memory, Run, Watch
-from smolmem.core.errors import UnknownOutcome
-from smolmem.policies import views
+from smolmem import Memory, Run, UnknownOutcome, Watch, views
 
-HEALTH = Watch(r"health check: (5\d\d|no answer)", name="health", tools="check_health", window=5, threshold=2)
-"""Two of the last five health checks failed, whichever process made them."""
+HEALTH = Watch(r"health check: (5\d\d|no answer)", name="health", tool="check_health", window=5, threshold=2)
+"""Fires when two of the last five health checks failed; checks made by other processes count, too."""
 VIEWS = [views.TrimObservations(600), views.TokenBudget(6_000)]
 
 
 def attached(memory: Memory, shop: Shop, options: argparse.Namespace) -> ToolCallingAgent:
-    """An agent with a memory: one line more than without."""
+    """Creates the agent and attaches it to the memory."""
     agent = make_agent(make_model(options.llm_url, options.model, options.api_key), get_tools(shop, console))
     return memory.attach(agent, recall=5, views=VIEWS, watch=[HEALTH])
 
 
 def work(options: argparse.Namespace) -> None:
-    """What the first process does, until it is killed."""
+    """The work of the first process, until it is killed."""
     shop = Shop(options.folder / "shop")
     with Memory(options.folder / "agent.db") as memory:
         handle_incident(memory, attached(memory, shop, options), shop, describe(shop.health()))
 
 
-def tell(options: argparse.Namespace) -> None:
-    """The story."""
+def run_demo(options: argparse.Namespace) -> None:
+    """All chapters, in order."""
     shop = Shop(options.folder / "shop")
     with shop, Memory(options.folder / "agent.db") as memory:
-        break_it(shop, "1  A web shop, and a release that breaks its checkout")
-        die(memory, shop, options)
-        run = go_on(memory, shop, options)
-        again = remember(memory, shop, options, run)
-        look_back(memory, again)
+        deploy_bad_release(shop, "1  A web shop, and a release that breaks its checkout")
+        kill_agent(shop, options)
+        run = resume(memory, shop, options)
+        again = repeat_incident(memory, shop, options, run)
+        review(memory, again)
     code = f"from smolmem import Memory; print(Memory('{options.folder / 'agent.db'}').runs())"
-    console.print(Text.assemble("\nLook for yourself: ", (f'.venv/bin/python -c "{code}"', "bold")), soft_wrap=True)
-    console.print("More of this: examples/README.md")
+    console.print(Text.assemble("\nInspect the memory: ", (f'.venv/bin/python -c "{code}"', "bold")), soft_wrap=True)
+    console.print("More examples: examples/README.md")
 
 
-def break_it(shop: Shop, title: str) -> None:
-    """A bad release goes out."""
+def deploy_bad_release(shop: Shop, title: str) -> None:
+    """Deploys a release whose checkout fails."""
     chapter(title, f"{shop.url}, process {shop.pid}")
     say(str(shop.health()), "green")
-    say("… somebody deploys release 41 …", "dim")
+    say("… release 41 is deployed …", "dim")
     shop.fault("errors")
     say(str(shop.health()), "red")
 
 
-def die(memory: Memory, shop: Shop, options: argparse.Namespace) -> None:
-    """An agent works in another process, and is killed while it restarts the shop."""
+def kill_agent(shop: Shop, options: argparse.Namespace) -> None:
+    """Starts an agent in another process and kills it while it restarts the shop."""
     agent = make_agent(make_model(options.llm_url, options.model, options.api_key), [])
-    chapter("2  An agent takes care of it, in a process of its own", label(agent.model))
+    chapter("2  An agent repairs the shop, in its own process", label(agent.model))
     before = shop.pid
     worker = subprocess.Popen([sys.executable, __file__, "--work", *sys.argv[1:], "--folder", str(options.folder)])
     while shop.pid == before and shop.running():
         if worker.poll() is not None:
-            raise SystemExit("The agent ended before it could be killed; its output above says why.")
+            raise SystemExit("The agent ended before it could be killed. Its output above says why.")
         time.sleep(0.005)
     worker.send_signal(signal.SIGKILL)
     worker.wait()
-    chapter("3  kill -9, while it restarts the shop")
-    say(f"The process {worker.pid} is gone. It had no chance to save anything.", "red")
+    chapter("3  kill -9, while the agent restarts the shop")
+    say(f"Process {worker.pid} was killed. It had no chance to save anything.", "red")
 
 
-def go_on(memory: Memory, shop: Shop, options: argparse.Namespace) -> Run:
-    """This process goes on with the run."""
-    chapter("4  Another process opens the file")
+def resume(memory: Memory, shop: Shop, options: argparse.Namespace) -> Run:
+    """Resumes the run in this process."""
+    chapter("4  Another process opens the file and resumes the run")
     console.print(memory.runs()[0])
     agent = attached(memory, shop, options)
     try:
         memory.stepwise(agent).close()
     except UnknownOutcome as unknown:
         say(f"UnknownOutcome: {unknown}\n", "yellow")
-        say("The model can look for itself, so the run goes on with unknown='skip':\n")
+        say("The agent can check the shop again, so the run is resumed with unknown='skip':\n")
     run = handle_incident(memory, agent, shop)
     for alert in memory.alerts():
         console.print(alert)
@@ -105,34 +103,34 @@ def go_on(memory: Memory, shop: Shop, options: argparse.Namespace) -> Run:
     return run
 
 
-def remember(memory: Memory, shop: Shop, options: argparse.Namespace, before: Run) -> Run:
-    """The same thing happens again, and a new agent remembers."""
-    break_it(shop, "5  Another day, the same mistake: a new agent that remembers")
+def repeat_incident(memory: Memory, shop: Shop, options: argparse.Namespace, before: Run) -> Run:
+    """The same incident again, with a new agent that recalls the first one."""
+    deploy_bad_release(shop, "5  The same incident again, with a new agent that recalls the first")
     run = handle_incident(memory, attached(memory, shop, options), shop, describe(shop.health()))
     console.print()
-    console.print(figures([("the first time", before), ("from memory", run)]))
+    console.print(figures([("first incident", before), ("with recall", run)]))
     return run
 
 
-def look_back(memory: Memory, run: Run) -> None:
-    """What the record is good for afterwards; nothing is run."""
-    chapter("6  A rule, tried on the past", "When would three failures among five checks have called somebody?")
-    rule = Watch(r"health check: (5\d\d|no answer)", name="three of five", window=5, tools="check_health")
+def review(memory: Memory, run: Run) -> None:
+    """Reads the record afterwards; nothing is executed."""
+    chapter("6  Backtest of a rule", 'When would "three of five checks failed" have fired?')
+    rule = Watch(r"health check: (5\d\d|no answer)", name="three of five", window=5, tool="check_health")
     console.print(memory.backtest(rule))
-    chapter("7  The second incident once more, from the record; nothing is run")
+    chapter("7  Replay of the second incident, from the record; nothing is executed")
     run.replay(console=console)
     console.print(memory.verify())
 
 
 def main() -> None:
-    """Reads the command line."""
-    reader = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    model_options(reader)
-    reader.add_argument("--folder", type=Path, help="where shop and memory are kept (default: a new temporary folder)")
-    reader.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
-    options = reader.parse_args()
+    """Parses the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    model_options(parser)
+    parser.add_argument("--folder", type=Path, help="the folder of shop and memory (default: a temporary folder)")
+    parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
     options.folder = options.folder or Path(tempfile.mkdtemp(prefix="smolmem-"))
-    plainly(lambda: work(options) if options.work else tell(options), ShopError, OSError)
+    run_program(lambda: work(options) if options.work else run_demo(options), ShopError, OSError)
 
 
 if __name__ == "__main__":

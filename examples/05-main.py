@@ -1,11 +1,11 @@
-"""A monitoring agent that looks after a small real shop, with a memory that outlives it.
+"""An agent that monitors and repairs a small web shop, with a durable memory.
 
-    python 05-main.py --fault errors      # breaks the shop; the agent finds out why, and mends it
-    python 05-main.py --fault errors      # once more: it remembers, and is done in fewer steps
-    python 05-main.py --fault flapping    # a rule sees the pattern, and a person is called
-    python 05-main.py --resume            # after a kill -9, or after the model's server went away
+    python 05-main.py --fault errors      # breaks the shop; the agent finds the cause and repairs the shop
+    python 05-main.py --fault errors      # again: the agent recalls the fix and needs fewer steps
+    python 05-main.py --fault flapping    # a rule detects the pattern, and the agent notifies a person
+    python 05-main.py --resume            # resumes the run after a kill -9 or a failure of the model server
 
-Without --llm_url a script plays the model's part; everything else is real.
+Without --llm_url, a script replaces the model; everything else is real.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from pathlib import Path
 
 import shop_tools
 from llm import MODEL, model_options
-from monitoring import RULES, Unfinished, describe, handle_incident, label, looked_after, make_model
+from monitoring import RULES, Unfinished, describe, handle_incident, is_handled, label, make_model
 from shop.control import FAULTS, Health, Shop, ShopError
 from smolagents import LogLevel, Model, Tool, ToolCallingAgent
-from terminal import Trouble, chapter, console, figures, plainly, say
+from terminal import ExampleError, chapter, console, figures, run_program, say
 
 from smolmem import Memory, Run
 
 shop = Shop("little-shop")
-"""What the agent looks after; --folder chooses another."""
+"""The shop that the agent monitors; --folder chooses another folder."""
 
 
 def get_model(llm_url: str | None, model: str, api_key: str | None = None) -> Model:
@@ -32,14 +32,14 @@ def get_model(llm_url: str | None, model: str, api_key: str | None = None) -> Mo
 
 
 def get_tools() -> list[Tool]:
-    """Health check, log, figures; restart, rollback, a call to a person."""
+    """Tools to check health, read the log and the metrics, restart, roll back, and notify a person."""
     return shop_tools.get_tools(shop, console)
 
 
 def create_agent(
     llm_url: str | None, model: str = MODEL, *, api_key: str | None = None, verbose: bool = False
 ) -> ToolCallingAgent:
-    """The agent, as it is without a memory. Rules work here too, as `step_callbacks=RULES`."""
+    """A plain smolagents agent. Rules also work without a memory, as `step_callbacks=RULES`."""
     return ToolCallingAgent(
         model=get_model(llm_url, model, api_key),
         tools=get_tools(),
@@ -51,95 +51,96 @@ def create_agent(
 
 
 def work(options: argparse.Namespace) -> None:
-    """One incident; the shop is left as it was found, and running if the run is to go on."""
+    """Handles one incident. The shop stays running if it was running before, or if the run can be resumed."""
     agent = create_agent(options.llm_url, options.model, api_key=options.api_key, verbose=options.verbose)
     keep = options.keep or (shop.running() and not options.resume)
     try:
         with Memory(options.db) as memory:
-            memory.attach(agent, recall=5, watch=RULES)  # the whole of the integration
+            memory.attach(agent, recall=5, watch=RULES)  # the whole integration
             incident(memory, agent, options)
     except (Unfinished, KeyboardInterrupt):
         keep = True
-        say("\nTo go on with this run: python 05-main.py --resume (and the same --folder and --db).")
+        say("\nTo resume this run: python 05-main.py --resume (with the same --folder and --db).")
         raise
     finally:
-        leave(keep=keep)
+        stop_shop(keep=keep)
 
 
 def incident(memory: Memory, agent: ToolCallingAgent, options: argparse.Namespace) -> None:
-    """From the fault to the figures."""
+    """Breaks the shop, lets the agent work, and prints a report."""
     if options.resume:
         task = None
-        chapter("The agent goes on where it stopped", label(agent.model))
+        chapter("The agent resumes its run", label(agent.model))
         say(f"Task: {unfinished(memory, agent)}")
     else:
         health = prepare(options.fault)
         task = options.task or describe(health)
-        chapter("The agent at work", label(agent.model))
+        chapter("The agent works", label(agent.model))
         say(f"Task: {task}")
     report(memory, handle_incident(memory, agent, shop, task, interval=options.interval))
 
 
 def prepare(fault: str | None) -> Health:
-    """Starts the shop, or finds it, breaks it, and tells how it is then."""
+    """Starts the shop if it is not running, breaks it, and returns its health."""
     chapter("The shop")
     shop.start()
     if fault:
         shop.fault(fault)
-        say(f"Broken on purpose: {fault}: {FAULTS[fault]}")
+        say(f"Injected fault: {fault}: {FAULTS[fault]}")
     health = shop.health()
     say(f"{shop.url}\n{health}", "green" if health.ok else "red")
     return health
 
 
 def unfinished(memory: Memory, agent: ToolCallingAgent) -> str:
-    """The task of the run that goes on."""
+    """The task of the run to resume."""
     runs = [run for run in memory.runs(agent=agent.name) if run.status in ("interrupted", "failed")]
     if not runs:
-        raise Trouble("There is no unfinished run to go on with. Leave --resume out to start a new one.")
+        raise ExampleError("There is no unfinished run to resume. Omit --resume to start a new run.")
     return runs[0].task
 
 
 def report(memory: Memory, run: Run) -> None:
-    """What came of it, beside what earlier runs took."""
-    chapter("What happened")
+    """Prints the outcome, and compares this run with earlier runs of the same task."""
+    chapter("Result")
     for alert in memory.alerts(run=run.id):
         console.print(alert)
     health = shop.health()
     say(f"The shop now: {health}", "green" if health.ok else "yellow")
     console.print()
-    say("This task, each time it was given:")
+    say("All runs of this task:")
     runs = [each for each in memory.runs(agent=run.agent)[::-1] if each.task == run.task]
     console.print(figures((f"{each.began.astimezone():%d %b %H:%M:%S}", each) for each in runs))
-    if not looked_after(shop, run):
-        raise Trouble(
-            "The agent has ended, the shop is still ill, and nobody was called. A larger model may do better."
+    if not is_handled(shop, run):
+        raise ExampleError(
+            "The agent has finished, but the shop still fails and no person was notified. Try a larger model."
         )
 
 
-def leave(*, keep: bool) -> None:
-    """Stops the shop, unless it was there before or is to stay."""
+def stop_shop(*, keep: bool) -> None:
+    """Stops the shop, unless `keep` is set."""
     if not keep:
         shop.stop()
     elif shop.running():
-        say(f"\nThe shop goes on at {shop.url}. To stop it: python shop/control.py stop --folder {shop.folder}", "dim")
+        say(f"\nThe shop is still running at {shop.url}.", "dim")
+        say(f"To stop it: python shop/control.py stop --folder {shop.folder}", "dim")
 
 
 def main() -> None:
-    """Reads the command line."""
+    """Parses the command line."""
     global shop
-    reader = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    model_options(reader)
-    reader.add_argument("--fault", choices=FAULTS, help="break the shop first")
-    reader.add_argument("--task", help="what the agent is to do (default: what a pager would say)")
-    reader.add_argument("--resume", action="store_true", help="go on with the run that was not finished")
-    reader.add_argument("--folder", type=Path, default=shop.folder, help="where the shop lives (default: little-shop)")
-    reader.add_argument("--db", type=Path, default=Path("monitoring.db"), help="the memory (default: %(default)s)")
-    reader.add_argument("--interval", type=float, default=0.0, help="seconds to wait between two steps")
-    reader.add_argument("--keep", action="store_true", help="leave the shop running")
-    options = reader.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    model_options(parser)
+    parser.add_argument("--fault", choices=FAULTS, help="inject this fault first")
+    parser.add_argument("--task", help="the task of the agent (default: a pager message about the fault)")
+    parser.add_argument("--resume", action="store_true", help="resume the unfinished run")
+    parser.add_argument("--folder", type=Path, default=shop.folder, help="folder of the shop (default: little-shop)")
+    parser.add_argument("--db", type=Path, default=Path("monitoring.db"), help="the memory file (default: %(default)s)")
+    parser.add_argument("--interval", type=float, default=0.0, help="seconds to wait between steps")
+    parser.add_argument("--keep", action="store_true", help="leave the shop running")
+    options = parser.parse_args()
     shop = Shop(options.folder)
-    plainly(lambda: work(options), ShopError, OSError)
+    run_program(lambda: work(options), ShopError, OSError)
 
 
 if __name__ == "__main__":

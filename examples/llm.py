@@ -1,4 +1,4 @@
-"""A model on a server that speaks OpenAI's protocol, such as Ollama; and what to tell when there is none."""
+"""A model on an OpenAI-compatible server such as Ollama, with clear errors when the server cannot be used."""
 
 from __future__ import annotations
 
@@ -12,53 +12,53 @@ import urllib.request
 from typing import Any
 
 from smolagents import Model, OpenAIServerModel
-from terminal import Trouble
+from terminal import ExampleError
 
 MODEL = "llama3.2"
 PATIENCE = 5.0
 
 
-def model_options(reader: argparse.ArgumentParser) -> None:
-    """The flags that every example has: which model, and how much of smolagents' log."""
-    reader.add_argument("--llm_url", help="an OpenAI-compatible server, for instance http://localhost:11434/v1")
-    reader.add_argument("--model", default=MODEL, help="the model's name there (default: %(default)s)")
-    reader.add_argument("--api_key", help="if the server wants one (default: $OPENAI_API_KEY)")
-    reader.add_argument("--verbose", action="store_true", help="show smolagents' own log too")
+def model_options(parser: argparse.ArgumentParser) -> None:
+    """The options of every example: the model, and the log level of smolagents."""
+    parser.add_argument("--llm_url", help="an OpenAI-compatible server, for instance http://localhost:11434/v1")
+    parser.add_argument("--model", default=MODEL, help="the name of the model on the server (default: %(default)s)")
+    parser.add_argument("--api_key", help="the API key of the server, if it needs one (default: $OPENAI_API_KEY)")
+    parser.add_argument("--verbose", action="store_true", help="also print the log of smolagents")
 
 
 def server_model(url: str, name: str, api_key: str | None = None) -> Model:
     """A model on a server.
 
     Raises:
-        Trouble: the server does not answer, does not have the model, or `openai` is not installed.
+        ExampleError: if the server does not answer or does not have the model, or if `openai` is not installed.
     """
     key = api_key or os.environ.get("OPENAI_API_KEY") or "none"
     known = served(url, key)
     if known and not {name, f"{name}:latest"} & set(known):
-        raise Trouble(
+        raise ExampleError(
             f"The server at {url} has no model {name!r}; it has {', '.join(known[:8])}. Choose one with --model, or "
-            f"fetch it: docker exec ollama ollama pull {name}"
+            f"download it: docker exec ollama ollama pull {name}"
         )
     if importlib.util.find_spec("openai") is None:
-        raise Trouble("The package 'openai' is missing: pip install -r requirements.txt, then try again.")
+        raise ExampleError("The package 'openai' is missing: pip install -r requirements.txt, then try again.")
     return OpenAIServerModel(name, api_base=url, api_key=key, client_kwargs={"max_retries": 1})
 
 
 def served(url: str, key: str) -> list[str]:
-    """The models that a server offers: the quickest way to find out whether it is there."""
+    """The models that a server offers; this also checks that the server answers."""
     if not url.startswith(("http://", "https://")):
-        raise Trouble(f"{url!r} is no address of a server: it looks like http://localhost:11434/v1")
+        raise ExampleError(f"{url!r} is not the address of a server: use one such as http://localhost:11434/v1")
     request = urllib.request.Request(f"{url.rstrip('/')}/models", headers={"Authorization": f"Bearer {key}"})  # noqa: S310
     try:
         with urllib.request.urlopen(request, timeout=PATIENCE) as answer:  # noqa: S310
             listed = json.load(answer)
     except urllib.error.HTTPError as error:
         error.close()
-        raise Trouble(_refused(url, error.code)) from None
+        raise ExampleError(_refused(url, error.code)) from None
     except (OSError, http.client.HTTPException) as error:
-        raise Trouble(
+        raise ExampleError(
             f"No model server answers at {url} ({getattr(error, 'reason', error)}). Start it, for instance with "
-            "docker exec ollama ollama run llama3.2, or leave --llm_url out: then a script plays the model's part."
+            "docker exec ollama ollama run llama3.2, or omit --llm_url: then a script replaces the model."
         ) from None
     except ValueError:
         listed = None
@@ -67,12 +67,12 @@ def served(url: str, key: str) -> list[str]:
 
 def _refused(url: str, code: int) -> str:
     if code in (401, 403):
-        return f"The server at {url} wants an API key: give it with --api_key, or in OPENAI_API_KEY."
-    return f"{url} answers {code} when asked for its models: such an address usually ends in /v1."
+        return f"The server at {url} needs an API key: set --api_key or OPENAI_API_KEY."
+    return f"{url} answers {code} to a request for its models: the address usually ends in /v1."
 
 
 def _ids(listed: Any, url: str) -> list[str]:
     try:
         return [str(model["id"]) for model in listed["data"] or ()]
     except (KeyError, TypeError):
-        raise Trouble(f"{url} answers, but not as an OpenAI-compatible server: check the address.") from None
+        raise ExampleError(f"{url} answers, but not as an OpenAI-compatible server: check the address.") from None

@@ -1,7 +1,7 @@
-"""What an agent can see and do about a shop: smolagents tools that answer in plain text.
+"""smolagents tools to monitor and operate a shop; they return plain text.
 
-A shop that is down is an answer, not an exception: an operator who asks a dead service learns that it is dead.
-Tools that only look carry `safe_to_repeat`, so that a resumed run may call them again without asking.
+A tool reports that the shop is down as a result, not as an exception.
+Tools that only read have `safe_to_repeat`, so that a resumed run may call them again.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from smolagents import Tool, tool
 
 
 def get_tools(shop: Shop, console: Console | None = None) -> list[Tool]:
-    """Six tools over one shop; `console` is where a person is called."""
-    return [*_looking(shop), *_acting(shop, console or Console())]
+    """Six tools for one shop; notifications are printed to `console`."""
+    return [*_read_tools(shop), *_action_tools(shop, console or Console())]
 
 
-def _looking(shop: Shop) -> list[Tool]:
+def _read_tools(shop: Shop) -> list[Tool]:
     @tool
     def check_health() -> str:
-        """Checks whether the shop is healthy, by a whole checkout that is taken back."""
+        """Checks whether the shop is healthy, with a complete checkout that is rolled back."""
         return str(shop.health())
 
     @tool
@@ -38,7 +38,7 @@ def _looking(shop: Shop) -> list[Tool]:
 
     @tool
     def get_metrics() -> str:
-        """Reads the shop's figures: requests, errors, latency, memory, disk, uptime, release."""
+        """Reads the metrics of the shop: requests, errors, latency, memory, disk, uptime, release."""
         try:
             return "\n".join(f"{name}: {value}" for name, value in shop.metrics().items())
         except ShopError as error:
@@ -49,23 +49,23 @@ def _looking(shop: Shop) -> list[Tool]:
     return [check_health, read_logs, get_metrics]
 
 
-def _acting(shop: Shop, console: Console) -> list[Tool]:
+def _action_tools(shop: Shop, console: Console) -> list[Tool]:
     @tool
     def restart_application() -> str:
-        """Restarts the shop with the release it has."""
+        """Restarts the shop with its current release."""
         return _do("restarted", shop, shop.restart)
 
     @tool
     def roll_back_release() -> str:
-        """Puts the release before the present one back in place."""
+        """Rolls back to the previous release."""
         return _do("rolled back", shop, shop.rollback)
 
     @tool
     def notify_person(message: str) -> str:
-        """Calls a person, for what no tool can mend.
+        """Notifies a person about a problem that no tool can fix.
 
         Args:
-            message: what that person has to know.
+            message: what the person must know.
         """
         with (shop.folder / "notifications.txt").open("a", encoding="utf-8") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(message.split())}\n")

@@ -1,4 +1,4 @@
-"""How the examples look in a terminal: headings, a line for each step, figures of runs, and plain words for trouble."""
+"""Terminal output of the examples: headings, one line per step, a table of runs, and error messages."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from smolmem.render.terminal import STYLES
 from smolmem.store.reminders import BEGIN, QUOTE
 
 console = Console(highlight=False)
-ILL = re.compile(r"health check: (?!200)")
+FAILING = re.compile(r"health check: (?!200)")
 
 
-class Trouble(Exception):
-    """What went wrong and what to do next, in a sentence or two."""
+class ExampleError(Exception):
+    """An error that the user can fix; the message says what happened and what to do next."""
 
 
-def plainly(main: Callable[[], None], *expected: type[Exception]) -> None:
-    """Runs a program; trouble that a user can do something about is told in plain words and ends it with code 1."""
+def run_program(main: Callable[[], None], *expected: type[Exception]) -> None:
+    """Runs a program. Expected errors are printed without a traceback and end it with exit code 1."""
     try:
         main()
-    except (Trouble, SmolmemError, AgentError, *expected) as trouble:
-        told = str(trouble)
-        if isinstance(trouble, OSError) and trouble.filename:
-            told = f"{trouble.filename} cannot be used: {trouble.strerror}. Choose another place with --folder."
-        console.print(Text(f"\n✖ {sanitize(told)}", style="bold red"), soft_wrap=True)
+    except (ExampleError, SmolmemError, AgentError, *expected) as error:
+        message = str(error)
+        if isinstance(error, OSError) and error.filename:
+            message = f"{error.filename} cannot be used: {error.strerror}. Choose another folder with --folder."
+        console.print(Text(f"\n✖ {sanitize(message)}", style="bold red"), soft_wrap=True)
         sys.exit(1)
     except KeyboardInterrupt:
         console.print("\nStopped.")
@@ -42,7 +42,7 @@ def plainly(main: Callable[[], None], *expected: type[Exception]) -> None:
 
 
 def chapter(title: str, about: str = "") -> None:
-    """A headline, and what is to be seen below it."""
+    """Prints a heading, and a line about the chapter."""
     console.print()
     console.print(Rule(Text(title, style="bold"), align="left", style="cyan"))
     if about:
@@ -50,19 +50,19 @@ def chapter(title: str, about: str = "") -> None:
 
 
 def say(text: str, style: str = "") -> None:
-    """A line; whatever is in it is shown, never obeyed."""
+    """Prints a line; control characters in it are shown, not interpreted."""
     console.print(Text(sanitize(text), style=style))
 
 
 def show_step(step: Any) -> None:
-    """A step of an agent in a line: its number, what it called, what came of that; alerts below."""
+    """Prints a step in one line: its number, its tool calls and the result; alerts follow."""
     calls = ", ".join(call.name for call in getattr(step, "tool_calls", None) or ()) or "(no call)"
     if step.error is not None:
-        came, style = f"failed: {step.error}", "red"
+        result, style = f"failed: {step.error}", "red"
     else:
-        came = "" if step.is_final_answer else str(step.observations or step.action_output or "")
-        style = "red" if ILL.search(came) else "green" if "health check: 200" in came else ""
-    lines = [" ".join(line.split()) for line in sanitize(came).splitlines() if line.strip()] or [""]
+        result = "" if step.is_final_answer else str(step.observations or step.action_output or "")
+        style = "red" if FAILING.search(result) else "green" if "health check: 200" in result else ""
+    lines = [" ".join(line.split()) for line in sanitize(result).splitlines() if line.strip()] or [""]
     head = Text.assemble((f"{step.step_number:>4}  ", "dim"), (f"{calls:<21}", "bold"), (lines[0], style))
     console.print(head, no_wrap=True, overflow="ellipsis")
     for line in lines:
@@ -71,7 +71,7 @@ def show_step(step: Any) -> None:
 
 
 def show_reminder(step: Any) -> None:
-    """What memory put behind the task before the first step: the quotes in what the model was sent."""
+    """Prints the reminder that followed the task: the quoted lines of the prompt."""
     texts = (part.get("text", "") for message in step.model_input_messages or () for part in message.content or ())
     quotes = [line for text in texts if text.startswith(BEGIN) for line in text.splitlines() if line.startswith(QUOTE)]
     for number, line in enumerate(quotes):
@@ -80,7 +80,7 @@ def show_reminder(step: Any) -> None:
 
 
 def figures(runs: Iterable[tuple[str, Run]]) -> Table:
-    """What runs took, a line each."""
+    """A table of runs: steps, calls, tokens and time."""
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     table.add_column("")
     for name in ("steps", "tool calls", "tokens in", "tokens out", "seconds"):

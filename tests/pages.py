@@ -1,6 +1,6 @@
 """Runs the Python blocks of documentation pages, in order: `pages.py PAGE…`, in an empty folder.
 
-Also by itself, so that the pages can be run on another smolagents than the one that the tests run on.
+Also a program of its own, so that the pages can be run with another release of smolagents than the tests.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from smolagents.models import MessageRole
 
 
 def blocks(page: Path) -> list[str]:
-    """The Python of a page."""
+    """The Python blocks of a page."""
     return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
 
 
 def names(page: Path) -> dict[str, Any]:
-    """What a page takes for granted."""
+    """The names that a page uses without defining them."""
     if page.name == "README.md":
         thoughts = ["print(6 * 7)", "final_answer(42)", "x = 7\nprint(x)", "final_answer(x * x)"]
         return {"model": Scripted(*map(code, thoughts))}
@@ -30,7 +30,7 @@ def names(page: Path) -> dict[str, Any]:
 
 
 def run(page: Path) -> dict[str, Any]:
-    """Runs a page; what it has defined is returned."""
+    """Runs a page; returns the names it has defined."""
     defined = names(page)
     for block in blocks(page):
         exec(block, defined)
@@ -38,13 +38,13 @@ def run(page: Path) -> dict[str, Any]:
 
 
 def seen(messages: list[Any]) -> int:
-    """How often something came back since the last task."""
+    """The number of tool results since the last task."""
     last = max((i for i, message in enumerate(messages) if "New task:" in str(message.content)), default=0)
     return sum(message.role == MessageRole.TOOL_RESPONSE for message in messages[last:])
 
 
 def make_agent(**options: Any) -> Any:
-    """Counts to three, in code, one number a step."""
+    """An agent that counts to three in code, one number per step."""
 
     def think(messages: list[Any]) -> str:
         steps = [code("n = 1\nprint(n)"), code("n += 1\nprint(n)"), code("n += 1\nprint(n)"), code("final_answer(n)")]
@@ -54,16 +54,16 @@ def make_agent(**options: Any) -> Any:
 
 
 def make_watcher(**options: Any) -> Any:
-    """Checks the health of a sick server four times."""
+    """An agent that checks the health of a failing server four times."""
 
     def think(messages: list[Any]) -> str:
-        return code("print('health check: 500')") if seen(messages) < 4 else code("final_answer('sick')")
+        return code("print('health check: 500')") if seen(messages) < 4 else code("final_answer('failing')")
 
     return code_agent(*[think] * 50, **options)
 
 
 def take_screenshot() -> bytes:
-    """A picture of nothing."""
+    """A plain image as PNG bytes."""
     written = BytesIO()
     Image.new("RGB", (40, 30), "navy").save(written, "PNG")
     return written.getvalue()

@@ -1,4 +1,4 @@
-"""What README shows is run; what it names exists; the demo tells its story."""
+"""The code in the documentation runs, its links and commands exist, and the demo prints what it promises."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("habits", "howto", "recall", "showing"))]
+PAGES = [
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("howto", "recall", "smolagents-memory", "views")),
+]
 OLDEST = Path(sys.prefix) / "oldest"
-"""Where `make` puts the oldest smolagents that is supported."""
+"""Where `make` installs the oldest supported smolagents."""
 
 
 def test_the_readmes_python_runs_as_it_stands(
@@ -68,27 +71,31 @@ def test_the_pages_run_on_the_oldest_smolagents_too(tmp_path: Path, page: Path) 
 
 
 @pytest.mark.skipif(not OLDEST.exists(), reason="`make test` fetches the oldest smolagents")
-def test_the_oldest_smolagents_is_the_one_that_is_promised() -> None:
-    wanted = re.search(r'"smolagents>=([\d.]+)"', (ROOT / "pyproject.toml").read_text())
-    assert wanted is not None
-    assert [folder.name for folder in OLDEST.glob("smolagents-*")] == [f"smolagents-{wanted[1]}.0.dist-info"]
+def test_the_oldest_smolagents_is_the_promised_release() -> None:
+    required = re.search(r'"smolagents>=([\d.]+)"', (ROOT / "pyproject.toml").read_text())
+    assert required is not None
+    assert [folder.name for folder in OLDEST.glob("smolagents-*")] == [f"smolagents-{required[1]}.0.dist-info"]
 
 
 @pytest.mark.parametrize(
     "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.name
 )
-def test_links_between_pages_lead_somewhere(page: Path) -> None:
+def test_links_between_pages_exist(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?://)([^)#]+)\)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
 
 
-def test_the_drawn_tree_is_the_tree() -> None:
-    drawn = set(re.findall(r"(\w+\.py)\b", (ROOT / "docs/design.md").read_text().split("```")[1]))
-    there = {file.name for file in (ROOT / "src/smolmem").rglob("*.py")} - {"__init__.py", "errors.py", "faults.py"}
-    assert drawn == there
+def test_the_tree_in_the_design_page_is_the_tree_of_the_package() -> None:
+    tree = (ROOT / "docs/design.md").read_text().split("```")[1]
+    package = ROOT / "src/smolmem"
+    described_as_packages = {package / "cli", package / "inspector"}
+    present = [file for file in package.rglob("*.py") if file.parent not in described_as_packages]
+    unlisted = {"__init__.py", "errors.py", "faults.py"}
+    assert set(re.findall(r"(\w+\.py)\b", tree)) == {file.name for file in present} - unlisted
+    assert set(re.findall(r"^  (\w+)/", tree, re.MULTILINE)) == {file.parent.name for file in package.glob("*/*.py")}
 
 
-def test_the_demo_tells_its_story(tmp_path: Path) -> None:
+def test_the_demo_prints_its_chapters(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "demo.py", "--folder", tmp_path],
         capture_output=True,
@@ -98,10 +105,10 @@ def test_the_demo_tells_its_story(tmp_path: Path) -> None:
         env=os.environ | {"COLUMNS": "110"},
     )
     assert done.returncode == 0, done.stderr
-    story = " ".join(done.stdout.split())
-    for told in (
+    printed = " ".join(done.stdout.split())
+    for expected in (
         "checkout fails: no such column: currency (release 41)",
-        "kill -9, while it restarts the shop",
+        "kill -9, while the agent restarts the shop",
         "interrupted ai_monitoring_agent",
         "UnknownOutcome: run",
         "4 restart_application (The outcome of this call of restart_application is unknown",
@@ -110,10 +117,10 @@ def test_the_demo_tells_its_story(tmp_path: Path) -> None:
         "Remedy: roll_back_release.",
         "The shop now: health check: 200 OK (release 40)",
         "Reminded of ❘",
-        "the first time 10 10",
-        "from memory 4 4",
+        "first incident 10 10",
+        "with recall 4 4",
         "three of five would have fired once in 5 steps of 2 runs",
-        "I remember this one, and what helped.",
+        "I remember this problem and its remedy.",
         "all as it was written",
     ):
-        assert told in story, told
+        assert expected in printed, expected

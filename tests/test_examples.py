@@ -1,4 +1,4 @@
-"""The examples run as their README says, tell what they promise, and fail in plain words."""
+"""The examples run as their README says, print what they promise, and fail with clear messages."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from shop.control import FAULTS, Shop  # noqa: E402
 from shop_tools import get_tools  # noqa: E402
 
 OLDEST = Path(sys.prefix) / "oldest"
-"""Where `make` puts the oldest smolagents that is supported."""
+"""Where `make` installs the oldest supported smolagents."""
 PROGRAMS = ("simple_memory_example.py", "05-main.py", "06-memory_example.py")
 
 
 def begin(*words: object, on: Path | None = None) -> subprocess.Popen[str]:
-    """Starts a program from inside the examples' folder, with the packages of a folder before all others."""
+    """Starts a program in the examples folder; `on` is a folder of packages that take precedence."""
     env = {name: value for name, value in os.environ.items() if name != "OPENAI_API_KEY"} | {"COLUMNS": "200"}
     env |= {} if on is None else {"PYTHONPATH": str(on)}
     command = [sys.executable, *map(str, words)]
@@ -46,7 +46,7 @@ def begin(*words: object, on: Path | None = None) -> subprocess.Popen[str]:
 
 
 def run(*words: object, code: int = 0, on: Path | None = None) -> str:
-    """Runs a program to its end; what it printed, in one line."""
+    """Runs a program to its end; returns its output as one line."""
     with begin(*words, on=on) as process:
         told = process.communicate(timeout=100)[0]
     assert process.returncode == code, told
@@ -56,20 +56,20 @@ def run(*words: object, code: int = 0, on: Path | None = None) -> str:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[list[object]]:
-    """Where the shop and the memory are, as words for the command line."""
+    """The folder of the shop and the memory file, as command-line arguments."""
     yield ["--folder", tmp_path / "shop", "--db", tmp_path / "agent.db"]
     Shop(tmp_path / "shop").stop()
 
 
 def steps(told: str) -> list[int]:
-    """How many steps each run took, from the table at the end."""
+    """The number of steps of each run, from the table at the end."""
     return [int(number) for number in re.findall(r"(\d+) \d+ [\d,]+ [\d,]+ [\d.]+ (?:finished|max_steps)", told)]
 
 
 # --- as documented -------------------------------------------------------------------------------------------------
 
 
-def test_the_simple_example_goes_through_every_idea(tmp_path: Path) -> None:
+def test_the_simple_example_runs_every_chapter(tmp_path: Path) -> None:
     told = run("simple_memory_example.py", "--db", tmp_path / "agent.db")
     for line in (
         "Model: a script that reads the conversation; no LLM",
@@ -79,8 +79,8 @@ def test_the_simple_example_goes_through_every_idea(tmp_path: Path) -> None:
         "memory.inject(agent, …): 2 hours yesterday",
         "in the next run too: 2 hours yesterday",
         "missing 1 required positional argument: 'timing'",
-        "It is recorded as interrupted. Another agent goes on: memory.resume(agent) Answer: 6765",
-        "its steps, as smolagents made them: True",
+        "The run is recorded as interrupted. Another agent resumes it: memory.resume(agent) Answer: 6765",
+        "its steps equal the original steps: True",
         "And the Fibonacci number after that? 10946",
         "Analysis: 2 steps, no error; it ended with 6765",
         "fact from user: On Sunday the system was down for 20 minutes",
@@ -132,17 +132,19 @@ def test_a_flapping_shop_is_noticed_by_the_rule(place: list[object]) -> None:
     assert "8 checks, 4 of them failed" in told
 
 
-def test_the_shop_stays_if_asked_and_is_stopped_if_not(place: list[object], tmp_path: Path) -> None:
-    assert "The shop goes on at" in run("05-main.py", *place, "--task", "Watch the shop: check it 2 times", "--keep")
+def test_the_shop_keeps_running_on_request_and_is_stopped_otherwise(place: list[object], tmp_path: Path) -> None:
+    assert "The shop is still running at" in run(
+        "05-main.py", *place, "--task", "Watch the shop: check it 2 times", "--keep"
+    )
     assert Shop(tmp_path / "shop").running()
-    assert "The shop goes on at" in run("05-main.py", *place), "it was there before, so it stays"
+    assert "The shop is still running at" in run("05-main.py", *place), "it was running before, so it keeps running"
     Shop(tmp_path / "shop").stop()
     run("05-main.py", *place)
     assert not Shop(tmp_path / "shop").running()
 
 
 @pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGINT])
-def test_a_run_that_was_cut_goes_on_with_the_flag(kind: signal.Signals, place: list[object], tmp_path: Path) -> None:
+def test_an_interrupted_run_is_resumed_with_the_flag(kind: signal.Signals, place: list[object], tmp_path: Path) -> None:
     with begin("05-main.py", "--fault", "errors", "--interval", "0.3", *place) as process:
         wait_for(lambda: recorded(tmp_path / "agent.db") >= 5)
         process.send_signal(kind)
@@ -150,16 +152,16 @@ def test_a_run_that_was_cut_goes_on_with_the_flag(kind: signal.Signals, place: l
     assert process.returncode == (130 if kind == signal.SIGINT else -kind)
     assert "Traceback" not in said
     assert ("05-main.py --resume" in said) is (kind == signal.SIGINT)
-    assert Shop(tmp_path / "shop").running(), "who goes on finds the shop as it was"
+    assert Shop(tmp_path / "shop").running(), "the resumed run finds the shop as it was"
     told = run("05-main.py", "--resume", *place)
-    assert "The agent goes on where it stopped" in told
+    assert "The agent resumes its run" in told
     assert "1 check_health" not in told
     assert "Answer: Resolved: health check 500" in told
     assert steps(told) == [9]
     assert not Shop(tmp_path / "shop").running()
 
 
-def test_without_an_unfinished_run_there_is_nothing_to_go_on_with(place: list[object]) -> None:
+def test_without_an_unfinished_run_there_is_nothing_to_resume(place: list[object]) -> None:
     assert "no unfinished run" in run("05-main.py", "--resume", *place, code=1)
 
 
@@ -192,8 +194,8 @@ REPLAYED = (
     "8 health checks, 4 of them failed",
 )
 INJECTED = (
-    "before its eyes: previous session, known issue, baseline, maintenance window",
-    "before its eyes: previous session, known issue, baseline The",
+    "Injected: previous session, known issue, baseline, maintenance window",
+    "Injected: previous session, known issue, baseline The",
 )
 RESUMED = (
     "kill -9: process",
@@ -204,7 +206,12 @@ RESUMED = (
 
 def test_replay_shows_patterns_the_run_and_its_analysis(place: list[object]) -> None:
     told = run("06-memory_example.py", "--demo_mode", "replay", *place)
-    for line in (*REPLAYED, "▲ [ALERT] health", "8 health checks, 4 failed; 0 steps", "earlier steps were not in what"):
+    for line in (
+        *REPLAYED,
+        "▲ [ALERT] health",
+        "8 health checks, 4 failed; 0 steps",
+        "steps were not in the history",
+    ):
         assert line in told, line
 
 
@@ -241,7 +248,7 @@ Say = Callable[[dict[str, Any]], dict[str, Any]]
 
 @contextmanager
 def server(say: Say, models: Any = None) -> Iterator[str]:
-    """A small server that speaks OpenAI's protocol; `say` turns a request into the message it answers with."""
+    """A small OpenAI-compatible server; `say` returns the answer to a request."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -285,7 +292,7 @@ ROLES = {"Calling tools:": MessageRole.TOOL_CALL, "Observation:": MessageRole.TO
 
 
 def operate(asked: dict[str, Any]) -> dict[str, Any]:
-    """The scripted operator behind the wire, where smolagents has merged messages and renamed roles."""
+    """The scripted operator as a server; smolagents has merged messages and renamed roles."""
     talk = []
     for message in asked["messages"]:
         text = "".join(part["text"] for part in message["content"])
@@ -314,13 +321,13 @@ def test_a_model_on_a_server_does_the_same_work(place: list[object]) -> None:
         assert steps(second) == [9, 5]
 
 
-def test_a_model_on_a_server_goes_on_after_a_kill(place: list[object]) -> None:
+def test_a_model_on_a_server_is_resumed_after_a_kill(place: list[object]) -> None:
     with server(operate) as url:
         told = run("06-memory_example.py", "--demo_mode", "step_by_step", "--llm_url", url, "--model", "tiny", *place)
     assert RESUMED[1] in told
 
 
-def test_a_server_that_goes_away_is_told_and_the_run_goes_on_later(place: list[object]) -> None:
+def test_a_failing_server_is_reported_and_the_run_is_resumed_later(place: list[object]) -> None:
     asked = []
 
     def fail_later(request: dict[str, Any]) -> dict[str, Any]:
@@ -331,8 +338,8 @@ def test_a_server_that_goes_away_is_told_and_the_run_goes_on_later(place: list[o
 
     with server(fail_later) as url:
         told = run("05-main.py", "--fault", "errors", "--llm_url", url, "--model", "tiny", *place, code=1)
-    assert "The model's server failed: Error code: 500" in told
-    assert "To go on with this run: python 05-main.py --resume" in told
+    assert "The model server failed: Error code: 500" in told
+    assert "To resume this run: python 05-main.py --resume" in told
     told = run("05-main.py", "--resume", *place)
     assert "Answer: Resolved: health check 500" in told
 
@@ -366,40 +373,40 @@ def test_a_server_without_the_model_says_what_it_has(models: Any, sentence: str,
         assert sentence in run("05-main.py", "--llm_url", url, *place, code=1)
 
 
-def test_an_address_that_is_none_is_told(place: list[object]) -> None:
+def test_an_invalid_address_is_reported(place: list[object]) -> None:
     told = run("05-main.py", "--llm_url", "localhost:11434", *place, code=1)
-    assert "it looks like http://localhost:11434/v1" in told
+    assert "use one such as http://localhost:11434/v1" in told
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("content", ["Bananas are a fruit.", "", None])
-def test_a_model_that_talks_nonsense_is_stopped_and_told(program: str, content: str | None, tmp_path: Path) -> None:
+def test_a_model_that_talks_nonsense_is_stopped_and_reported(program: str, content: str | None, tmp_path: Path) -> None:
     words = [program, "--db", tmp_path / "agent.db", "--model", "tiny"]
     if program != PROGRAMS[0]:
         words += ["--folder", tmp_path / "shop"]
     with server(lambda _: {"content": content}) as url:
         told = run(*words, "--llm_url", url, code=1)
     assert (
-        "'tiny' did not solve this" in told or "'tiny' may not be able to call tools" in told or "server failed" in told
+        "'tiny' needed more than" in told or "'tiny' may not be able to call tools" in told or "server failed" in told
     )
     Shop(tmp_path / "shop").stop()
 
 
-def test_a_model_that_only_claims_to_have_mended_it_is_found_out(place: list[object]) -> None:
+def test_a_false_claim_that_the_shop_is_repaired_is_detected(place: list[object]) -> None:
     function = {"name": "final_answer", "arguments": '{"answer": "All is well."}'}
     with server(
         lambda _: {"content": None, "tool_calls": [{"id": "1", "type": "function", "function": function}]}
     ) as url:
         told = run("05-main.py", "--fault", "errors", "--llm_url", url, "--model", "tiny", *place, code=1)
-    assert "the shop is still ill, and nobody was called" in told
+    assert "the shop still fails and no person was notified" in told
     with Memory(Path(str(place[3]))) as memory:
-        assert memory.notes() == [], "nothing is learned from that"
+        assert memory.notes() == [], "no note is kept of a false claim"
 
 
-def test_places_that_cannot_be_used_are_told(tmp_path: Path) -> None:
+def test_unusable_folders_and_files_are_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("taken")
     told = run("05-main.py", "--folder", tmp_path / "file", "--db", tmp_path / "agent.db", code=1)
-    assert "cannot be used: Not a directory. Choose another place with --folder." in told
+    assert "cannot be used: Not a directory. Choose another folder with --folder." in told
     told = run("05-main.py", "--folder", tmp_path / "shop", "--db", tmp_path / "file", code=1)
     assert f"✖ {tmp_path / 'file'}" in told
     assert not Shop(tmp_path / "shop").running()

@@ -1,4 +1,4 @@
-"""The shop of the examples is real: it runs, breaks and is mended; the scripted operator looks after it."""
+"""The shop of the examples runs, breaks and is repaired; the scripted operator monitors it."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from smolagents.monitoring import Timing
 EXAMPLES = Path(__file__).parent.parent / "examples"
 sys.path.insert(0, str(EXAMPLES))
 
-from scripted_operator import ScriptedOperator, read, words  # noqa: E402
+from scripted_operator import ScriptedOperator, read, without_numbers  # noqa: E402
 from shop.control import FAULTS, Shop, ShopError  # noqa: E402
 from shop_tools import get_tools  # noqa: E402
 
-TASK = "Customers complain about the shop. Find out what is wrong and mend it."
+TASK = "Customers complain about the shop. Find the cause and fix it."
 BAD_RELEASE = "health check 500, no such column: currency (release 41)"
 
 
@@ -82,7 +82,7 @@ def test_a_healthy_shop_sells_counts_and_logs(shop: Shop) -> None:
         ("disk", "503 Service Unavailable, disk quota exceeded: 4000 kB of 4000 kB used", False, False),
     ],
 )
-def test_each_fault_is_real_and_mended_by_its_own_remedy(
+def test_each_fault_is_real_and_fixed_by_its_own_remedy(
     shop: Shop, fault: str, symptom: str, by_restart: bool, by_rollback: bool
 ) -> None:
     shop.fault(fault)
@@ -101,7 +101,7 @@ def test_every_fault_is_tested() -> None:
     assert set(FAULTS) == {"crash", "errors", "leak", "disk", "flapping"}
 
 
-def test_a_flapping_shop_is_well_and_ill_in_turn(shop: Shop) -> None:
+def test_a_flapping_shop_alternates_between_healthy_and_failing(shop: Shop) -> None:
     shop.fault("flapping")
     assert [shop.health().ok for _ in range(8)] == [True, True, False, False] * 2
     shop.restart()
@@ -116,7 +116,7 @@ def test_a_leak_takes_memory_and_time(shop: Shop) -> None:
     assert after["latency_p95_ms"] > before["latency_p95_ms"]
 
 
-def test_what_customers_meet_on_the_bad_release_is_in_the_log(shop: Shop) -> None:
+def test_errors_of_the_bad_release_are_in_the_log(shop: Shop) -> None:
     shop.deploy(41)
     with pytest.raises(ShopError, match="checkout answered 500: no such column: currency"):
         shop.checkout()
@@ -128,7 +128,7 @@ def test_what_customers_meet_on_the_bad_release_is_in_the_log(shop: Shop) -> Non
 # --- control -------------------------------------------------------------------------------------------------------
 
 
-def test_a_shop_outlives_who_started_it_and_is_found_again(tmp_path: Path) -> None:
+def test_a_shop_outlives_the_process_that_started_it_and_is_found_again(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     try:
         done = elsewhere("import os, signal; shop.fault('errors'); os.kill(os.getpid(), signal.SIGKILL)", tmp_path)
@@ -149,7 +149,7 @@ def test_a_shop_outlives_who_started_it_and_is_found_again(tmp_path: Path) -> No
         shop.stop()
 
 
-def test_a_dead_shop_is_told_plainly(shop: Shop, tmp_path: Path) -> None:
+def test_a_dead_shop_is_reported_clearly(shop: Shop, tmp_path: Path) -> None:
     url = shop.url
     os.kill(shop.pid or 0, signal.SIGKILL)
     while shop.running():
@@ -213,10 +213,10 @@ def test_a_web_page_cannot_break_the_shop(shop: Shop) -> None:
     assert get(shop, "/a%0Ab<script>")[0] == 404
     assert "<script>" not in shop.log()
     assert shop.health().ok
-    assert "/faults" not in shop.log(), "what breaks it is not in its log"
+    assert "/faults" not in shop.log(), "fault injection is not logged"
 
 
-def test_the_command_line_runs_and_breaks_it(tmp_path: Path) -> None:
+def test_the_command_line_runs_and_breaks_the_shop(tmp_path: Path) -> None:
     def control(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, EXAMPLES / "shop/control.py", *words, "--folder", tmp_path / "shop"]
         env = os.environ | {"COLUMNS": "200"}
@@ -240,7 +240,7 @@ def test_the_command_line_runs_and_breaks_it(tmp_path: Path) -> None:
 
 
 def operate(shop: Shop, task: str = TASK, before: tuple[Any, ...] = (), **options: Any) -> tuple[str, list[str]]:
-    """Lets a plain agent work; returns its answer and the tools it called."""
+    """Runs a plain agent; returns its answer and the tools it called."""
     tools = get_tools(shop, Console(file=StringIO()))
     options = {"verbosity_level": 0, "max_steps": 25} | options
     agent = ToolCallingAgent(tools=tools, model=ScriptedOperator(), **options)
@@ -253,25 +253,25 @@ def operate(shop: Shop, task: str = TASK, before: tuple[Any, ...] = (), **option
 
 
 def history(sentence: str) -> tuple[Any, ...]:
-    """The document's way to inject what is known."""
+    """The documented way to inject history."""
     timing = Timing(start_time=0.0, end_time=1.0)
     return TaskStep(task="An earlier night"), ActionStep(step_number=0, timing=timing, observations=sentence)
 
 
-LOOK = ["check_health", "read_logs", "get_metrics", "restart_application", "check_health"]
-ROLLED_BACK = [*LOOK, "read_logs", "roll_back_release", "check_health"]
+DIAGNOSE = ["check_health", "read_logs", "get_metrics", "restart_application", "check_health"]
+ROLLED_BACK = [*DIAGNOSE, "read_logs", "roll_back_release", "check_health"]
 
 
 @pytest.mark.parametrize(
     ("fault", "calls", "verdict", "remedy"),
     [
-        ("crash", LOOK, "Resolved: health check no answer, the shop does not", "restart_application"),
-        ("leak", LOOK, "Resolved: health check 503, memory 1", "restart_application"),
+        ("crash", DIAGNOSE, "Resolved: health check no answer, the shop does not", "restart_application"),
+        ("leak", DIAGNOSE, "Resolved: health check 503, memory 1", "restart_application"),
         ("errors", ROLLED_BACK, f"Resolved: {BAD_RELEASE}", "roll_back_release"),
         ("disk", [*ROLLED_BACK, "notify_person"], "Unresolved: health check 503, disk quota", "notify_person"),
     ],
 )
-def test_without_knowledge_the_operator_looks_tries_and_checks(
+def test_without_knowledge_the_operator_diagnoses_tries_and_checks(
     shop: Shop, fault: str, calls: list[str], verdict: str, remedy: str
 ) -> None:
     shop.fault(fault)
@@ -300,7 +300,7 @@ def test_without_knowledge_the_operator_looks_tries_and_checks(
         ),
     ],
 )
-def test_with_a_remembered_sentence_it_goes_straight_to_the_remedy(
+def test_with_a_remembered_sentence_it_tries_that_remedy_first(
     shop: Shop, fault: str, sentence: str, remedy: str
 ) -> None:
     shop.fault(fault)
@@ -310,7 +310,7 @@ def test_with_a_remembered_sentence_it_goes_straight_to_the_remedy(
     assert answer.endswith(f"Remedy: {remedy}.")
 
 
-def test_a_memory_of_other_trouble_or_of_what_does_not_help_changes_little(shop: Shop) -> None:
+def test_a_memory_of_another_problem_or_of_a_wrong_remedy_changes_little(shop: Shop) -> None:
     shop.fault("errors")
     other = "Resolved: health check 503, memory 120 MB of 96 MB allowed (release 40). Remedy: roll_back_release."
     assert operate(shop, before=history(other))[1] == [*ROLLED_BACK, "final_answer"]
@@ -337,7 +337,7 @@ def test_a_healthy_shop_is_left_alone(shop: Shop) -> None:
 
 
 def alarm(step: ActionStep, agent: Any) -> None:
-    """The document's callback: counts failures in the last ten steps, wherever it reads of one."""
+    """The documented callback: counts failures in the last ten steps."""
     failures = sum("500" in (past.observations or "") for past in agent.memory.steps[-10:] if hasattr(past, "error"))
     if step.observations and "health check" in step.observations and failures >= 3:
         step.observations += f"\n[ALERT] Pattern detected: {failures} failures in last 10 checks"
@@ -355,7 +355,7 @@ def test_a_watch_of_a_flapping_shop_calls_a_person_once(shop: Shop) -> None:
     assert note.endswith(f"The shop needs you: {failing}. It still fails. Tried: nothing yet.")
 
 
-def test_after_an_alert_the_operator_goes_on_mending(shop: Shop) -> None:
+def test_after_an_alert_the_operator_continues_the_repair(shop: Shop) -> None:
     shop.fault("errors")
     failing = [ActionStep(step_number=n, timing=Timing(0.0, 1.0), observations="health check: 500") for n in range(3)]
     answer, called = operate(shop, before=(TaskStep(task="Watch"), *failing), step_callbacks=[alarm])
@@ -364,7 +364,7 @@ def test_after_an_alert_the_operator_goes_on_mending(shop: Shop) -> None:
     assert answer == f"Resolved: {BAD_RELEASE}. Remedy: roll_back_release."
 
 
-def test_when_its_steps_run_out_it_says_how_far_it_came(shop: Shop) -> None:
+def test_when_its_steps_are_used_up_it_reports_its_progress(shop: Shop) -> None:
     shop.fault("disk")
     agent = ToolCallingAgent(tools=get_tools(shop), model=ScriptedOperator(), verbosity_level=0, max_steps=4)
     told = str(agent.run(TASK))
@@ -384,7 +384,7 @@ def test_knowledge_is_taken_from_quoted_memory_and_never_from_what_tools_say() -
     logged = say(MessageRole.TOOL_RESPONSE, f"Observation:\n{sentence}")
     assert read([task, block]).known == [(BAD_RELEASE, "roll_back_release")]
     assert read([task, called, logged]).known == []
-    assert words(BAD_RELEASE) == words(BAD_RELEASE.replace("41", "57"))
+    assert without_numbers(BAD_RELEASE) == without_numbers(BAD_RELEASE.replace("41", "57"))
 
 
 def test_the_operator_keeps_nothing_between_calls_and_says_what_it_is() -> None:

@@ -1,1 +1,1 @@
-"""A small real shop on the web, and the hands that run and break it."""
+"""A small web shop, and the program that runs and breaks it."""

@@ -1,12 +1,11 @@
-"""A small real shop: pages, a checkout, a health check, metrics and a log. Standard library only.
+"""A small web shop: pages, a checkout, a health check, metrics and a log. Standard library only.
 
-It is here to be broken. Nothing in it pretends to fail: release 41 asks its database for a column that is not there,
-a leak really fills the memory and slows each request, a flapping shop has lost some of its database connections, and
-a full data folder leaves no room for an order. The health check makes a whole checkout and takes it back, so it fails
-for whatever a customer would fail for.
+Its faults are real: release 41 selects a column that does not exist, the leak allocates memory and slows every request,
+the flapping shop has closed half of its database connections, and a full data folder rejects orders. The health check
+makes a complete checkout and rolls it back, so it fails whenever a customer would fail.
 
-`control.py` starts it. By hand: `python -m shop.app --folder DIR`, or `python app.py --folder DIR`.
-It runs on Linux and macOS, and listens on this machine alone.
+`control.py` starts the shop. By hand: `python -m shop.app --folder DIR`, or `python app.py --folder DIR`.
+The shop runs on Linux and macOS and listens on loopback only.
 """
 
 from __future__ import annotations
@@ -41,14 +40,14 @@ RECEIPTS = {
     40: "SELECT id, item, price FROM orders WHERE id = ?",
     41: "SELECT id, item, price, currency FROM orders WHERE id = ?",
 }
-"""How each release reads an order back. 41 was deployed before the migration that it needs."""
+"""How each release reads an order. Release 41 was deployed before the migration it needs."""
 CONNECTIONS = 4
 MEMORY_ALLOWED = 96_000_000
 DISK_QUOTA = 4_000_000
 ORDER_ROOM = 4_096
 LEAK = 8_000_000
 LEAK_MOST = 192_000_000
-"""What a leak takes at each request, and in all: the reader's machine is not part of the experiment."""
+"""Bytes that a leak takes per request, and its limit, so that it cannot exhaust the machine."""
 PAGE = """<!doctype html><meta charset="utf-8"><title>The little shop</title>
 <style>body{{font:17px/1.5 system-ui;max-width:36rem;margin:3rem auto;padding:0 1rem;color:#234;background:#fbfaf6}}
 form{{display:flex;justify-content:space-between;padding:.7rem 0;border-bottom:1px solid #ddd}}
@@ -58,7 +57,7 @@ button{{border:0;border-radius:6px;padding:.3rem .9rem;background:#2a7;color:#ff
 
 
 class App:
-    """What the shop knows and does; nothing of HTTP."""
+    """The shop without HTTP."""
 
     def __init__(self, folder: Path, release: int) -> None:
         self.folder, self.data, self.release = folder, folder / "data", release
@@ -77,16 +76,16 @@ class App:
         return connection
 
     def close(self) -> None:
-        """Lets the request in hand end, and closes."""
+        """Waits for the current request and closes the connections."""
         with self.lock:
             for connection in self.pool:
                 connection.close()
         self.log("stopped")
 
-    # --- what visitors ask for -------------------------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------------
 
     def page(self) -> str:
-        """The shop's window."""
+        """The page of the shop."""
         rows = (
             f'<form method="post" action="/checkout?item={key}"><span>{name}</span>'
             f"<span>{price:.2f} <button>Buy</button></span></form>"
@@ -95,7 +94,7 @@ class App:
         return PAGE.format(products="".join(rows), release=self.release)
 
     def checkout(self, item: str, *, keep: bool = True) -> dict[str, Any]:
-        """Writes an order down and reads it back for the receipt; with `keep=False` it is taken back."""
+        """Stores an order and reads it for the receipt; with `keep=False` the order is rolled back."""
         if item not in PRODUCTS:
             raise LookupError(f"there is no product {item[:20]!r}")
         with self.lock:
@@ -114,15 +113,15 @@ class App:
     def _order(self, connection: sqlite3.Connection, item: str) -> dict[str, Any]:
         used = self.disk_used()
         if used + ORDER_ROOM > DISK_QUOTA:
-            told = f"disk quota exceeded: {used // 1000} kB of {DISK_QUOTA // 1000} kB used"
-            raise OSError(errno.EDQUOT, told)
+            problem = f"disk quota exceeded: {used // 1000} kB of {DISK_QUOTA // 1000} kB used"
+            raise OSError(errno.EDQUOT, problem)
         new = (time.strftime("%Y-%m-%d %H:%M:%S"), item, PRODUCTS[item][1])
         number = connection.execute("INSERT INTO orders (at, item, price) VALUES (?, ?, ?)", new).lastrowid
         row = connection.execute(RECEIPTS[self.release], (number,)).fetchone()
         return {"order": row[0], "item": row[1], "price": row[2]}
 
     def health(self) -> dict[str, Any]:
-        """Fails as a customer would, or because the shop has outgrown its memory."""
+        """Raises what a customer's checkout would raise, or MemoryError if the process uses too much memory."""
         used = memory_used()
         if used > MEMORY_ALLOWED:
             raise MemoryError(f"memory {used // 1_000_000} MB of {MEMORY_ALLOWED // 1_000_000} MB allowed")
@@ -130,7 +129,7 @@ class App:
         return {"status": "ok", "release": self.release}
 
     def metrics(self) -> dict[str, Any]:
-        """Figures of this process since it began."""
+        """The metrics of this process since its start."""
         took = sorted(self.took) or [0.0]
         return {
             "release": self.release,
@@ -150,10 +149,10 @@ class App:
         with os.scandir(self.data) as entries:
             return sum(size_of(entry) for entry in entries)
 
-    # --- what goes wrong -------------------------------------------------------------------------------------------
+    # --- faults -------------------------------------------------------------------------------------------
 
     def fault(self, name: str) -> None:
-        """Breaks this process; a bad release and a full folder are made from outside."""
+        """Breaks this process; `control.py` makes the bad release and the full folder."""
         if name == "crash":
             os.kill(os.getpid(), signal.SIGKILL)
         elif name == "leak":
@@ -167,13 +166,13 @@ class App:
             raise LookupError(f"there is no fault {name[:20]!r}")
 
     def leak(self) -> None:
-        """A cache that keeps a copy for each request, and looks through all of them each time."""
+        """Keeps one more copy per request and searches all copies."""
         if len(self.kept) * LEAK < LEAK_MOST:
             self.kept.append(b"x" * LEAK)
         for copy in tuple(self.kept):
             copy.find(b"yx")
 
-    # --- what is written down --------------------------------------------------------------------------------------
+    # --- metrics and log --------------------------------------------------------------------------------------
 
     def count(self, ms: float, *, failed: bool) -> None:
         """Counts a request."""
@@ -189,24 +188,24 @@ class App:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers a request, whatever happens, and logs it."""
+    """Answers and logs every request, also when it fails."""
 
     server: Server
     timeout = 10
 
     def version_string(self) -> str:
-        """Tells this shop from another one that got its port later."""
+        """Identifies this process, in case another server gets its port later."""
         return f"shop/{os.getpid()}"
 
     def log_message(self, *_: Any) -> None:
-        """The app has its own log."""
+        """Does nothing: the app has its own log."""
 
     def do_GET(self) -> None:
-        """Answers a GET, and a POST in the same way."""
+        """Answers a GET or a POST."""
         began, app = time.perf_counter(), self.server.app
         url = urlsplit(self.path)
         asked = self._asked(url.query)
-        if url.path == "/faults":  # the hand that breaks things is not part of the story, so it is not in the log
+        if url.path == "/faults":  # fault injection is not logged: the agent must not see it
             self._send(*self._fault(app, asked))
             return
         status, body, problem = HTTPStatus.OK, "", ""
@@ -215,7 +214,7 @@ class Handler(BaseHTTPRequestHandler):
                 app.leak()
             body = self._body(app, url.path, asked)
         except Exception as error:
-            status, problem = status_of(error), words_of(error)
+            status, problem = status_of(error), message_of(error)
             body = json.dumps({"status": "failing", "problem": problem, "release": app.release})
         ms = (time.perf_counter() - began) * 1000
         if url.path != "/metrics":
@@ -243,13 +242,13 @@ class Handler(BaseHTTPRequestHandler):
         return pages[path]()
 
     def _fault(self, app: App, asked: dict[str, list[str]]) -> tuple[HTTPStatus, str]:
-        """Only for `control.py`: a web page in a browser on this machine cannot send this header."""
+        """Injects a fault. Only `control.py` may: a web page in a local browser cannot send this header."""
         if self.command != "POST" or self.client_address[0] != HOST or self.headers["X-Shop"] != "control":
             return HTTPStatus.FORBIDDEN, json.dumps({"problem": "faults are for control.py on this machine"})
         try:
             app.fault(asked.get("name", [""])[0])
         except LookupError as error:
-            return HTTPStatus.NOT_FOUND, json.dumps({"problem": words_of(error)})
+            return HTTPStatus.NOT_FOUND, json.dumps({"problem": message_of(error)})
         return HTTPStatus.OK, "{}"
 
     def _send(self, status: HTTPStatus, body: str) -> None:
@@ -261,12 +260,12 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", str(len(sent)))
             self.end_headers()
             self.wfile.write(sent)
-        except ConnectionError:  # who asked has left
+        except ConnectionError:  # the client has disconnected
             self.close_connection = True
 
 
 class Server(ThreadingHTTPServer):
-    """The shop on its port."""
+    """The HTTP server of the shop."""
 
     daemon_threads = True
 
@@ -276,7 +275,7 @@ class Server(ThreadingHTTPServer):
 
 
 def status_of(error: Exception) -> HTTPStatus:
-    """What a failure is called in HTTP."""
+    """The HTTP status for an error."""
     if isinstance(error, LookupError):
         return HTTPStatus.NOT_FOUND
     if isinstance(error, OSError | MemoryError):
@@ -284,24 +283,24 @@ def status_of(error: Exception) -> HTTPStatus:
     return HTTPStatus.INTERNAL_SERVER_ERROR
 
 
-def words_of(error: Exception) -> str:
-    """What went wrong, in a line."""
-    told = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return " ".join(told.split()).rstrip(".") or type(error).__name__
+def message_of(error: Exception) -> str:
+    """The message of an error in one line."""
+    message = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(message.split()).rstrip(".") or type(error).__name__
 
 
 def memory_used() -> int:
-    """Bytes of this process that are in RAM."""
+    """The resident memory of this process in bytes."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:  # macOS tells the most it ever was, which is as good for a leak
+    except OSError:  # macOS has only the peak, which is enough to see a leak
         import resource
 
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def size_of(entry: os.DirEntry[str]) -> int:
-    """A file's size; SQLite's journal may be gone before one looks."""
+    """The size of a file; 0 if it was deleted meanwhile, as SQLite's journal may be."""
     try:
         return entry.stat().st_size
     except FileNotFoundError:
@@ -309,9 +308,9 @@ def size_of(entry: os.DirEntry[str]) -> int:
 
 
 def own(folder: Path) -> int:
-    """Takes the folder for this process: the lock is held as long as it lives, however it ends."""
+    """Locks the folder for the lifetime of this process."""
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-    for _ in range(100):  # those who look whether a shop is running hold it for a moment
+    for _ in range(100):  # `Shop.running` holds the lock for a moment
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -322,7 +321,7 @@ def own(folder: Path) -> int:
 
 
 def listen(app: App, port: int) -> Server:
-    """Takes the port that is asked for, or another if that is in use."""
+    """Listens on the given port, or on a free port if that is in use."""
     try:
         return Server(app, port)
     except OSError:
@@ -330,17 +329,17 @@ def listen(app: App, port: int) -> Server:
 
 
 def main() -> None:
-    """Reads the command line and serves until it is told to stop."""
-    reader = argparse.ArgumentParser(description="A small real shop.")
-    reader.add_argument("--folder", type=Path, required=True, help="where it keeps its orders, log and state")
-    reader.add_argument("--port", type=int, default=0, help="default: any free port")
-    reader.add_argument("--release", type=int, default=40, choices=sorted(RECEIPTS), help="default: %(default)s")
-    options = reader.parse_args()
+    """Parses the command line and serves until the process is stopped."""
+    parser = argparse.ArgumentParser(description="A small web shop.")
+    parser.add_argument("--folder", type=Path, required=True, help="the folder for orders, log and state")
+    parser.add_argument("--port", type=int, default=0, help="default: any free port")
+    parser.add_argument("--release", type=int, default=40, choices=sorted(RECEIPTS), help="default: %(default)s")
+    options = parser.parse_args()
     folder: Path = options.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     own(folder)
-    (folder / "state.json").unlink(missing_ok=True)  # the last one's pid may be anybody's by now
+    (folder / "state.json").unlink(missing_ok=True)  # the process id in it may belong to another process by now
     app = App(folder, options.release)
     with listen(app, options.port) as server:
         port = server.server_address[1]

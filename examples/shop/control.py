@@ -1,8 +1,8 @@
-"""Starts, stops, mends and breaks a shop, from any process that knows its folder.
+"""Starts, stops, repairs and breaks a shop, from any process that knows its folder.
 
-The shop outlives whoever started it: an agent's process may be killed, and another finds the shop again through its
-folder. `state.json` there tells process, port and release; a lock that the shop holds tells whether that is still
-true, so no other process is ever taken for it. `releases.json` is the list of what was deployed, the newest last.
+The shop keeps running when the process that started it ends, and other processes find it through its folder.
+`state.json` there holds process id, port and release. The shop holds a lock while it runs, so that a stale `state.json`
+is never taken for a running shop. `releases.json` lists the deployed releases, the newest last.
 
 On the command line: `python examples/shop/control.py start --folder DIR`, then `status`, `fault errors`, `rollback` …
 """
@@ -30,29 +30,29 @@ from rich.text import Text
 
 HOST = "127.0.0.1"
 FAULTS = {
-    "crash": "the process is gone; a restart mends it",
-    "errors": "release 41 is deployed, whose checkout fails; a rollback mends it",
-    "leak": "memory and latency grow with each request; a restart mends it",
-    "disk": "the data folder is full; a person must mend it (clear)",
-    "flapping": "every other pair of checkouts fails; a restart mends it",
+    "crash": "the process is killed; a restart fixes it",
+    "errors": "release 41 is deployed, and its checkout fails; a rollback fixes it",
+    "leak": "memory and latency grow with each request; a restart fixes it",
+    "disk": "the data folder is full; a person must fix it (clear)",
+    "flapping": "every other pair of checkouts fails; a restart fixes it",
 }
 FIRST_RELEASES = [39, 40]
 BAD_RELEASE = 41
 VISITS = 10
-"""Customers that come by after a leak began."""
+"""Requests that are made after a leak begins."""
 PATIENCE = 10.0
 
 _children: set[int] = set()
-"""Processes started here, so that none is left as a zombie."""
+"""Processes started by this process; they are reaped, so that none stays a zombie."""
 
 
 class ShopError(Exception):
-    """What could not be done with the shop, in a sentence."""
+    """An operation on the shop that failed."""
 
 
 @dataclass(frozen=True)
 class Health:
-    """What a health check said; `status` is None if nobody answered."""
+    """The result of a health check; `status` is None if the shop did not answer."""
 
     status: int | None
     problem: str
@@ -60,7 +60,7 @@ class Health:
 
     @property
     def ok(self) -> bool:
-        """Whether all is well."""
+        """Whether the shop is healthy."""
         return self.status == HTTPStatus.OK
 
     def __str__(self) -> str:
@@ -69,7 +69,7 @@ class Health:
 
 
 class Shop:
-    """A shop in a folder, running or not. As a context it is started if need be, and stopped at the end."""
+    """A shop in a folder, running or not. As a context manager, it starts the shop and stops it at the end."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder).absolute()
@@ -81,25 +81,25 @@ class Shop:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    # --- where it is -----------------------------------------------------------------------------------------------
+    # --- state -----------------------------------------------------------------------------------------------
 
     @property
     def url(self) -> str:
-        """Where it answers, or did when it last ran."""
+        """The address of the shop, also after it has stopped."""
         return f"http://{HOST}:{self._state()['port']}"
 
     @property
     def pid(self) -> int | None:
-        """Its process, if it is running."""
+        """The process id of the shop, if it is running."""
         return int(self._state()["pid"]) if self.running() else None
 
     @property
     def release(self) -> int:
-        """The release that is deployed."""
+        """The deployed release."""
         return self._releases()[-1]
 
     def running(self) -> bool:
-        """Whether a process holds the folder."""
+        """Whether a process holds the lock of the folder."""
         _reap()
         try:
             file = (self.folder / "lock").open("rb")
@@ -114,7 +114,7 @@ class Shop:
 
     def _state(self) -> dict[str, Any]:
         file = self.folder / "state.json"
-        _until(lambda: file.exists() or not self.running())  # one that is just starting has none yet
+        _until(lambda: file.exists() or not self.running())  # a starting shop has no state file yet
         try:
             state: dict[str, Any] = json.loads(file.read_text())
         except FileNotFoundError:
@@ -131,10 +131,10 @@ class Shop:
     # --- running ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Starts it, at the port it had, and waits until it answers; a running one stays as it is.
+        """Starts the shop on its last port and waits until it answers; does nothing if it is running.
 
         Raises:
-            ShopError: it did not start; with the last words of its log.
+            ShopError: if it did not start; the message contains the last line of its log.
         """
         if self.running():
             return
@@ -142,7 +142,7 @@ class Shop:
         pid = self._spawn(self._last_port())
         started = _until(lambda: self._answers(pid) or _ended(pid))
         if not started or not self.running():
-            raise ShopError(f"the shop did not start: {self.log(1) or 'it said nothing'}")
+            raise ShopError(f"the shop did not start: {self.log(1) or 'its log is empty'}")
 
     def _last_port(self) -> int:
         with contextlib.suppress(ShopError):
@@ -158,7 +158,7 @@ class Shop:
             (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ]
-        # Not a subprocess.Popen: that wants to be waited for, and the shop stays when this process goes.
+        # Not subprocess.Popen, which must be waited for: the shop keeps running when this process ends.
         pid = os.posix_spawn(sys.executable, command, os.environ, file_actions=files, setsid=True)
         _children.add(pid)
         return pid
@@ -170,7 +170,7 @@ class Shop:
             return False
 
     def stop(self) -> None:
-        """Stops it, kindly and then less so; one that is not running stays as it is."""
+        """Stops the shop with SIGTERM, then SIGKILL; does nothing if it is not running."""
         for kind in (signal.SIGTERM, signal.SIGKILL):
             if pid := self.pid:
                 with contextlib.suppress(ProcessLookupError):
@@ -181,19 +181,19 @@ class Shop:
         _until(lambda: not self.running() and _ended(pid), PATIENCE / 2)
 
     def restart(self) -> None:
-        """Stops and starts it, with the release it has."""
+        """Restarts the shop with its current release."""
         self.stop()
         self.start()
 
     def deploy(self, release: int) -> None:
-        """Starts another release in its place."""
+        """Deploys a release and restarts the shop."""
         self._release([*self._releases(), release])
 
     def rollback(self) -> None:
-        """Goes back to the release before.
+        """Rolls back to the previous release.
 
         Raises:
-            ShopError: there is none.
+            ShopError: if there is none.
         """
         if len(self._releases()) == 1:
             raise ShopError(f"there is no release before {self.release} to roll back to")
@@ -206,17 +206,17 @@ class Shop:
         new.replace(self.folder / "releases.json")
         self.restart()
 
-    # --- breaking --------------------------------------------------------------------------------------------------
+    # --- faults --------------------------------------------------------------------------------------------------
 
     def fault(self, name: str) -> None:
-        """Breaks it, in one of the ways of `FAULTS`.
+        """Injects one of `FAULTS`.
 
         Raises:
-            ShopError: there is no such fault, or no running shop.
+            ShopError: if there is no such fault, or the shop is not running.
         """
         if name not in FAULTS:
             raise ShopError(f"there is no fault {name!r}: choose one of {', '.join(FAULTS)}")
-        figures = self.metrics()  # only a shop that answers can be broken
+        figures = self.metrics()  # fails if the shop does not answer
         if name == "errors":
             self.deploy(BAD_RELEASE)
         elif name == "disk":
@@ -224,7 +224,7 @@ class Shop:
             self._uploads.write_bytes(b"\0" * max(room, 0))
         elif name == "crash":
             pid = self.pid
-            with contextlib.suppress(ShopError):  # it dies before it can answer
+            with contextlib.suppress(ShopError):  # the process ends before it can answer
                 self._ask("POST", "/faults?name=crash")
             self._until_gone(pid)
         else:
@@ -233,32 +233,32 @@ class Shop:
                 self._ask("GET", "/")
 
     def clear(self) -> None:
-        """Takes every fault away: room on the disk, a good release, a new process."""
+        """Removes every fault: frees the disk, deploys a good release, starts a new process."""
         self._uploads.unlink(missing_ok=True)
         self._release(FIRST_RELEASES)
 
     @property
     def _uploads(self) -> Path:
-        """What fills the data folder."""
+        """The file that fills the data folder."""
         return self.folder / "data" / "uploads.bin"
 
-    # --- looking ---------------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------------------------
 
     def health(self) -> Health:
-        """Asks it how it is; a dead shop is an answer, too."""
+        """Checks the health; a shop that does not answer gives a `Health`, too."""
         try:
             status, body = self._ask("GET", "/health")
         except ShopError as error:
             return Health(None, str(error), self.release)
-        told = body.get("problem", "")
+        problem = body.get("problem", "")
         fails = "checkout fails: " if status == HTTPStatus.INTERNAL_SERVER_ERROR else ""
-        return Health(status, f"{fails}{told}" if told else "", body["release"])
+        return Health(status, f"{fails}{problem}" if problem else "", body["release"])
 
     def checkout(self, item: str = "mug") -> dict[str, Any]:
-        """Buys something.
+        """Buys an item.
 
         Raises:
-            ShopError: the shop does not answer, or could not sell it.
+            ShopError: if the shop does not answer, or the checkout fails.
         """
         status, body = self._ask("POST", f"/checkout?item={item}")
         if status != HTTPStatus.OK:
@@ -266,15 +266,15 @@ class Shop:
         return body
 
     def metrics(self) -> dict[str, Any]:
-        """Its figures.
+        """The metrics of the shop.
 
         Raises:
-            ShopError: it does not answer.
+            ShopError: if the shop does not answer.
         """
         return self._ask("GET", "/metrics")[1]
 
     def log(self, lines: int = 20) -> str:
-        """The last lines of its log."""
+        """The last lines of the log."""
         try:
             with (self.folder / "shop.log").open(encoding="utf-8", errors="replace") as file:
                 return "\n".join(file.read().splitlines()[-max(lines, 1) :])
@@ -297,12 +297,12 @@ class Shop:
         finally:
             connection.close()
         if not ours:
-            raise ShopError(f"the shop does not answer at {self.url}: another program is there now")
+            raise ShopError(f"the shop does not answer at {self.url}: another program uses its port")
         return answer.status, json.loads(body) if body.startswith("{") else {}
 
 
 def _reap() -> set[int]:
-    """Takes leave of processes that have ended; returns those that have not."""
+    """Reaps child processes that have ended; returns the others."""
     for pid in tuple(_children):
         with contextlib.suppress(ChildProcessError):
             if os.waitpid(pid, os.WNOHANG)[0] == 0:
@@ -316,7 +316,7 @@ def _ended(pid: int | None) -> bool:
 
 
 def _until(true: Callable[[], bool], seconds: float = PATIENCE) -> bool:
-    """Waits for something; tells whether it came true in time."""
+    """Waits for a condition; returns whether it became true in time."""
     end = time.monotonic() + seconds
     while not true():
         if time.monotonic() > end:
@@ -329,24 +329,24 @@ def _until(true: Callable[[], bool], seconds: float = PATIENCE) -> bool:
 
 
 def show(shop: Shop, console: Console) -> None:
-    """Prints how the shop is."""
+    """Prints the health, the metrics and the log of the shop."""
     health = shop.health()
     console.print(Text(f"{'●' if health.ok else '○'} {health}", style="bold green" if health.ok else "bold red"))
     if shop.running():
         figures = shop.metrics()
-        told = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-        told.add_row("url", shop.url)
-        told.add_row("process", f"{shop.pid}, up {figures['uptime_seconds']} s")
-        told.add_row("requests", f"{figures['requests']}, {figures['errors']} of them failed")
-        told.add_row("latency", f"p50 {figures['latency_p50_ms']} ms, p95 {figures['latency_p95_ms']} ms")
-        told.add_row("memory", share(figures["memory_bytes"], figures["memory_allowed_bytes"]))
-        told.add_row("disk", share(figures["disk_used_bytes"], figures["disk_quota_bytes"]))
-        console.print(told)
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+        table.add_row("url", shop.url)
+        table.add_row("process", f"{shop.pid}, up {figures['uptime_seconds']} s")
+        table.add_row("requests", f"{figures['requests']}, {figures['errors']} of them failed")
+        table.add_row("latency", f"p50 {figures['latency_p50_ms']} ms, p95 {figures['latency_p95_ms']} ms")
+        table.add_row("memory", share(figures["memory_bytes"], figures["memory_allowed_bytes"]))
+        table.add_row("disk", share(figures["disk_used_bytes"], figures["disk_quota_bytes"]))
+        console.print(table)
     console.print(Text(shop.log(3), style="dim"))
 
 
 def share(used: int, allowed: int) -> Text:
-    """A small bar: how much of what is allowed is used."""
+    """A bar that shows the used share."""
     part = min(used / allowed, 1.0)
     bar = "█" * round(part * 20)
     colour = "red" if part > 0.95 else "yellow" if part > 0.7 else "green"
@@ -354,18 +354,18 @@ def share(used: int, allowed: int) -> Text:
 
 
 def main() -> int:
-    """Reads the command line, does one thing, and tells how the shop is then."""
+    """Parses the command line, runs one command, and prints the status of the shop."""
     acts = ("start", "stop", "status", "fault", "clear", "restart", "rollback")
-    faults = "\n".join(f"  {name:10}{told}" for name, told in FAULTS.items())
-    reader = argparse.ArgumentParser(
-        description="Runs, mends and breaks a small shop.",
+    faults = "\n".join(f"  {name:10}{about}" for name, about in FAULTS.items())
+    parser = argparse.ArgumentParser(
+        description="Runs, repairs and breaks a small web shop.",
         epilog=f"faults:\n{faults}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    reader.add_argument("act", choices=acts)
-    reader.add_argument("name", nargs="?", default="", help="of a fault")
-    reader.add_argument("--folder", type=Path, required=True, help="where the shop is")
-    options = reader.parse_args()
+    parser.add_argument("act", choices=acts)
+    parser.add_argument("name", nargs="?", default="", help="the name of a fault")
+    parser.add_argument("--folder", type=Path, required=True, help="the folder of the shop")
+    options = parser.parse_args()
     shop, console = Shop(options.folder), Console()
     try:
         if options.act == "fault":
