@@ -148,7 +148,8 @@ class ObservedMemory(AgentMemory):  # type: ignore[misc]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         state = {name: value for name, value in vars(self).items() if name not in _OURS}
-        return copyreg.__newobj__, (self.__dict__["_original_class"],), {**state, "steps": list(self.steps)}  # type: ignore[attr-defined]
+        state["steps"] = list(self.steps)
+        return copyreg._reconstructor, (self.__dict__["_original_class"], object, None), state  # type: ignore[attr-defined]
 
 
 _OURS = ("listeners", "_original_class")

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import click
 
-from smolmem.cli import maintenance, queries, recalling, replaying, start, watching
+from smolmem.cli import listing, maintenance, replaying, searching, start, watching
 from smolmem.cli.commands import HELP_SETTINGS, OVERVIEW, CommandGroup, NoSuchCommand, common_options
 from smolmem.cli.environment import URL_VARIABLE, Environment
 from smolmem.core.errors import InvalidArgument, SmolmemError, StoreError
@@ -44,8 +44,8 @@ def group(ctx: click.Context, version: bool) -> None:
 
 group.params[:0] = common_options()
 for each in (
-    *(queries.runs, queries.show, queries.steps, replaying.replay, queries.diff, queries.fork, queries.stats),
-    *(recalling.search, recalling.context, recalling.notes, recalling.remember, recalling.forget),
+    *(listing.runs, listing.show, listing.steps, replaying.replay, listing.diff, listing.fork, listing.stats),
+    *(searching.search, searching.context, searching.notes, searching.remember, searching.forget),
     *(watching.alerts, watching.watch),
     *(maintenance.export, maintenance.load, maintenance.backup),
     *(maintenance.verify, maintenance.doctor, maintenance.migrate),

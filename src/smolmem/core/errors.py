@@ -1,27 +1,26 @@
 """Everything that smolmem raises on purpose, as one tree.
 
     SmolmemError
-    ├── StoreError         the file or server cannot be used as asked
-    │   ├── NotAStore      it is something else: another program's file, a folder, an unknown URL
-    │   ├── Damaged        its content is not what was written
-    │   ├── TooNew         a later smolmem wrote it
-    │   ├── Busy           somebody else holds it for too long
-    │   └── Unwritable     no space, no permission, an I/O error
-    ├── NotFound           no such run or step, or a prefix that fits several
-    ├── CannotResume       the run is finished, in use, another agent's, or went another way
-    │   └── UnknownOutcome nobody knows whether a tool was called
-    └── InvalidArgument           an argument that cannot be meant
-        └── BudgetTooSmall      what must be sent to a model is more than may be sent
+    ├── StoreError            the file or server cannot be used as asked
+    │   ├── NotAStore         another program's file, a folder, an unknown URL
+    │   ├── Damaged           the content is not what was written
+    │   ├── TooNew            a later smolmem wrote it
+    │   ├── Busy              another process holds it for too long
+    │   └── Unwritable        no space, no permission, an I/O error
+    ├── NotFound              no such run or step, or the beginning of an id that fits several
+    ├── CannotResume          the run is finished, in use, another agent's, or does not go the same way again
+    │   └── UnknownOutcome    it is unknown whether a tool was called
+    └── InvalidArgument       an argument that is not valid
+        └── BudgetTooSmall    the parts that must be sent to a model exceed the budget
 
-A message says what happened, where, and what to do next. An error of a driver is wrapped once and kept as
-`__cause__`.
+A message says what happened, where, and what to do next. A driver's error is wrapped once and kept as `__cause__`.
 """
 
 from __future__ import annotations
 
 
 class SmolmemError(Exception):
-    """The root: catch this to catch all of ours."""
+    """The root of all errors of smolmem."""
 
 
 class StoreError(SmolmemError):
@@ -29,7 +28,7 @@ class StoreError(SmolmemError):
 
 
 class NotAStore(StoreError):
-    """What was given is not a smolmem store; it was left untouched."""
+    """The file is not a smolmem store; it was left untouched."""
 
 
 class Damaged(StoreError):
@@ -49,7 +48,7 @@ class Unwritable(StoreError):
 
 
 class NotFound(SmolmemError):
-    """No such run or step, or a prefix that fits several."""
+    """No such run or step, or the beginning of an id that fits several."""
 
 
 class CannotResume(SmolmemError):
@@ -57,12 +56,12 @@ class CannotResume(SmolmemError):
 
 
 class UnknownOutcome(CannotResume):
-    """A tool was being called when the process died: nobody knows whether that happened."""
+    """A tool was being called when the process died: it is unknown whether the call happened."""
 
 
 class InvalidArgument(SmolmemError, ValueError):
-    """An argument that cannot be meant."""
+    """An argument is not valid."""
 
 
 class BudgetTooSmall(InvalidArgument):
-    """What must be sent is more than may be sent. Of all that a view may raise, this alone ends a run."""
+    """The parts that must be sent exceed the budget. Of all errors in a view, only this one ends a run."""

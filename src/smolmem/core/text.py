@@ -44,12 +44,22 @@ def message_role(message: Any) -> str:
 
 
 def message_texts(message: Any) -> list[str]:
-    """The texts of a chat message, one for each part; an image or audio part is named in brackets."""
+    """The texts of a chat message, one for each part; a part that is not text is named in brackets.
+
+    Only text is turned into text: `str()` of an agent's image would write a file.
+    """
     content = getattr(message, "content", message)
     if not isinstance(content, list):
-        return [] if content is None else [str(content)]
+        return [] if content is None else [_text_or_name(content)]
     parts = (part if isinstance(part, dict) else {"text": part} for part in content)
-    return [str(part["text"]) if part.get("text") is not None else f"[{part.get('type')}]" for part in parts]
+    return [
+        _text_or_name(part["text"]) if part.get("text") is not None else f"[{part.get('type')}]" for part in parts
+    ]
+
+
+def _text_or_name(value: Any) -> str:
+    plain = isinstance(value, (str, int, float))
+    return str(value) if plain else f"[{type(value).__name__}]"
 
 
 def message_text(message: Any) -> str:

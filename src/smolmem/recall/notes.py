@@ -127,7 +127,7 @@ class Notes:
 
     def history(self, note: Note) -> list[Note]:
         """A note, the notes it superseded and those that superseded it, the oldest first."""
-        chain = [note]
+        chain = [self.get(note.id)]
         while chain[0].supersedes is not None:
             chain.insert(0, self.get(chain[0].supersedes))
         while later := self._store.rows("superseding", {"id": chain[-1].id}):
