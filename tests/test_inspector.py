@@ -40,9 +40,9 @@ from smolmem.cli.main import main
 from smolmem.core import codec, wire
 from smolmem.core.errors import InvalidArgument, NotFound, SmolmemError
 from smolmem.core.rows import Batch, Change
-from smolmem.inspector import reading, serve
+from smolmem.inspector import page_data, serve
 from smolmem.inspector.app import make_app
-from smolmem.inspector.guard import HEADERS, Keys, Request, judge, keys
+from smolmem.inspector.guard import HEADERS, Access, Request, check_request, new_access
 from smolmem.render.plain_values import whole
 
 HERE = Path(__file__).parent
@@ -74,7 +74,7 @@ class Answer:
     @property
     def said(self) -> str:
         """The sentence of a message page."""
-        found = re.search(r'<p class="note">(.*?)</p>', self.text, re.DOTALL)
+        found = re.search(r'<p class="box">(.*?)</p>', self.text, re.DOTALL)
         return html.unescape(found[1]) if found else ""
 
 
@@ -88,9 +88,9 @@ class Site:
     cookies: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.keys = keys(frozenset({self.name}), read_only=self.read_only)
-        self.app = make_app(self.memory, self.keys)
-        self.token = str(self.keys.token)
+        self.access = new_access(frozenset({self.name}), read_only=self.read_only)
+        self.app = make_app(self.memory, self.access)
+        self.token = str(self.access.token)
         self.enter()
 
     def enter(self) -> Answer:
@@ -357,13 +357,13 @@ def test_every_cell_of_host_origin_site_method_and_letter_is_judged_as_it_ought_
     wrong, count = [], 0
     for place in product([*OURS, *FOREIGN], ORIGINS, SITES, METHODS[:7], LETTERS, (False, True)):
         *about, only = place
-        known = Keys(KNOWN, "right", "once", only)
-        verdict = judge(cell(*about), known)
+        known = Access(KNOWN, "right", "once", only)
+        decision = check_request(cell(*about), known)
         count += 1
-        if verdict.status != expected(*about, only):
-            wrong.append((place, verdict.status))
-        assert bool(verdict.why) == (verdict.status not in (200, 303))
-        if verdict.status >= 400 and "once" in str(cell(*about)):
+        if decision.status != expected(*about, only):
+            wrong.append((place, decision.status))
+        assert bool(decision.reason) == (decision.status not in (200, 303))
+        if decision.status >= 400 and "once" in str(cell(*about)):
             assert known.token == "once", "a refused request used the token up"
     assert count > 300
     assert wrong == []
@@ -380,11 +380,11 @@ def test_the_guard_sees_what_is_judged(shown: Site) -> None:
     for (host, origin, fetch, method), letter in product(matrix, ["nothing", "cookie", "wrong cookie"]):
         cookie = {"cookie": shown.cookie, "wrong cookie": f"{next(iter(shown.cookies))}=nonsense"}.get(letter)
         pairs = {"host": host, "origin": spelled(origin, host), "sec-fetch-site": fetch, "cookie": cookie}
-        found = shown.ask(method, "/pulse", {name: value for name, value in pairs.items() if value is not None})
+        found = shown.ask(method, "/data-version", {name: value for name, value in pairs.items() if value is not None})
         should = 421 if host != NAME else expected(host, origin, fetch, method, letter, False)
         if should == 200 and method == "POST":
             should = 405  # it is let in, and there is nothing to be done at that place
-        if found.status != should or (should != 200 and b'{"pulse"' in found.body):
+        if found.status != should or (should != 200 and b'{"data_version"' in found.body):
             wrong.append((host, origin, fetch, method, letter, found.status, should))
     assert len(matrix) * 3 > 300
     assert wrong == []
@@ -394,16 +394,16 @@ def test_the_guard_sees_what_is_judged(shown: Site) -> None:
 @pytest.mark.parametrize("twice", ["host", "origin", "sec-fetch-site"])
 def test_a_header_that_is_sent_twice_is_believed_in_neither_form(shown: Site, twice: str) -> None:
     good = {"host": NAME, "origin": f"http://{NAME}", "sec-fetch-site": "same-origin", "cookie": shown.cookie}
-    assert shown.ask("GET", "/pulse", good).status == 200
+    assert shown.ask("GET", "/data-version", good).status == 200
     for other in (good[twice], "evil.example"):
         for pairs in ([*good.items(), (twice, other)], [(twice, other), *good.items()]):
-            assert shown.ask("GET", "/pulse", pairs).status in (403, 421)
+            assert shown.ask("GET", "/data-version", pairs).status in (403, 421)
 
 
 @pytest.mark.promise("S5")
 def test_the_token_opens_once_even_for_twenty_at_the_same_time(sampled: Path) -> None:
     with Memory(sampled, embedder="off") as memory:
-        known = keys(frozenset({NAME}), read_only=False)
+        known = new_access(frozenset({NAME}), read_only=False)
         app, link = make_app(memory, known), f"/?token={known.token}"
 
         async def all_at_once() -> list[Answer]:
@@ -412,7 +412,7 @@ def test_the_token_opens_once_even_for_twenty_at_the_same_time(sampled: Path) ->
         found = run(all_at_once())
         assert sorted(one.status for one in found) == [303, *[403] * 19]
         assert sum(bool(one.all("set-cookie")) for one in found) == 1
-        assert {one.text for one in found if one.status == 403 and "used already" not in one.text} == set()
+        assert {one.text for one in found if one.status == 403 and "already used" not in one.text} == set()
 
 
 @pytest.mark.promise("S5")
@@ -425,7 +425,7 @@ def test_the_cookie_is_for_this_server_alone_and_no_script_reads_it(memory: Memo
     assert {"httponly", "samesite=strict", "path=/"} <= set(words)
     assert not [word for word in words if word.startswith(("domain", "expires", "max-age"))]
     assert site.cookie != again.cookie
-    assert site.ask("GET", "/pulse", {"host": NAME, "cookie": again.cookie}).status == 403
+    assert site.ask("GET", "/data-version", {"host": NAME, "cookie": again.cookie}).status == 403
     assert again.token not in cookie
 
 
@@ -435,7 +435,7 @@ def test_two_inspectors_can_be_open_in_one_browser(memory: Memory) -> None:
     jar: dict[str, str] = {}
     first = Site(memory, name="127.0.0.1:8265", cookies=jar)
     second = Site(memory, name="127.0.0.1:8266", cookies=jar)
-    assert (first.get("/pulse").status, second.get("/pulse").status) == (200, 200)
+    assert (first.get("/data-version").status, second.get("/data-version").status) == (200, 200)
 
 
 @pytest.mark.parametrize(
@@ -457,7 +457,7 @@ def test_two_inspectors_can_be_open_in_one_browser(memory: Memory) -> None:
 )
 def test_what_other_servers_on_this_machine_set_does_not_lock_anybody_out(shown: Site, others: str) -> None:
     for cookie in (f"{others}; {shown.cookie}", f"{shown.cookie}; {others}"):
-        assert shown.ask("GET", "/pulse", {"host": NAME, "cookie": cookie}).status == 200
+        assert shown.ask("GET", "/data-version", {"host": NAME, "cookie": cookie}).status == 200
 
 
 @pytest.mark.promise("S5")
@@ -487,8 +487,8 @@ def test_the_way_in_leads_nowhere_else(memory: Memory, way: str) -> None:
 def test_the_token_and_the_cookie_are_in_no_page_and_no_log(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     memory = site.memory
-    secrets = (site.token, site.keys.session)
-    assert site.keys.token is None
+    secrets = (site.token, site.access.session)
+    assert site.access.token is None
     for target in [*everywhere(memory), f"/?token={site.token}", f"/nowhere?token={site.token}"]:
         found = site.get(target)
         assert not [secret for secret in secrets if secret in found.text], target
@@ -517,7 +517,7 @@ def test_every_answer_carries_the_headers_that_keep_a_page_in(site: Site, monkey
     answers["options"] = site.ask("OPTIONS", "/", {"host": NAME, "cookie": site.cookie})
     answers["acted"] = site.post("/notes", text="Deploys happen on Fridays")
     answers["wrong form"] = site.post("/notes", text="")
-    monkeypatch.setattr(reading, "runs", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(page_data, "list_runs", lambda *_, **__: 1 / 0)
     answers["broken"] = site.get("/")
     for what, found in answers.items():
         for name, value in HEADERS.items():
@@ -537,7 +537,7 @@ def test_an_error_of_ours_shows_a_sentence_and_nothing_of_the_inside(
     def breaks(*_: Any, **__: Any) -> Any:
         raise RuntimeError("a secret thing")
 
-    monkeypatch.setattr(reading, "runs", breaks)
+    monkeypatch.setattr(page_data, "list_runs", breaks)
     found = shown.get("/")
     assert found.status == 500
     assert "a secret thing" not in found.text
@@ -560,12 +560,12 @@ def test_read_only_lets_nothing_be_done_and_offers_nothing(sampled: Path) -> Non
         found, note = of(memory, "forecaster"), memory.notes(scope="*")[0]
         step = found.steps[-1]
         for target, form in (
-            (f"/runs/{found.id}/fork", {"at": "1"}),
+            (f"/runs/{found.id}/fork", {"step": "1"}),
             (f"/steps/{step.id}/edit", {"field": "observations", "text": "x"}),
             ("/notes", {"text": "Deploys happen on Fridays"}),
             ("/notes", {"text": "Deploys happen on Fridays", "supersedes": note.id}),
-            ("/forget", {"what": note.id}),
-            ("/forget", {"what": note.id, "influenced": "1"}),
+            ("/forget", {"id": note.id}),
+            ("/forget", {"id": note.id, "influenced": "1"}),
             ("/nowhere", {}),
         ):
             refused = site.post(target, **form)
@@ -590,9 +590,9 @@ def test_by_default_only_this_machine_can_reach_it(
     ((config, (host, port)),) = seen
     assert host == "127.0.0.1"
     assert not config.access_log
-    assert config.app.keys.hosts == {f"127.0.0.1:{port}", f"localhost:{port}", f"[::1]:{port}"}
+    assert config.app.access.hosts == {f"127.0.0.1:{port}", f"localhost:{port}", f"[::1]:{port}"}
     printed = capsys.readouterr().out
-    assert printed.count(config.app.keys.token) == 1
+    assert printed.count(config.app.access.token) == 1
     assert f"http://127.0.0.1:{port}/?token=" in printed
 
 
@@ -609,7 +609,7 @@ def test_names_of_the_server() -> None:
     assert serve.hosts_of("localhost", 1) == serve.hosts_of("::1", 1) == serve.hosts_of("127.0.0.1", 1)
     assert serve.hosts_of("192.168.7.7", 1) == {"192.168.7.7:1"}
     assert serve.hosts_of("fe80::1", 1) == {"[fe80::1]:1"}
-    assert serve.link_of("::1", 7, Keys(frozenset(), "s", "t")) == "http://[::1]:7/?token=t"
+    assert serve.link_of("::1", 7, Access(frozenset(), "s", "t")) == "http://[::1]:7/?token=t"
     assert "localhost" in serve.hosts_of("127.0.0.1", 80), "browsers leave out the port that is meant anyway"
 
 
@@ -620,7 +620,7 @@ def test_a_port_in_use_is_one_sentence_and_by_default_another_is_taken(
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(InvalidArgument, match=rf"127\.0\.0\.1:{port} cannot be listened at .*--port") as told:
+        with pytest.raises(InvalidArgument, match=rf"cannot listen on 127\.0\.0\.1:{port} .*--port") as told:
             serve.listen("127.0.0.1", port, strict=True)
         assert "\n" not in str(told.value)
         with serve.listen("127.0.0.1", port, strict=False) as other:
@@ -630,7 +630,7 @@ def test_a_port_in_use_is_one_sentence_and_by_default_another_is_taken(
         said = capsys.readouterr().err
         assert str(port) in said
         assert "Traceback" not in said
-    with pytest.raises(InvalidArgument, match="cannot be listened at"):
+    with pytest.raises(InvalidArgument, match="cannot listen on"):
         serve.listen("no.such.host.invalid", 0, strict=True)
 
 
@@ -639,7 +639,7 @@ def test_over_a_real_socket_it_is_the_same(sampled: Path, capfd: pytest.CaptureF
     with Memory(sampled, embedder="off") as memory:
         listening = serve.listen("127.0.0.1", 0, strict=True)
         port = listening.getsockname()[1]
-        known = keys(serve.hosts_of("127.0.0.1", port), read_only=False)
+        known = new_access(serve.hosts_of("127.0.0.1", port), read_only=False)
         token = str(known.token)
         config = serve.uvicorn.Config(make_app(memory, known), log_level="warning", access_log=False)
         server = serve.uvicorn.Server(config)
@@ -707,7 +707,7 @@ def everywhere(memory: Memory) -> list[str]:
     for run in runs:
         pages += [f"/runs/{run.id}", f"/runs/{run.id}?fragment=1"]
         for step in run.steps:
-            pages += [f"/steps/{step.id}", f"/steps/{step.id}/sent", f"/steps/{step.id}/revisions"]
+            pages += [f"/steps/{step.id}", f"/steps/{step.id}/prompt", f"/steps/{step.id}/revisions"]
         pages.append(f"/runs/{run.id}?step={run.steps[-1].id}")
     return [*pages, *(f"/notes/{note.id}" for note in notes)]
 
@@ -765,7 +765,7 @@ def test_the_list_can_be_filtered_by_text_status_agent_and_scope(many: Site) -> 
     for nothing in ("/?text=zeppelin", "/?text=%25", "/?text=_", "/?text=%00"):
         found = many.get(nothing)
         assert rows(found.text) == []
-        assert "No run is like that" in found.text
+        assert "No runs match" in found.text
     filled = many.get("/?text=%22%3E%3Cb%3E&status=finished").text
     assert 'value="&#34;&gt;&lt;b&gt;"' in filled
     assert '<option value="finished" selected>' in filled
@@ -789,15 +789,15 @@ def test_older_runs_follow_page_by_page_each_once(many: Site) -> None:
 
 def test_the_list_shows_what_a_run_called_below_it_and_where_a_fork_comes_from(shown: Site) -> None:
     text = shown.get("/").text
-    listed = re.findall(r'<tr class="(\w+)( child)?" data-href="/runs/(\w+)"', text)
+    listed = re.findall(r'<tr class="(\w+)( called)?" data-href="/runs/(\w+)"', text)
     helper, manager = of(shown.memory, "librarian"), of(shown.memory, "researcher")
     places = [id for _, _, id in listed]
     assert places.index(helper.id) == places.index(manager.id) + 1
     assert [id for _, child, id in listed if child] == [helper.id]
     assert len(places) == len(set(places)) == len(shown.memory.runs(scope="*"))
     fork = of(shown.memory, "forecaster", fork=True)
-    assert f'<a class="mark" href="/runs/{fork.fork_of}"' in text
-    assert text.count('<svg class="spark"') == len(places)
+    assert f'<a class="fork-of" href="/runs/{fork.fork_of}"' in text
+    assert text.count('<svg class="sparkline"') == len(places)
     page = shown.get(f"/runs/{manager.id}").text
     assert f'href="/runs/{helper.id}"' in page
     assert f'href="/runs/{manager.id}"' in shown.get(f"/runs/{helper.id}").text
@@ -811,13 +811,13 @@ def test_a_run_shows_its_facts_its_plot_and_each_step(shown: Site) -> None:
     steps = [step for step in run.steps if step.kind != "system_prompt"]
     assert [int(about["data-step"] or 0) for about in lines] == [step.id for step in steps]
     assert sum("aria-current" in about for about in lines) == 1
-    assert [about for tag, about in page.found if tag == "svg" and about.get("class") == "plot"]
+    assert [about for tag, about in page.found if tag == "svg" and about.get("class") == "run-chart"]
     assert "About 239 next week" in html.unescape(text) or "next week" in text
     assert "1 failed" in text
     assert f'href="/runs/{of(shown.memory, "forecaster", fork=True).id}"' in text
     failed = next(step for step in steps if step.error)
     detail = shown.get(f"/steps/{failed.id}").text
-    assert "What went wrong" in detail
+    assert ">Error</h3>" in detail
     assert "division by zero" in detail
     assert '<span class="k">' in shown.get(f"/steps/{steps[4].id}").text, "code is coloured"
 
@@ -825,13 +825,13 @@ def test_a_run_shows_its_facts_its_plot_and_each_step(shown: Site) -> None:
 def test_what_the_model_was_sent_and_what_views_cut_of_it(shown: Site) -> None:
     run = of(shown.memory, "browser")
     last = [step for step in run.steps if step.kind == "action"][-1]
-    sent = shown.get(f"/steps/{last.id}/sent").text
+    sent = shown.get(f"/steps/{last.id}/prompt").text
     messages = last.to_smolagents().model_input_messages
     assert sent.count('<details class="message') == len(messages)
-    assert "Not shown to the model as they were" in sent
-    assert "Views cut prompts" in shown.get(f"/runs/{run.id}").text
+    assert "Trimmed by views" in sent
+    assert "Views trimmed the prompts" in shown.get(f"/runs/{run.id}").text
     first = next(step for step in run.steps if step.kind == "action")
-    assert "Not shown to the model" not in shown.get(f"/steps/{first.id}/sent").text
+    assert "Trimmed by views" not in shown.get(f"/steps/{first.id}/prompt").text
 
 
 def test_pictures_are_shown_anew_and_no_larger_than_a_screen(shown: Site) -> None:
@@ -879,22 +879,22 @@ def test_two_runs_are_compared_from_where_they_part(shown: Site) -> None:
     fork = of(shown.memory, "forecaster", fork=True)
     text = shown.get(f"/compare?left={fork.fork_of[:6]}&right={fork.id[:6]}").text
     common = shown.memory.run(fork.fork_of).diff(fork).common
-    assert f"{common} steps in common, then they part" in text
+    assert f"The first {common} steps are equal, then the runs differ" in text
     assert "I take the average instead of the trend" in text
     assert "I load the sales" not in text
-    assert "The same, " in shown.get(f"/compare?left={fork.id}&right={fork.id}").text
+    assert "The runs are equal: " in shown.get(f"/compare?left={fork.id}&right={fork.id}").text
 
 
 def test_memory_is_searched_with_the_score_explained(shown: Site) -> None:
     text = shown.get("/memory?q=no+such+column%3A+currency").text
     found = shown.memory.recall("no such column: currency", 20, scope="*")
     assert text.count('<article class="card"><p class="text">') == len(found) > 3
-    for name in found[0].parts:
+    for name in found[0].signals:
         assert f"{name} {found[0].signals[name]:.2f}" in text
     assert "<meter" in text
     assert "trust low" in text or "trust medium" in text
     assert 'value="no such column: currency"' in text
-    assert "Nothing is remembered about that" in shown.get("/memory?q=xylophone").text
+    assert "Nothing found" in shown.get("/memory?q=xylophone").text
 
 
 def reminded(memory: Memory) -> tuple[Any, Any]:
@@ -916,21 +916,21 @@ def test_a_note_shows_where_it_comes_from_and_whom_it_reached(memory: Memory) ->
     source = memory.step(note.sources[0])
     assert f'href="/runs/{source.run}?step={source.id}"' in text
     assert f'href="/runs/{run.id}"' in text
-    assert "no run yet" not in text
+    assert "none yet" not in text
     page = site.get(f"/runs/{run.id}").text
-    assert "Reminded 1 time of" in page
+    assert "Recalled memories 1 time<" in page
     assert f'href="/notes/{note.id}"' in page, "what it was reminded of can be gone to"
 
 
 def test_the_sample_has_a_note_that_was_brought_to_mind(shown: Site) -> None:
     texts = [shown.get(f"/notes/{note.id}").text for note in shown.memory.notes(scope="*")]
-    assert [text for text in texts if "no run yet" not in text]
+    assert [text for text in texts if "none yet" not in text]
 
 
 def test_a_rule_is_tried_on_the_past(shown: Site) -> None:
     text = shown.get("/patterns?rule=pattern&pattern=health+check%3A+5&threshold=2&window=5").text
     assert "would have fired" in text
-    assert '<svg class="timeline"' in text
+    assert '<svg class="backtest-chart"' in text
     assert "would not have fired" in shown.get("/patterns?rule=pattern&pattern=zeppelin").text
     assert "<b>health</b>" in text, "rules that did fire"
     for rule in ("failures", "same_error", "loop", "slow"):
@@ -957,7 +957,7 @@ def test_a_rule_that_is_none_is_a_sentence(shown: Site, query: str) -> None:
     assert "Traceback" not in found.text
     assert Page(found.text).wrong == []
     if "400" not in query:
-        assert '<p class="note bad">' in found.text or "would not have fired" in found.text
+        assert '<p class="box bad">' in found.text or "would not have fired" in found.text
 
 
 def test_a_pattern_that_would_run_for_years_is_stopped(memory: Memory) -> None:
@@ -972,14 +972,14 @@ def test_a_pattern_that_would_run_for_years_is_stopped(memory: Memory) -> None:
 def test_a_running_agent_is_seen_live(path: Path) -> None:
     with Memory(path, embedder="off") as memory, Memory(path, embedder="off") as looking:
         site = Site(looking)
-        before = site.get("/pulse").text
-        assert "no runs yet" in site.get("/").text
+        before = site.get("/data-version").text
+        assert "No runs yet" in site.get("/").text
         agent = code_agent(*[code(f"print('line {number}')") for number in range(9)], code("final_answer(7)"))
         steps = iter(memory.stepwise(agent, "Read the log"))
         pulses = [before]
         for count in range(1, 4):
             next(steps)
-            pulses.append(site.get("/pulse").text)
+            pulses.append(site.get("/data-version").text)
             (run,) = rows(site.get("/").text)
             text = site.get(f"/runs/{run}?fragment=1").text
             assert text.count("data-kind=") == count + 1
@@ -987,9 +987,9 @@ def test_a_running_agent_is_seen_live(path: Path) -> None:
         assert len(set(pulses)) == 4
         for _ in steps:
             pass
-        assert site.get("/pulse").text not in pulses
+        assert site.get("/data-version").text not in pulses
         assert '<span class="chip finished">' in site.get("/").text
-        assert site.get("/pulse").text == site.get("/pulse").text
+        assert site.get("/data-version").text == site.get("/data-version").text
 
 
 def test_the_pulse_tells_that_a_running_agent_was_killed(path: Path) -> None:
@@ -1009,21 +1009,21 @@ def test_the_pulse_tells_that_a_running_agent_was_killed(path: Path) -> None:
         assert work.stdout.readline() == "ready\n"
         with Memory(path, embedder="off") as memory:
             site = Site(memory)
-            before = site.get("/pulse").text
+            before = site.get("/data-version").text
             assert 'class="chip running"' in site.get("/").text
             work.kill()
             work.wait()
             assert 'class="chip interrupted"' in site.get("/").text
-            assert site.get("/pulse").text != before
+            assert site.get("/data-version").text != before
     finally:
         work.kill()
         work.communicate()
 
 
 def test_the_pulse_tells_of_notes_too(site: Site) -> None:
-    before = site.get("/pulse").text
+    before = site.get("/data-version").text
     site.memory.remember("Deploys happen on Fridays")
-    assert site.get("/pulse").text != before
+    assert site.get("/data-version").text != before
 
 
 def test_the_snippet_is_python_that_opens_this_memory(tmp_path: Path) -> None:
@@ -1060,7 +1060,7 @@ def test_whatever_a_step_holds_can_be_shown(weird: tuple[Site, Any, Path], step:
     site.memory.flush()
     newest = site.memory.steps(scope="*", limit=1)[0]
     here = f"/steps/{newest.id}"
-    pages = (here, f"{here}/sent", f"{here}/revisions", f"/runs/{newest.run}?step={newest.id}", "/", "/memory")
+    pages = (here, f"{here}/prompt", f"{here}/revisions", f"/runs/{newest.run}?step={newest.id}", "/", "/memory")
     for target in (*pages, f"/compare?left={newest.run}&right={newest.run}", f"/runs/{newest.run}/json"):
         found = site.get(target)
         assert (found.status, found.raised) == (200, None), (target, found.said)
@@ -1114,7 +1114,7 @@ def test_a_step_that_is_not_as_smolagents_makes_them_is_shown(memory: Memory, gi
     step = kept(memory, **given)
     site = Site(memory)
     here = f"/steps/{step.id}"
-    for target in (here, f"{here}/sent", f"{here}/revisions", f"/runs/{step.run}?step={step.id}", "/"):
+    for target in (here, f"{here}/prompt", f"{here}/revisions", f"/runs/{step.run}?step={step.id}", "/"):
         found = site.get(target)
         assert (found.status, found.raised) == (200, None), target
     for place in (0, 1):
@@ -1132,7 +1132,7 @@ def test_long_texts_are_cut_on_the_page_and_say_so(memory: Memory) -> None:
         found = site.get(target)
         assert found.status == 200
         assert len(found.body) < 300_000, target
-    assert "characters more" in site.get(f"/steps/{step.id}").text
+    assert "more characters" in site.get(f"/steps/{step.id}").text
 
 
 # --- acts -------------------------------------------------------------------------------------------------------------
@@ -1140,7 +1140,7 @@ def test_long_texts_are_cut_on_the_page_and_say_so(memory: Memory) -> None:
 
 def test_a_run_is_forked_at_a_step(site: Site) -> None:
     run = of(site.memory, "forecaster")
-    found = site.post(f"/runs/{run.id}/fork", at="2")
+    found = site.post(f"/runs/{run.id}/fork", step="2")
     assert found.status == 303
     fork = site.memory.run(str(found.one("location")).removeprefix("/runs/"))
     assert (fork.fork_of, fork.status) == (run.id, "interrupted")
@@ -1200,7 +1200,7 @@ def test_notes_are_written_superseded_and_forgotten(site: Site) -> None:
     assert "Deploys happen on Fridays" in page, "its versions"
     assert note.id not in site.get("/memory").text
     assert note.id in site.get("/memory?past=1").text
-    found = site.post("/forget", what=later.id)
+    found = site.post("/forget", id=later.id)
     assert found.status in (200, 303)
     assert memory.note(later.id).status == "forgotten"
     assert [one for one in memory.recall("Mondays") if one.note == later.id] == []
@@ -1210,7 +1210,7 @@ def test_everything_that_came_of_a_note_is_forgotten(memory: Memory) -> None:
     note, run = reminded(memory)
     site = Site(memory)
     assert [one for one in memory.recall("I fetch the balloonist", 20) if one.run == run.id]
-    found = site.post("/forget", what=note.id, influenced="1")
+    found = site.post("/forget", id=note.id, influenced="1")
     assert found.status in (200, 303)
     assert memory.note(note.id).status == "forgotten"
     assert [one for one in memory.recall("I fetch the balloonist", 20) if one.run == run.id] == []
@@ -1268,14 +1268,14 @@ def test_a_step_of_another_run_is_not_shown_as_this_runs(shown: Site) -> None:
 @pytest.mark.parametrize(
     ("target", "form", "status"),
     [
-        ("/runs/{run}/fork", {"at": "abc"}, 400),
-        ("/runs/{run}/fork", {"at": "1.5"}, 400),
-        ("/runs/{run}/fork", {"at": "²"}, 400),
-        ("/runs/{run}/fork", {"at": "9" * 5000}, (400, 404)),
-        ("/runs/{run}/fork", {"at": str(HUGE)}, 404),
-        ("/runs/{run}/fork", {"at": "-1"}, (400, 404)),
-        ("/runs/{run}/fork", {"at": "99"}, 404),
-        ("/runs/zzz/fork", {"at": "1"}, 404),
+        ("/runs/{run}/fork", {"step": "abc"}, 400),
+        ("/runs/{run}/fork", {"step": "1.5"}, 400),
+        ("/runs/{run}/fork", {"step": "²"}, 400),
+        ("/runs/{run}/fork", {"step": "9" * 5000}, (400, 404)),
+        ("/runs/{run}/fork", {"step": str(HUGE)}, 404),
+        ("/runs/{run}/fork", {"step": "-1"}, (400, 404)),
+        ("/runs/{run}/fork", {"step": "99"}, 404),
+        ("/runs/zzz/fork", {"step": "1"}, 404),
         ("/runs/%00/fork", {}, 404),
         ("/steps/{step}/edit", {"field": "__class__", "text": "x"}, 400),
         ("/steps/{step}/edit", {"field": "error", "text": "x"}, 400),
@@ -1291,11 +1291,11 @@ def test_a_step_of_another_run_is_not_shown_as_this_runs(shown: Site) -> None:
         ("/notes", {"text": "x", "scope": "*"}, 400),
         ("/notes", {"text": "x", "supersedes": "zz"}, 404),
         ("/forget", {}, (400, 404)),
-        ("/forget", {"what": "zz"}, 404),
-        ("/forget", {"what": "²"}, (400, 404)),
-        ("/forget", {"what": str(HUGE)}, 404),
-        ("/forget", {"what": "9" * 5000}, (400, 404)),
-        ("/forget", {"what": "123456"}, 404),
+        ("/forget", {"id": "zz"}, 404),
+        ("/forget", {"id": "²"}, (400, 404)),
+        ("/forget", {"id": str(HUGE)}, 404),
+        ("/forget", {"id": "9" * 5000}, (400, 404)),
+        ("/forget", {"id": "123456"}, 404),
         ("/forget", {"step": "123456"}, (400, 404)),
         ("/forget", {"step": "abc"}, (400, 404)),
         ("/nowhere", {}, 404),
@@ -1324,7 +1324,7 @@ def test_a_prefix_that_fits_several_runs_is_a_sentence(site: Site) -> None:
         of(site.memory, "forecaster").fork(step=1)
     firsts = [run.id[0] for run in site.memory.runs(scope="*")]
     letter = max(firsts, key=firsts.count)
-    for found in (site.get(f"/runs/{letter}"), site.post(f"/runs/{letter}/fork", at="1")):
+    for found in (site.get(f"/runs/{letter}"), site.post(f"/runs/{letter}/fork", step="1")):
         assert found.status == 404
         assert "could be any of" in found.said
 
@@ -1357,7 +1357,7 @@ def test_a_form_that_is_none_is_a_sentence_and_changes_nothing(site: Site, body:
     assert found.status in (400, 413, 415)
     assert state(site.memory) == before
     assert is_a_sentence(found.said)
-    assert "no such page" not in found.said
+    assert "does not exist" not in found.said
 
 
 def test_a_long_observation_can_be_edited_whole_or_is_not_offered(memory: Memory) -> None:
@@ -1377,7 +1377,7 @@ def test_a_run_that_goes_on_is_not_edited_from_outside(path: Path) -> None:
         site, run = Site(looking), looking.runs()[0]
         found = site.post(f"/steps/{run.steps[-1].id}/edit", field="observations", text="x")
         assert found.status in (400, 409)
-        assert "is going on" in found.said
+        assert "is running" in found.said
 
 
 RECORDS = "SELECT record FROM step JOIN run ON run.id = step.run WHERE agent = 'counter'"
@@ -1391,7 +1391,7 @@ RECORDS = "SELECT record FROM step JOIN run ON run.id = step.run WHERE agent = '
     [
         *("/runs/zz", "/runs/%00", "/runs/" + "a" * 3000, "/runs/zz/json", "/notes/zz", "/notes/%00", "/steps/999999"),
         *(f"/steps/{HUGE}", f"/steps/{2**63}", f"/steps/{2**63 - 1}", "/steps/-1", "/steps/0", "/steps/abc"),
-        *(f"/steps/{HUGE}/sent", f"/steps/{HUGE}/revisions", f"/steps/{HUGE}/pictures/0", "/steps/" + "9" * 5000),
+        *(f"/steps/{HUGE}/prompt", f"/steps/{HUGE}/revisions", f"/steps/{HUGE}/pictures/0", "/steps/" + "9" * 5000),
         *("/steps/2/pictures/-1", f"/steps/2/pictures/{HUGE}", "/steps/2/pictures/" + "9" * 5000, "/steps/2/nope"),
         *("/runs/{run}?step=abc", "/runs/{run}?step=nan", "/runs/{run}?step=inf", "/runs/{run}?step=1e400"),
         *("/runs/{run}?step=-1", f"/runs/{{run}}?step={HUGE}", "/runs/{run}?step=1.5", "/runs/{run}?step=%C2%B2"),
@@ -1464,7 +1464,7 @@ def test_what_has_never_been_or_is_gone_is_not_found(site: Site) -> None:
     raw.execute("DELETE FROM step WHERE run = ?", (run.id,))
     raw.execute("DELETE FROM run WHERE id = ?", (run.id,))
     raw.close()
-    for target in (f"/runs/{run.id}", f"/runs/{run.id}?fragment=1", f"/steps/{gone.id}", f"/steps/{gone.id}/sent"):
+    for target in (f"/runs/{run.id}", f"/runs/{run.id}?fragment=1", f"/steps/{gone.id}", f"/steps/{gone.id}/prompt"):
         found = site.get(target)
         assert (found.status, is_a_sentence(found.said)) == (404, True), target
     assert run.id not in site.get("/").text
@@ -1561,7 +1561,7 @@ def test_many_look_at_once_while_an_agent_writes(path: Path) -> None:
         headers = {"host": NAME, "cookie": site.cookie}
 
         async def all_at_once() -> list[Answer]:
-            targets = ["/", "/pulse", "/memory", "/patterns", "/compare", "/?fragment=1"] * 5
+            targets = ["/", "/data-version", "/memory", "/patterns", "/compare", "/?fragment=1"] * 5
             return await asyncio.gather(*(asked(site.app, "GET", target, headers) for target in targets))
 
         statuses: set[int] = set()
@@ -1650,7 +1650,7 @@ def blow(path: Path) -> None:
         memory.attach(code_agent(code("final_answer(1)"))).run("Leave a run")
         site = Site(memory)
         small = kept(memory, observations="seen", observations_images=[PIL.Image.new("RGB", (64, 64))])
-        for target in ("", "/pictures/0", "/sent", "/revisions"):
+        for target in ("", "/pictures/0", "/prompt", "/revisions"):
             site.get(f"/steps/{small.id}{target}")
         for name, picture in bombs():
             blob = picture.pop("blob")
@@ -1704,7 +1704,7 @@ def peak(name: str) -> float:
 
 def test_a_run_that_does_not_exist_is_not_found_by_the_reader(memory: Memory) -> None:
     with pytest.raises(NotFound):
-        reading.detail(memory, 1)
+        page_data.step_detail(memory, 1)
 
 
 if __name__ == "__main__":
