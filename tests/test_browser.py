@@ -32,18 +32,17 @@ from smolagents.monitoring import AgentLogger, LogLevel, Timing
 from smolagents.utils import AgentError
 
 from smolmem import Memory
-from smolmem.agents.prompt_parts import Cut
 from smolmem.cli import sample
 from smolmem.core import codec
 from smolmem.core.injected import injected
 from smolmem.core.rows import Batch, Change, Passage, RunRow, SessionRow, SharedPrompt
 from smolmem.core.text import storable
-from smolmem.core.values import Alert, when
+from smolmem.core.values import Alert, Trim, when
 from smolmem.inspector.app import make_app
-from smolmem.inspector.guard import keys
+from smolmem.inspector.guard import new_access
 from smolmem.inspector.serve import hosts_of, link_of, listen
 from smolmem.store.contents import seal
-from smolmem.store.passage_rows import Place, add_units
+from smolmem.store.passage_rows import PassageOwner, add_passages
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = [
@@ -229,16 +228,16 @@ _OTHERS = [
         "<a href='//evil.invalid'>y</a>",
     ),
     *(
-        "<p id=detail>x</p>",
-        "<ol id=lines><li><a data-step='/../../evil'>x</a></ol>",
+        "<p id=step-detail>x</p>",
+        "<ol id=step-list><li><a data-step='/../../evil'>x</a></ol>",
         "<a data-step=1 aria-current=true>x</a>",
-        "<form data-live=list action={a}>",
+        "<form data-live=run-list action={a}>",
     ),
     *(
         "<details data-src={a} open><div></div></details>",
         "<tr data-href=javascript:{f}><td>x</td></tr>",
         "<button data-copy=x>x</button>",
-        "<input id=scrub>",
+        "<input id=step-slider>",
     ),
     *(
         "<form id=help>",
@@ -279,10 +278,10 @@ class Server:
     def __post_init__(self) -> None:
         self._socket = listen("127.0.0.1", 0, strict=True)
         self.port = self._socket.getsockname()[1]
-        self.keys = keys(hosts_of("127.0.0.1", self.port), read_only=False)
-        self.link = link_of(self.host, self.port, self.keys)
+        self.access = new_access(hosts_of("127.0.0.1", self.port), read_only=False)
+        self.link = link_of(self.host, self.port, self.access)
         self.base = f"http://{self.host}:{self.port}"
-        config = uvicorn.Config(make_app(self.memory, self.keys), log_level="warning", access_log=False)
+        config = uvicorn.Config(make_app(self.memory, self.access), log_level="warning", access_log=False)
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]})
         self._thread.start()
@@ -380,10 +379,10 @@ class Browser:
 
     @property
     def chosen(self) -> int:
-        return int(self.js("return Number(document.querySelector('#lines a[aria-current]')?.dataset.step || 0)"))
+        return int(self.js("return Number(document.querySelector('#step-list a[aria-current]')?.dataset.step || 0)"))
 
     def shows(self, step: int) -> bool:
-        return self.chosen == step and f"id {step}" in self.one("#detail").text
+        return self.chosen == step and f"id {step}" in self.one("#step-detail").text
 
     def log(self) -> list[str]:
         return [entry["message"] for entry in self.chrome.get_log("browser")]
@@ -462,8 +461,8 @@ def _plant(memory: Memory, text: str, at: float, agent: str | None = None) -> No
     failure = {"type": plain, "message": plain, "traceback": plain}
     results = [(row["id"], "failure" if odd else "answer", codec.encode(failure if odd else text))]
     journal.save(Batch(session, False, [ended], results))
-    journal.traces.add_alert(Alert(plain, plain, plain, row["id"], 1, when(at), (plain,)), plain)
-    journal.traces.add_cut(session["id"], Cut(plain, saved[0].step, 1, 2, 1, plain))
+    journal.alerts.add(Alert(plain, plain, plain, row["id"], 1, when(at), (plain,)), plain)
+    journal.trims.add(session["id"], Trim(plain, saved[0].step, 1, 2, 1, plain))
     told = ChatMessage(MessageRole.USER, [{"type": "text", "text": text}])
     journal.reminders.add(row["id"], None, plain, [told], [])
 
@@ -486,8 +485,8 @@ def _changes(row: Any, text: str, at: float) -> Iterator[Change]:
         facts = codec.facts(step)
         if step is action:
             facts = {**facts, "error": storable(text), "tools": json.dumps([storable(text)])}  # type: ignore[typeddict-item]
-        sent = SharedPrompt(None, 0, [codec.encode([said])], 1) if step is action else None
-        yield Change("insert", row["id"], at, place, encoded=codec.encode(step), facts=facts, sent=sent)
+        prompt = SharedPrompt(None, 0, [codec.encode([said])], 1) if step is action else None
+        yield Change("insert", row["id"], at, place, encoded=codec.encode(step), facts=facts, prompt=prompt)
     again = ActionStep(1, Timing(at, at + 1), observations=text, model_output=text, code_action=text)
     yield Change("insert", row["id"], at, len(steps), encoded=codec.encode(again), facts=codec.facts(again))
 
@@ -498,8 +497,8 @@ def _note(memory: Memory, text: str, number: int) -> None:
     row |= {"origin": plain, "run": None, "at": time.time(), "expires": None, "supersedes": None, "sources": "[]"}
     with memory._store.write():
         memory._store.do("add_note", row | {"hash": seal("note", row)})
-        place = Place(scope=plain, session="", step=None, note=id, run=None, agent=plain, at=time.time())
-        add_units(memory._store, place, [Passage(plain, "user", f"payload {plain}")])
+        owner = PassageOwner(scope=plain, session="", step=None, note=id, run=None, agent=plain, at=time.time())
+        add_passages(memory._store, owner, [Passage(plain, "user", f"payload {plain}")])
 
 
 LOOK = """
@@ -522,8 +521,8 @@ const [targets, every, done] = arguments, wrong = [];
       document.write(text.replace('<script src="/static/app.js" defer></script>', ''));
       document.close();
     } else {                                  // put where our own script puts it
-      document.body.innerHTML = '<article id="detail"></article>';
-      document.querySelector('#detail').innerHTML = text;
+      document.body.innerHTML = '<article id="step-detail"></article>';
+      document.querySelector('#step-detail').innerHTML = text;
       for (const each of document.querySelectorAll('details')) each.open = true;
     }
     for (const each of page.querySelectorAll('[autofocus]')) wrong.push([target, 'autofocus']);
@@ -583,7 +582,7 @@ def test_each_payload_does_nothing_in_runs_steps_prompts_and_notes(chrome: Any, 
             alone.append(target)
             continue
         together += [target, *(f"/steps/{step.id}" for step in steps)]
-        together += [f"/steps/{steps[3].id}/sent", f"/steps/{steps[3].id}/revisions"]
+        together += [f"/steps/{steps[3].id}/prompt", f"/steps/{steps[3].id}/revisions"]
     alone += [f"/notes/{note.id}" for note in memory.notes(scope="*", limit=1000)]
     assert len(alone) > len(PAYLOADS)
     chrome.get(f"{hostile.base}/patterns")
@@ -627,7 +626,7 @@ def test_the_list_is_used_by_keyboard(browser: Browser) -> None:
     browser.go("/")
     browser.press("j", "j", "k", "j")
     rows = browser.all("tr[data-href]")
-    assert [row.get_attribute("class").split()[-1] == "here" for row in rows].index(True) == 1
+    assert [row.get_attribute("class").split()[-1] == "focused" for row in rows].index(True) == 1
     wanted = rows[1].get_attribute("data-href")
     browser.press(Keys.ENTER)
     browser.until(lambda: browser.path.startswith(str(wanted)))
@@ -644,15 +643,15 @@ def test_a_filter_answers_while_one_types(browser: Browser) -> None:
     browser.until(lambda: len(browser.all("tr[data-href]")) == 1)
     assert browser.path == "/?text=warehouse"
     browser.press(Keys.ESCAPE, "j")
-    assert browser.one("tr.here").text
+    assert browser.one("tr.focused").text
     browser.press("/", Keys.BACKSPACE, *"zeppelin")
-    browser.until(lambda: "No run is like that" in browser.one("#list").text)
+    browser.until(lambda: "No runs match" in browser.one("#run-list").text)
     browser.js(
         "const field = document.querySelector('[name=text]'); field.value = '';"
         "field.dispatchEvent(new Event('input', {bubbles: true}))"
     )
     browser.one("select[name=status] option[value=failed]").click()
-    browser.until(lambda: [chip.text for chip in browser.all("#list .chip")] == ["failed"])
+    browser.until(lambda: [chip.text for chip in browser.all("#run-list .chip")] == ["failed"])
     assert browser.path == "/?status=failed"
     assert browser.js("return window.same"), "the page was not loaded again"
     browser.chrome.refresh()
@@ -674,12 +673,12 @@ def test_a_run_is_gone_through_by_keyboard(browser: Browser) -> None:
     browser.press("e")
     failed = next(step for step in steps if step.error)
     browser.until(lambda: browser.shows(failed.id))
-    assert "What went wrong" in browser.one("#detail").text or "WHAT WENT WRONG" in browser.one("#detail").text
+    assert "error" in [title.text.lower() for title in browser.all("#step-detail h3")]
     browser.press("s")
-    browser.until(lambda: browser.all("#sent .message"))
-    assert browser.one("#sent").get_attribute("open")
+    browser.until(lambda: browser.all("#prompt .message"))
+    assert browser.one("#prompt").get_attribute("open")
     browser.press("s")
-    assert not browser.one("#sent").get_attribute("open")
+    assert not browser.one("#prompt").get_attribute("open")
     browser.press("k", "k", "k", "k", "k", "k")
     browser.until(lambda: browser.shows(steps[0].id))
     assert browser.js("return window.same")
@@ -725,21 +724,21 @@ def test_a_run_is_scrubbed_and_its_plot_clicked(browser: Browser) -> None:
     run = of(browser.server.memory, "browser")
     steps = [step for step in run.steps if step.kind != "system_prompt"]
     browser.go(f"/runs/{run.id}")
-    browser.until(lambda: browser.one("#where").text == f"2 of {len(steps)}")
-    scrub = browser.one("#scrub")
+    browser.until(lambda: browser.one("#step-position").text == f"2 of {len(steps)}")
+    scrub = browser.one("#step-slider")
     browser.js("arguments[0].value = 5; arguments[0].dispatchEvent(new Event('input', {bubbles: true}))", scrub)
     browser.until(lambda: browser.shows(steps[5].id))
-    assert browser.one("#where").text == f"6 of {len(steps)}"
+    assert browser.one("#step-position").text == f"6 of {len(steps)}"
     scrub.send_keys(Keys.ARROW_RIGHT)
     browser.until(lambda: browser.shows(steps[6].id))
-    plot = browser.one("svg.plot")
+    plot = browser.one("svg.run-chart")
     width, actions = plot.size["width"], [step for step in steps if step.kind == "action"]
     ActionChains(browser.chrome).move_to_element_with_offset(
         plot, -width / 2 + 1.5 * width / len(actions), 0
     ).click().perform()
     browser.until(lambda: browser.shows(actions[1].id))
-    assert float(browser.one("svg.plot .here").get_attribute("x")) > 0
-    browser.all("#lines a")[9].click()
+    assert float(browser.one("svg.run-chart .selected").get_attribute("x")) > 0
+    browser.all("#step-list a")[9].click()
     browser.until(lambda: browser.shows(steps[9].id))
     pictures = browser.all(".pictures img")
     assert len(pictures) == 1
@@ -750,13 +749,13 @@ def test_what_the_model_was_sent_is_asked_for_when_it_is_opened(browser: Browser
     run = of(browser.server.memory, "browser")
     last = [step for step in run.steps if step.kind == "action"][-1]
     browser.go(f"/runs/{run.id}?step={last.id}")
-    entries = "return performance.getEntriesByType('resource').filter((one) => one.name.endsWith('/sent')).length"
+    entries = "return performance.getEntriesByType('resource').filter((one) => one.name.endsWith('/prompt')).length"
     assert browser.js(entries) == 0
-    browser.one("#sent summary").click()
-    browser.until(lambda: len(browser.all("#sent .message")) == len(last.to_smolagents().model_input_messages))
-    assert "Not shown to the model" in browser.one("#sent").text
-    browser.one("#sent summary").click()
-    browser.one("#sent summary").click()
+    browser.one("#prompt summary").click()
+    browser.until(lambda: len(browser.all("#prompt .message")) == len(last.to_smolagents().model_input_messages))
+    assert "Trimmed by views" in browser.one("#prompt").text
+    browser.one("#prompt summary").click()
+    browser.one("#prompt summary").click()
     assert browser.js(entries) == 1
 
 
@@ -783,18 +782,18 @@ def test_a_running_agent_is_followed_without_loading_the_page_again(browser: Bro
         browser.go(f"/runs/{run.id}")
         browser.js("window.same = true")
         first = browser.chosen
-        count = len(browser.all("#lines a"))
+        count = len(browser.all("#step-list a"))
         step(), step()
-        browser.until(lambda: len(browser.all("#lines a")) == count + 2)
+        browser.until(lambda: len(browser.all("#step-list a")) == count + 2)
         assert browser.chosen == first, "what one looks at stays"
-        assert browser.one(".head .chip").text == "running"
-        browser.all("#lines a")[-1].click()
-        browser.until(lambda: "line 4" in browser.one("#detail").text)
+        assert browser.one(".run-head .chip").text == "running"
+        browser.all("#step-list a")[-1].click()
+        browser.until(lambda: "line 4" in browser.one("#step-detail").text)
         step()
-        browser.until(lambda: "line 5" in browser.one("#detail").text)
-        assert browser.chosen == int(browser.all("#lines a")[-1].get_attribute("data-step") or 0)
+        browser.until(lambda: "line 5" in browser.one("#step-detail").text)
+        assert browser.chosen == int(browser.all("#step-list a")[-1].get_attribute("data-step") or 0)
         assert browser.js("return window.same")
-        browser.js("document.querySelector('.head details')?.setAttribute('open', '')")
+        browser.js("document.querySelector('.run-head details')?.setAttribute('open', '')")
 
 
 def test_the_list_follows_too_and_keeps_the_row_that_is_chosen(browser: Browser) -> None:
@@ -802,16 +801,16 @@ def test_the_list_follows_too_and_keeps_the_row_that_is_chosen(browser: Browser)
     browser.go("/")
     browser.js("window.same = true")
     browser.press("j", "j", "j")
-    chosen = browser.one("tr.here").get_attribute("data-href")
+    chosen = browser.one("tr.focused").get_attribute("data-href")
     with working(memory, "Appear in the list") as step:
         step()
-        browser.until(lambda: "Appear in the list" in browser.one("#list").text)
+        browser.until(lambda: "Appear in the list" in browser.one("#run-list").text)
         assert browser.js("return window.same")
-        assert browser.one("tr.here").get_attribute("data-href") == chosen
+        assert browser.one("tr.focused").get_attribute("data-href") == chosen
         browser.press("j")
         step()
         time.sleep(1.2)
-        assert browser.all("tr.here"), "who is on the way to a row is not sent back"
+        assert browser.all("tr.focused"), "who is on the way to a row is not sent back"
 
 
 def test_older_runs_stay_where_they_are_while_newer_are_written(browser: Browser) -> None:
@@ -861,7 +860,7 @@ def test_dark_is_as_the_system_wants_it_or_as_one_chose(browser: Browser) -> Non
     assert brightness(browser) < 80
     browser.go("/memory")
     assert brightness(browser) < 80, "it is kept"
-    browser.one("#theme").click()
+    browser.one("#switch-theme").click()
     assert brightness(browser) > 200
     browser.chrome.refresh()
     assert brightness(browser) > 200
@@ -936,16 +935,16 @@ def test_a_step_is_edited_and_forked_through_the_forms(browser: Browser) -> None
     area.clear()
     area.send_keys("9 weeks\nand a day")
     form.find_element(By.TAG_NAME, "button").click()
-    browser.until(lambda: "9 weeks\nand a day" in browser.one("#detail pre.seen").text)
+    browser.until(lambda: "9 weeks\nand a day" in browser.one("#step-detail pre.observations").text)
     assert memory.step(step.id).to_smolagents().observations == "9 weeks\nand a day"
     assert browser.chosen == step.id
-    versions = next(one for one in browser.all("#detail details.lazy") if "versions" in one.text)
+    versions = next(one for one in browser.all("#step-detail details.lazy") if "versions" in one.text)
     versions.find_element(By.TAG_NAME, "summary").click()
     browser.until(lambda: "recorded" in versions.text)
     before = len(memory.runs(scope="*"))
     browser.one("details.edit summary").click()
     browser.one('form[action$="/fork"] button').click()
-    browser.until(lambda: f"fork of {run.id[:8]}" in browser.one(".family").text)
+    browser.until(lambda: f"fork of {run.id[:8]}" in browser.one(".related").text)
     assert len(memory.runs(scope="*")) == before + 1
 
 
@@ -956,7 +955,7 @@ def test_forgetting_is_asked_about_first(browser: Browser) -> None:
     for answer, status in (("dismiss", "current"), ("accept", "forgotten")):
         browser.one('form[action="/forget"] button').click()
         asked = browser.chrome.switch_to.alert
-        assert "out of recall" in asked.text
+        assert "from recall" in asked.text
         getattr(asked, answer)()
         browser.until(lambda: memory.note(note.id).status == status)
     browser.until(lambda: "Forgotten" in browser.one("main").text or "forgotten" in browser.one("main").text)
@@ -969,9 +968,9 @@ def test_a_note_is_written_and_found(browser: Browser) -> None:
     assert "The kite is <b>green</b>" in browser.one("h1").text
     browser.go("/memory")
     browser.press("/", *"kite")
-    browser.until(lambda: browser.all("#found article"))
-    assert "The kite is <b>green</b>" in browser.one("#found article").text
-    assert browser.all("#found meter")
+    browser.until(lambda: browser.all("#results article"))
+    assert "The kite is <b>green</b>" in browser.one("#results article").text
+    assert browser.all("#results meter")
 
 
 # --- for everybody ----------------------------------------------------------------------------------------------------
@@ -1005,10 +1004,10 @@ def test_every_page_works_without_a_script(browser: Browser) -> None:
     try:
         browser.go("/")
         browser.one("tr[data-href] a").click()
-        assert browser.one("#detail h2").text
+        assert browser.one("#step-detail h2").text
         browser.go(f"/runs/{run.id}")
-        browser.all("#lines a")[-1].click()
-        assert f"id {step.id}" in browser.one("#detail").text
+        browser.all("#step-list a")[-1].click()
+        assert f"id {step.id}" in browser.one("#step-detail").text
         browser.go("/")
         browser.one("[name=text]").send_keys("warehouse", Keys.ENTER)
         assert len(browser.all("tr[data-href]")) == 1
