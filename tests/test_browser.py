@@ -49,6 +49,7 @@ pytestmark = [
     pytest.mark.skipif(not CHROMIUM or not DRIVER, reason="chromium or chromedriver is not installed"),
     pytest.mark.xdist_group("browser"),
 ]
+TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))
 PATIENCE = 20.0
 """Seconds within which a page shows what was written."""
 
@@ -261,6 +262,11 @@ def payloads() -> list[str]:
 
 
 PAYLOADS = payloads()
+GROUP = 12 if TORTURE else 24
+TOGETHER = [PAYLOADS[start : start + GROUP] for start in range(0, len(PAYLOADS), GROUP)]
+"""Every payload, many to a page."""
+ALONE = PAYLOADS if TORTURE else PAYLOADS[::4]
+"""Payloads that have pages of their own: a sample, and every payload under torture."""
 
 
 def test_there_are_enough_payloads() -> None:
@@ -423,13 +429,13 @@ def hostile(tmp_path_factory: pytest.TempPathFactory, chrome: Any) -> Iterator[S
     """A memory with a payload in every field that is shown."""
     path = tmp_path_factory.mktemp("hostile") / "hostile.db"
     with Memory(path, embedder="off", durability="normal") as memory:
-        for number, payload in enumerate(PAYLOADS):
+        for number, payload in enumerate(ALONE):
             _plant(memory, payload, time.time() + number)
-        together = [PAYLOADS[start : start + 12] for start in range(0, len(PAYLOADS), 12)]
-        for number, group in enumerate(together):
+        for number, group in enumerate(TOGETHER):
             _plant(memory, "\n".join(group), time.time() + len(PAYLOADS) + number, agent="together")
-        for start in range(0, len(PAYLOADS), 3):
-            _note(memory, "\n".join(PAYLOADS[start : start + 3]), start)
+        size = 3 if TORTURE else 12
+        for start in range(0, len(PAYLOADS), size):
+            _note(memory, "\n".join(PAYLOADS[start : start + size]), start)
         server = Server(memory, "127.0.0.1")
         try:
             chrome.get(server.link)
@@ -581,10 +587,10 @@ def test_each_payload_does_nothing_in_runs_steps_prompts_and_notes(chrome: Any, 
         if run.agent != "together":
             alone.append(target)
             continue
-        together += [target, *(f"/steps/{step.id}" for step in steps)]
+        together += [target, *(f"/steps/{step.id}" for step in (steps if TORTURE else steps[:3]))]
         together += [f"/steps/{steps[3].id}/prompt", f"/steps/{steps[3].id}/revisions"]
     alone += [f"/notes/{note.id}" for note in memory.notes(scope="*", limit=1000)]
-    assert len(alone) > len(PAYLOADS)
+    assert len(alone) > len(ALONE)
     chrome.get(f"{hostile.base}/patterns")
     with quiet(chrome, hostile):
         for targets, every in ((together, 1), (alone, 7)):
@@ -593,7 +599,7 @@ def test_each_payload_does_nothing_in_runs_steps_prompts_and_notes(chrome: Any, 
 
 @pytest.mark.promise("S4")
 def test_what_is_asked_for_does_nothing_either(chrome: Any, hostile: Server) -> None:
-    said = [quote(storable(payload), safe="") for payload in PAYLOADS]
+    said = [quote(storable(payload), safe="") for payload in ALONE]
     targets = [f"/?status={each}" for each in said]
     targets += [f"/?text={each}&agent={each}" for each in said[::3]]
     for each in said[1::6]:
@@ -977,7 +983,7 @@ def test_a_note_is_written_and_found(browser: Browser) -> None:
 
 
 def test_everything_that_can_be_used_has_a_name_and_shows_where_one_is(browser: Browser) -> None:
-    for target in pages(browser.server.memory)[::2]:
+    for target in pages(browser.server.memory)[:: 1 if TORTURE else 3]:
         browser.go(target)
         browser.js("for (const each of document.querySelectorAll('details')) each.open = true")
         used = [*browser.all("main a")[:3], *browser.all("button, input:not([type=hidden]), select, textarea")]
