@@ -1,11 +1,11 @@
-"""How quickly the inspector shows a large memory: 10,000 runs, 1,000,000 steps, one run of 500.
+"""How fast the inspector is with a large memory: 10,000 runs, 1,000,000 steps, one run of 500 steps.
 
-    make bench-inspector                                           # builds the memory, some minutes, and keeps it
+    make bench-inspector                                           # builds the memory in a few minutes and keeps it
     make bench-inspector ARGS="--runs 200 --steps 20000 --file small.db"
 
-The server is a process of its own, as `smolmem ui` starts it; what is timed is a whole answer over HTTP, the median of
-twenty. Runs are written as a recorder writes them, in batches; the run of 500 steps is a real agent's with a scripted
-model. So many of the newest steps as `--read` says can be found by their words, the others have not been read.
+The server runs in its own process, as `smolmem ui` starts it. Each figure is the median of twenty complete HTTP
+responses. Runs are written in batches, as a recorder writes them; the run of 500 steps comes from a real agent with a
+scripted model. The newest `--indexed` steps are searchable, the others are not indexed.
 """
 
 from __future__ import annotations
@@ -35,10 +35,8 @@ from smolagents.monitoring import LogLevel, Timing, TokenUsage
 from smolagents.utils import AgentExecutionError
 
 from smolmem import Memory
-from smolmem.agents.session import shown
 from smolmem.core import codec
 from smolmem.core.rows import Batch, Change, RunRow, SessionRow
-from smolmem.recall.indexer import read
 from smolmem.store.journal import Journal
 
 LONG = 500

@@ -1,6 +1,6 @@
-"""The inspector in a real browser: hostile texts do nothing, and everything a hand or a keyboard does works.
+"""The inspector in a real browser: hostile texts are inert; mouse, keyboard, live updates and themes work.
 
-Left out where there is no Chromium (`apt install chromium chromium-driver`). One browser and two servers for all of it.
+Skipped where Chromium is not installed (`apt install chromium chromium-driver`). All tests share one browser.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ pytestmark = [
 ]
 TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))
 PATIENCE = 20.0
-"""Seconds within which a page shows what was written."""
+"""Seconds to wait for a page to show what was written."""
 
 # --- payloads ---------------------------------------------------------------------------------------------------------
 
@@ -252,7 +252,7 @@ _OTHERS = [
 
 
 def payloads() -> list[str]:
-    """Three hundred and more."""
+    """At least 300 payloads: scripts, event handlers, URLs and templates, after different closing tags."""
     made = [one.format(f=FIRE, a=AWAY) for one in [*_SCRIPTS, *_OTHERS]]
     for number, place in enumerate(_PLACES):
         for turn in range(5):
@@ -346,7 +346,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory, chrome: Any) -> Iterator[Serv
 
 @dataclass
 class Browser:
-    """A browser that looks at one server."""
+    """A browser with one server."""
 
     chrome: Any
     server: Server
@@ -375,7 +375,7 @@ class Browser:
         while True:
             with_found = _tried(true)
             if with_found or time.monotonic() > end:
-                assert with_found, "it did not happen in time"
+                assert with_found, "timed out"
                 return with_found
             time.sleep(0.03)
 
@@ -405,12 +405,12 @@ def _tried(act: Callable[[], Any]) -> Any:
 
 @pytest.fixture
 def browser(chrome: Any, shop: Server) -> Iterator[Browser]:
-    """The browser, looking at the sample; whatever a test does, its console stays empty."""
-    looking = Browser(chrome, shop)
-    looking.log()
-    yield looking
-    fired = looking.js("return window.__fired || []")
-    log = [line for line in looking.log() if not any(word in line for word in looking.allowed)]
+    """The browser with the sample; after each test, its console must be empty."""
+    opened = Browser(chrome, shop)
+    opened.log()
+    yield opened
+    fired = opened.js("return window.__fired || []")
+    log = [line for line in opened.log() if not any(word in line for word in opened.allowed)]
     chrome.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
     assert log == []
@@ -421,12 +421,12 @@ def of(memory: Memory, agent: str) -> Any:
     return next(run for run in memory.runs(scope="*", agent=agent) if run.fork_of is None)
 
 
-# --- S4: hostile texts do nothing -------------------------------------------------------------------------------------
+# --- S4: hostile texts are inert --------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory, chrome: Any) -> Iterator[Server]:
-    """A memory with a payload in every field that is shown."""
+    """A memory with payloads in every field that is shown."""
     path = tmp_path_factory.mktemp("hostile") / "hostile.db"
     with Memory(path, embedder="off", durability="normal") as memory:
         for number, payload in enumerate(ALONE):
@@ -445,7 +445,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory, chrome: Any) -> Iterator[S
 
 
 def _plant(memory: Memory, text: str, at: float, agent: str | None = None) -> None:
-    """A run with a text wherever there is a place for one."""
+    """Stores a run with the text in every field."""
     plain = storable(text)
     name, journal = agent or plain, memory._journal
     session: SessionRow = {
@@ -520,13 +520,13 @@ const [targets, every, done] = arguments, wrong = [];
     if (targets.length) waiting.push(ask(targets.shift()));
     if (status >= 500) wrong.push([target, status]);
     let page = document;
-    if (number % every) {                     // looked at, for what it would become
+    if (number % every) {                     // parsed only, to look for markup
       page = new DOMParser().parseFromString(text, 'text/html');
-    } else if (text.startsWith('<!doctype')) {  // read as a page is read: scripts in it would run
+    } else if (text.startsWith('<!doctype')) {  // loaded like a page: its scripts would run
       document.open();
       document.write(text.replace('<script src="/static/app.js" defer></script>', ''));
       document.close();
-    } else {                                  // put where our own script puts it
+    } else {                                  // inserted like our own script inserts fragments
       document.body.innerHTML = '<article id="step-detail"></article>';
       document.querySelector('#step-detail').innerHTML = text;
       for (const each of document.querySelectorAll('details')) each.open = true;
@@ -542,7 +542,7 @@ const [targets, every, done] = arguments, wrong = [];
 
 @contextmanager
 def quiet(chrome: Any, server: Server) -> Iterator[None]:
-    """Nothing runs, asks, or leaves this host meanwhile."""
+    """Fails if a payload runs, opens a dialog, or sends a request to another host."""
     for kind in ("browser", "performance"):
         chrome.get_log(kind)
     yield
@@ -556,8 +556,8 @@ def quiet(chrome: Any, server: Server) -> Iterator[None]:
 
 
 @pytest.mark.promise("S4")
-def test_hostile_texts_in_every_field_do_nothing_on_every_page(chrome: Any, hostile: Server) -> None:
-    """Whole pages, opened as a person opens them: a dozen payloads a page."""
+def test_hostile_texts_in_every_field_are_inert_on_every_page(chrome: Any, hostile: Server) -> None:
+    """Whole pages, opened by navigation, with many payloads on each."""
     runs = hostile.memory.runs(scope="*", agent="together")
     with quiet(chrome, hostile):
         for run in runs[::5]:
@@ -577,8 +577,8 @@ def test_hostile_texts_in_every_field_do_nothing_on_every_page(chrome: Any, host
 
 
 @pytest.mark.promise("S4")
-def test_each_payload_does_nothing_in_runs_steps_prompts_and_notes(chrome: Any, hostile: Server) -> None:
-    """A dozen at once are read as a page is read; each alone is looked at for what it would become."""
+def test_each_payload_is_inert_in_runs_steps_prompts_and_notes(chrome: Any, hostile: Server) -> None:
+    """Groups of payloads are loaded like pages; single payloads are parsed, to look for markup."""
     memory = hostile.memory
     alone, together = list[str](), list[str]()
     for run in memory.runs(scope="*", limit=1000):
@@ -598,7 +598,7 @@ def test_each_payload_does_nothing_in_runs_steps_prompts_and_notes(chrome: Any, 
 
 
 @pytest.mark.promise("S4")
-def test_what_is_asked_for_does_nothing_either(chrome: Any, hostile: Server) -> None:
+def test_payloads_in_urls_are_inert(chrome: Any, hostile: Server) -> None:
     said = [quote(storable(payload), safe="") for payload in ALONE]
     targets = [f"/?status={each}" for each in said]
     targets += [f"/?text={each}&agent={each}" for each in said[::3]]
@@ -613,14 +613,14 @@ def test_what_is_asked_for_does_nothing_either(chrome: Any, hostile: Server) -> 
 
 
 @pytest.mark.promise("S4")
-def test_the_canary_would_sing(chrome: Any, hostile: Server) -> None:
-    """What these tests look at does happen on a page that is open to it."""
+def test_the_detector_of_executed_payloads_works(chrome: Any, hostile: Server) -> None:
+    """A payload on a page that does not escape it is detected."""
     chrome.get(f"{hostile.base}/patterns")
     chrome.execute_script("document.body.innerHTML = '<img src=x onerror=__fired.push(1)><p style=color:red>x</p>'")
     deadline = time.monotonic() + PATIENCE
     while not (fired := chrome.execute_script("return window.__fired")) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert fired, "a policy that was broken is told of"
+    assert fired, "a violation of the policy is reported"
     assert [one for one in fired if one[0] == "policy"]
     chrome.get_log("browser")
 
@@ -640,7 +640,7 @@ def test_the_list_is_used_by_keyboard(browser: Browser) -> None:
     browser.until(lambda: browser.path == "/")
 
 
-def test_a_filter_answers_while_one_types(browser: Browser) -> None:
+def test_the_list_is_filtered_while_the_user_types(browser: Browser) -> None:
     browser.go("/")
     browser.js("window.same = true")
     browser.press("/")
@@ -659,13 +659,13 @@ def test_a_filter_answers_while_one_types(browser: Browser) -> None:
     browser.one("select[name=status] option[value=failed]").click()
     browser.until(lambda: [chip.text for chip in browser.all("#run-list .chip")] == ["failed"])
     assert browser.path == "/?status=failed"
-    assert browser.js("return window.same"), "the page was not loaded again"
+    assert browser.js("return window.same"), "the page was not reloaded"
     browser.chrome.refresh()
     assert browser.one("select[name=status]").get_attribute("value") == "failed"
     assert len(browser.all("tr[data-href]")) == 1
 
 
-def test_a_run_is_gone_through_by_keyboard(browser: Browser) -> None:
+def test_steps_are_selected_by_keyboard(browser: Browser) -> None:
     run = of(browser.server.memory, "forecaster")
     steps = [step for step in run.steps if step.kind != "system_prompt"]
     browser.go(f"/runs/{run.id}")
@@ -691,13 +691,13 @@ def test_a_run_is_gone_through_by_keyboard(browser: Browser) -> None:
     browser.press("?")
     assert browser.one("#help").is_displayed()
     browser.press("j")
-    assert browser.chosen == steps[0].id, "keys are for the help that is open"
+    assert browser.chosen == steps[0].id, "an open dialog receives the keys"
     browser.press(Keys.ESCAPE)
     assert not browser.one("#help").is_displayed()
 
 
 @pytest.mark.parametrize("page", ["/memory", "/patterns", "/compare"])
-def test_keys_that_do_nothing_on_a_page_are_left_to_the_browser(browser: Browser, page: str) -> None:
+def test_keys_without_a_shortcut_on_a_page_are_left_to_the_browser(browser: Browser, page: str) -> None:
     browser.go(page)
     taken = browser.js(
         """const taken = [];
@@ -710,7 +710,7 @@ def test_keys_that_do_nothing_on_a_page_are_left_to_the_browser(browser: Browser
     assert taken == []
 
 
-def test_typing_in_a_field_is_typing(browser: Browser) -> None:
+def test_typing_in_a_field_triggers_no_shortcut(browser: Browser) -> None:
     run = of(browser.server.memory, "forecaster")
     browser.go(f"/runs/{run.id}")
     before = browser.chosen
@@ -723,10 +723,10 @@ def test_typing_in_a_field_is_typing(browser: Browser) -> None:
     assert "jkesut?/" in area.get_attribute("value")
 
 
-# --- a run: scrubbing, the plot, what was sent ------------------------------------------------------------------------
+# --- a run: slider, chart, prompt -------------------------------------------------------------------------------------
 
 
-def test_a_run_is_scrubbed_and_its_plot_clicked(browser: Browser) -> None:
+def test_steps_are_selected_by_slider_chart_and_list(browser: Browser) -> None:
     run = of(browser.server.memory, "browser")
     steps = [step for step in run.steps if step.kind != "system_prompt"]
     browser.go(f"/runs/{run.id}")
@@ -751,7 +751,7 @@ def test_a_run_is_scrubbed_and_its_plot_clicked(browser: Browser) -> None:
     browser.until(lambda: browser.js("return arguments[0].complete && arguments[0].naturalWidth === 640", pictures[0]))
 
 
-def test_what_the_model_was_sent_is_asked_for_when_it_is_opened(browser: Browser) -> None:
+def test_the_prompt_is_fetched_when_it_is_opened(browser: Browser) -> None:
     run = of(browser.server.memory, "browser")
     last = [step for step in run.steps if step.kind == "action"][-1]
     browser.go(f"/runs/{run.id}?step={last.id}")
@@ -770,7 +770,7 @@ def test_what_the_model_was_sent_is_asked_for_when_it_is_opened(browser: Browser
 
 @contextmanager
 def working(memory: Memory, task: str, name: str = "worker") -> Iterator[Callable[[], Any]]:
-    """An agent at work in this process, a step at a time."""
+    """A running agent in this process; each call makes one step."""
     script = [code(f"print('line {number}')") for number in range(30)]
     agent = code_agent(*script, name=name, description="works")
     steps = iter(memory.stepwise(agent, task))
@@ -780,7 +780,7 @@ def working(memory: Memory, task: str, name: str = "worker") -> Iterator[Callabl
         memory.detach(agent)
 
 
-def test_a_running_agent_is_followed_without_loading_the_page_again(browser: Browser) -> None:
+def test_the_page_of_a_running_agent_is_updated_without_a_reload(browser: Browser) -> None:
     memory = browser.server.memory
     with working(memory, "Follow me") as step:
         step(), step(), step()
@@ -791,7 +791,7 @@ def test_a_running_agent_is_followed_without_loading_the_page_again(browser: Bro
         count = len(browser.all("#step-list a"))
         step(), step()
         browser.until(lambda: len(browser.all("#step-list a")) == count + 2)
-        assert browser.chosen == first, "what one looks at stays"
+        assert browser.chosen == first, "the selected step stays selected"
         assert browser.one(".run-head .chip").text == "running"
         browser.all("#step-list a")[-1].click()
         browser.until(lambda: "line 4" in browser.one("#step-detail").text)
@@ -802,7 +802,7 @@ def test_a_running_agent_is_followed_without_loading_the_page_again(browser: Bro
         browser.js("document.querySelector('.run-head details')?.setAttribute('open', '')")
 
 
-def test_the_list_follows_too_and_keeps_the_row_that_is_chosen(browser: Browser) -> None:
+def test_the_list_is_updated_and_keeps_the_focused_row(browser: Browser) -> None:
     memory = browser.server.memory
     browser.go("/")
     browser.js("window.same = true")
@@ -816,10 +816,10 @@ def test_the_list_follows_too_and_keeps_the_row_that_is_chosen(browser: Browser)
         browser.press("j")
         step()
         time.sleep(1.2)
-        assert browser.all("tr.focused"), "who is on the way to a row is not sent back"
+        assert browser.all("tr.focused"), "the focused row stays focused"
 
 
-def test_older_runs_stay_where_they_are_while_newer_are_written(browser: Browser) -> None:
+def test_a_page_of_older_runs_does_not_change_while_new_runs_are_written(browser: Browser) -> None:
     memory = browser.server.memory
     until = sorted(run.began.timestamp() for run in memory.runs(scope="*"))[3]
     browser.go(f"/?until={until!r}")
@@ -831,7 +831,7 @@ def test_older_runs_stay_where_they_are_while_newer_are_written(browser: Browser
         assert "until=" in browser.path
 
 
-def test_a_server_that_is_gone_leaves_the_page_as_it_is(browser: Browser) -> None:
+def test_the_page_stays_when_the_server_is_unreachable(browser: Browser) -> None:
     browser.go("/")
     browser.allowed.append("ERR_")
     browser.chrome.execute_cdp_cmd("Network.enable", {})
@@ -854,7 +854,7 @@ def brightness(browser: Browser) -> float:
     return sum(colour[:3]) / 3
 
 
-def test_dark_is_as_the_system_wants_it_or_as_one_chose(browser: Browser) -> None:
+def test_the_theme_follows_the_system_or_the_choice_of_the_user(browser: Browser) -> None:
     browser.go("/")
     browser.js("localStorage.removeItem('theme')")
     for wanted, dark in (("dark", True), ("light", False)):
@@ -865,7 +865,7 @@ def test_dark_is_as_the_system_wants_it_or_as_one_chose(browser: Browser) -> Non
     browser.press("t")
     assert brightness(browser) < 80
     browser.go("/memory")
-    assert brightness(browser) < 80, "it is kept"
+    assert brightness(browser) < 80, "the choice is stored"
     browser.one("#switch-theme").click()
     assert brightness(browser) > 200
     browser.chrome.refresh()
@@ -911,7 +911,7 @@ def test_nothing_is_wider_than_a_narrow_screen(browser: Browser) -> None:
     assert wide == {}
 
 
-# --- acts -------------------------------------------------------------------------------------------------------------
+# --- actions ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_snippet_is_copied(browser: Browser) -> None:
@@ -954,7 +954,7 @@ def test_a_step_is_edited_and_forked_through_the_forms(browser: Browser) -> None
     assert len(memory.runs(scope="*")) == before + 1
 
 
-def test_forgetting_is_asked_about_first(browser: Browser) -> None:
+def test_forgetting_asks_for_confirmation(browser: Browser) -> None:
     memory = browser.server.memory
     note = memory.remember("The balloon is red", kind="fact")
     browser.go(f"/notes/{note.id}")
@@ -979,10 +979,10 @@ def test_a_note_is_written_and_found(browser: Browser) -> None:
     assert browser.all("#results meter")
 
 
-# --- for everybody ----------------------------------------------------------------------------------------------------
+# --- accessibility ----------------------------------------------------------------------------------------------------
 
 
-def test_everything_that_can_be_used_has_a_name_and_shows_where_one_is(browser: Browser) -> None:
+def test_every_control_has_a_name_and_a_visible_focus(browser: Browser) -> None:
     for target in pages(browser.server.memory)[:: 1 if TORTURE else 3]:
         browser.go(target)
         browser.js("for (const each of document.querySelectorAll('details')) each.open = true")
@@ -1022,7 +1022,7 @@ def test_every_page_works_without_a_script(browser: Browser) -> None:
         browser.go("/")
 
 
-def test_the_icon_and_the_style_are_our_own(browser: Browser) -> None:
+def test_all_resources_come_from_this_server(browser: Browser) -> None:
     browser.go("/")
     names = browser.js("return performance.getEntriesByType('resource').map((one) => one.name)")
     assert names

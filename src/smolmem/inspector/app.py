@@ -60,7 +60,7 @@ class Inspector:
         html = self._templates.get_template(template).render(values)
         return HTMLResponse(html.encode("utf-8", "replace"), status)  # models do write lone surrogates
 
-    # --- pages -------------------------------------------------------------------------------------------------------
+    # --- pages --------------------------------------------------------------------------------------------------------
 
     def runs(self, request: Request) -> Response:
         """The list of runs; as a fragment, only the table."""
@@ -209,7 +209,7 @@ class Inspector:
         disposition = f'attachment; filename="run-{run.id[:8]}.json"'
         return Response(body, media_type="application/json", headers={"content-disposition": disposition})
 
-    # --- actions -----------------------------------------------------------------------------------------------------
+    # --- actions ------------------------------------------------------------------------------------------------------
 
     def fork(self, request: Request, form: Mapping[str, str]) -> Response:
         """Forks a run after a step."""
@@ -244,7 +244,7 @@ class Inspector:
         text = f"Recall no longer returns: {', '.join(map(str, forgotten))}."
         return self.render("message.html", title="Forgotten", text=text)
 
-    # --- errors ------------------------------------------------------------------------------------------------------
+    # --- errors -------------------------------------------------------------------------------------------------------
 
     def error(self, request: Request, error: Exception) -> Response:
         """An expected error as a page with one sentence."""

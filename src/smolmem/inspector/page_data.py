@@ -57,7 +57,7 @@ def filter_choices(memory: Memory) -> dict[str, list[str]]:
     }
 
 
-# --- the list of runs ------------------------------------------------------------------------------------------------
+# --- the list of runs -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def _sparkline_bars(memory: Memory, runs: Sequence[Run]) -> dict[str, list[tuple
     return bars
 
 
-# --- one run ---------------------------------------------------------------------------------------------------------
+# --- one run ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ def runs_of_steps(memory: Memory, sources: Iterable[Any]) -> dict[int, str]:
     return {row["id"]: row["run"] for row in memory._journal.store.rows("step_runs", {"ids": ids})}
 
 
-# --- one step --------------------------------------------------------------------------------------------------------
+# --- one step ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -386,7 +386,7 @@ def _shortened(value: Any) -> str:
     return formatting.text(str(value))[: formatting.MAX_TEXT]
 
 
-# --- notes -----------------------------------------------------------------------------------------------------------
+# --- notes ------------------------------------------------------------------------------------------------------------
 
 
 def runs_that_recalled(memory: Memory, note: Note) -> list[dict[str, Any]]:
