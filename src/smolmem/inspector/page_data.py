@@ -191,7 +191,7 @@ def recalls(memory: Memory, run: Run) -> list[Recall]:
         Recall(
             query=row["query"],
             by_agent=row["step"] is None,
-            sources=json.loads(row["found"]),
+            sources=list(dict.fromkeys(json.loads(row["found"]))),
             texts=[] if row["block"] is None else _texts(journal.part(row["block"])),
         )
         for row in rows
@@ -246,16 +246,16 @@ class StepDetail:
     def sections(self) -> list[Section]:
         """The texts of the step, in order."""
         original, made = self.original, list[Section]()
+        if self.kind == "injected":
+            return [_section(f"{original.title} · origin: {original.origin}", "text", original.observations)]
         for name, title, css_class in _SECTIONS.get(self.kind, ()):
+            if name == "observations":
+                made += [_section(f"Call: {tool}", "text", arguments) for tool, arguments in self.calls]
             value = getattr(original, name, None)
             if value is not None and (value != "" or name == "observations"):
                 made.append(_section(title, css_class, value))
-        if self.kind == "injected":
-            made = [_section(f"{original.title} · origin: {original.origin}", "text", original.observations)]
-        if self.kind == "action":
-            made[2:2] = [_section(f"Call of {name}", "text", arguments) for name, arguments in self.calls]
-            if getattr(original, "is_final_answer", False):
-                made.append(_section("Answer", "answer", getattr(original, "action_output", None)))
+        if self.kind == "action" and getattr(original, "is_final_answer", False):
+            made.append(_section("Answer", "answer", getattr(original, "action_output", None)))
         return made or [_section("", "text", self.step.text)]
 
     @property
