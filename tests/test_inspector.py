@@ -31,6 +31,7 @@ import pytest
 import strategies
 from hypothesis import HealthCheck, Phase, given, settings
 from scripted import answer, calling_agent, calls, code, code_agent
+from smolagents.agent_types import AgentImage
 from smolagents.memory import ActionStep
 from smolagents.models import ChatMessage
 from smolagents.monitoring import Timing
@@ -1123,6 +1124,20 @@ def test_a_step_with_fields_of_unexpected_types_is_shown(memory: Memory, given: 
         assert site.get(f"{here}/pictures/{place}").status in (200, 404)
     found = site.post(f"{here}/edit", field="observations", text="corrected")
     assert found.status in (303, 400)
+
+
+@pytest.mark.parametrize("wrap", [lambda it: it, lambda it: [it], lambda it: [{"type": "text", "text": it}]])
+def test_a_picture_in_the_text_of_a_message_is_described_and_not_saved(
+    memory: Memory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrap: Any
+) -> None:
+    """`str` of a smolagents image saves a file in the temporary folder."""
+    message = ChatMessage("user", wrap(AgentImage(PIL.Image.new("RGB", (8, 8)))))
+    step = kept(memory, observations="x", model_input_messages=[message])
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    assert "(a picture)" in Site(memory).get(f"/steps/{step.id}/prompt").text
+    assert list(folder.iterdir()) == []
 
 
 def test_long_texts_are_shortened_on_the_page_and_the_page_says_so(memory: Memory) -> None:

@@ -69,7 +69,8 @@ def text(value: Any) -> str:
 def _describe(value: Any) -> str:
     """A value that is not JSON, as text; `str` of a smolagents image would save a file."""
     if isinstance(value, PIL.Image.Image):
-        return f"(a picture of {value.width:,} × {value.height:,} pixels)"
+        size = f" of {value.width:,} × {value.height:,} pixels" if value.width else ""  # a wrapper has no size
+        return f"(a picture{size})"
     return str(value)
 
 
@@ -80,10 +81,15 @@ def one_line(value: Any, length: int = 160) -> str:
 
 def message_text(message: Any) -> str:
     """The sanitized text of a chat message."""
-    try:
+    content = getattr(message, "content", message)
+    parts = content if isinstance(content, list) else ["" if content is None else content]
+    if all(isinstance(_text_of_part(part), str) for part in parts):
         return sanitize(core_text.message_text(message))
-    except Exception:  # the content of a message can be a value of any type
-        return text(getattr(message, "content", message))
+    return text(content)  # the content of a stored message can be a value of any type
+
+
+def _text_of_part(part: Any) -> Any:
+    return part.get("text", "") if isinstance(part, dict) else part
 
 
 def message_role(message: Any) -> str:

@@ -20,7 +20,6 @@ from smolagents.memory import ActionStep, PlanningStep, TaskStep
 
 from smolmem.core import type_codecs, wire
 from smolmem.core.injected import Injected
-from smolmem.core.text import message_texts
 from smolmem.core.values import Note, Run, Step, Trim, when
 from smolmem.inspector import formatting
 from smolmem.inspector.charts import Bar
@@ -192,14 +191,15 @@ def recalls(memory: Memory, run: Run) -> list[Recall]:
             query=row["query"],
             by_agent=row["step"] is None,
             sources=list(dict.fromkeys(json.loads(row["found"]))),
-            texts=[] if row["block"] is None else _texts(journal.part(row["block"])),
+            texts=[formatting.message_text(message) for message in _block(memory, row["block"])],
         )
         for row in rows
     ]
 
 
-def _texts(messages: Sequence[Any]) -> list[str]:
-    return [text for message in messages for text in message_texts(message)]
+def _block(memory: Memory, content: int | None) -> Sequence[Any]:
+    """The messages of a recalled block."""
+    return () if content is None else memory._journal.part(content)
 
 
 def runs_of_steps(memory: Memory, sources: Iterable[Any]) -> dict[int, str]:
