@@ -1,11 +1,11 @@
-"""How quickly the inspector shows a large memory: 10,000 runs, 1,000,000 steps, one run of 500.
+"""How fast the inspector is with a large memory: 10,000 runs, 1,000,000 steps, one run of 500 steps.
 
-    make bench-inspector                                           # builds the memory, some minutes, and keeps it
+    make bench-inspector                                           # builds the memory in a few minutes and keeps it
     make bench-inspector ARGS="--runs 200 --steps 20000 --file small.db"
 
-The server is a process of its own, as `smolmem ui` starts it; what is timed is a whole answer over HTTP, the median of
-twenty. Runs are written as a recorder writes them, in batches; the run of 500 steps is a real agent's with a scripted
-model. So many of the newest steps as `--read` says can be found by their words, the others have not been read.
+The server runs in its own process, as `smolmem ui` starts it. Each figure is the median of twenty complete HTTP
+responses. Runs are written in batches, as a recorder writes them; the run of 500 steps comes from a real agent with a
+scripted model. The newest `--indexed` steps are searchable, the others are not indexed.
 """
 
 from __future__ import annotations
@@ -35,14 +35,13 @@ from smolagents.monitoring import LogLevel, Timing, TokenUsage
 from smolagents.utils import AgentExecutionError
 
 from smolmem import Memory
-from smolmem.agents.session import shown
-from smolmem.core import codec
+from smolmem.core import codec, prompts
 from smolmem.core.rows import Batch, Change, RunRow, SessionRow
-from smolmem.recall.indexer import read
+from smolmem.recall.indexer import index_pending
 from smolmem.store.journal import Journal
 
 LONG = 500
-"""Steps of the long run."""
+"""The number of steps of the long run."""
 AGENTS = [f"{name}_{kind}" for name in ("shop", "mail", "build", "stock") for kind in ("monitor", "clerk", "analyst")]
 SCOPES = ["default", "acme/alice", "acme/bob", "acme/ops", "globex/eve"]
 WORDS = re.findall(
@@ -57,28 +56,28 @@ chance = random.Random(1)
 
 
 def sentence(length: int) -> str:
-    """Words of a shop's day."""
+    """Random words."""
     return " ".join(chance.choices(WORDS, k=length))
 
 
 @dataclass(frozen=True)
-class Made:
-    """A step, encoded once and written often."""
+class Prepared:
+    """A step that is encoded once and written many times."""
 
     encoded: Any
     facts: Any
-    shown: Any
+    rendered: Any
     text: str
 
 
-def made(step: Any) -> Made:
-    """A step as a recorder would hand it over."""
+def prepared(step: Any) -> Prepared:
+    """A step as a recorder encodes it."""
     facts = codec.facts(step)
-    return Made(codec.encode(step), facts, shown(step)[0], facts["text"])
+    return Prepared(codec.encode(step), facts, prompts.rendered(step)[0], facts["text"])
 
 
-def action(failed: bool) -> Made:
-    """A step of a code agent: a thought, some lines of code, what they printed."""
+def action(failed: bool) -> Prepared:
+    """A step of a code agent: a thought, code, and its output."""
     said = f"Thought: {sentence(12)}.\n<code>\nfor row in rows:\n    print(row)\n</code>"
     seen = "Execution logs:\n" + "\n".join(f"{chance.randint(100, 999)} {sentence(6)}" for _ in range(6))
     step = ActionStep(
@@ -92,18 +91,18 @@ def action(failed: bool) -> Made:
     )
     if failed:
         step.error = AgentExecutionError(f"InterpreterError: {sentence(5)}", _Quiet())
-    return made(step)
+    return prepared(step)
 
 
 class _Quiet:
-    """Takes what an error of smolagents logs of itself."""
+    """A logger: errors of smolagents log themselves when they are created."""
 
     def log_error(self, message: str) -> None:
-        """Says nothing."""
+        """Does nothing."""
 
 
-def build(path: Path, runs: int, steps: int, readable: int) -> None:
-    """A memory with so many runs and steps."""
+def build(path: Path, runs: int, steps: int, indexed: int) -> None:
+    """Builds a memory with this number of runs and steps, the newest `indexed` steps searchable."""
     part = path.with_name(f".{path.name}.part")
     for file in (part, part.with_name(f"{part.name}-wal"), part.with_name(f"{part.name}-shm")):
         file.unlink(missing_ok=True)
@@ -118,20 +117,20 @@ def build(path: Path, runs: int, steps: int, readable: int) -> None:
             parent = row if row["parent"] is None and number % 20 == 0 else None
         for run in memory.runs(scope="*", status="finished", limit=20):
             run.fork(step=1)
-        _read(journal, readable)
-        _long(memory)
+        _index(journal, indexed)
+        _long_run(memory)
     part.rename(path)
 
 
 def _sizes(runs: int, steps: int) -> list[int]:
-    """How long runs are: most are short, some long; together as many steps as asked for."""
+    """The number of steps of each run: most runs are short, a few are long."""
     drawn = [min(chance.paretovariate(1.2), 20) for _ in range(runs)]
     share = (steps - LONG) / sum(drawn)
     return [max(2, round(one * share)) for one in drawn]
 
 
 def _write(
-    journal: Journal, at: float, size: int, steps: tuple[list[Made], list[Made]], parent: RunRow | None
+    journal: Journal, at: float, size: int, steps: tuple[list[Prepared], list[Prepared]], parent: RunRow | None
 ) -> RunRow:
     scope = chance.choice(SCOPES) if parent is None else parent["scope"]
     status = chance.choices(["finished", "failed", "max_steps", "interrupted"], [88, 6, 3, 3])[0]
@@ -178,24 +177,26 @@ def _write(
     return row
 
 
-def _changes(row: RunRow, at: float, size: int, steps: tuple[list[Made], list[Made]]) -> Iterator[Change]:
-    task = made(TaskStep(task=row["title"]))
-    yield Change("insert", row["id"], at, 0, encoded=task.encoded, facts=task.facts, shown=task.shown)
+def _changes(row: RunRow, at: float, size: int, steps: tuple[list[Prepared], list[Prepared]]) -> Iterator[Change]:
+    task = prepared(TaskStep(task=row["title"]))
+    yield Change("insert", row["id"], at, 0, encoded=task.encoded, facts=task.facts, rendered=task.rendered)
     for number in range(1, size):
         one = chance.choice(steps[chance.random() < 0.04])
         facts = {**one.facts, "number": number, "text": f"{one.text} {number}"}
-        yield Change("insert", row["id"], at + 3 * number, number, encoded=one.encoded, facts=facts, shown=one.shown)
+        yield Change(
+            "insert", row["id"], at + 3 * number, number, encoded=one.encoded, facts=facts, rendered=one.rendered
+        )
 
 
 class Talkative(Model):
-    """Writes some code at each step; it is no LLM."""
+    """A scripted model that writes code at each step."""
 
     def __init__(self) -> None:
         super().__init__(model_id="scripted (no LLM)")
         self._number = 0
 
     def generate(self, messages: list[ChatMessage], **_: Any) -> ChatMessage:
-        """The next piece."""
+        """The next message."""
         self._number += 1
         rows = [f"{{'order': {chance.randint(1, 10**6)}, 'about': {sentence(9)!r}}}" for _ in range(8)]
         body = "rows = [\n    " + ",\n    ".join(rows) + ",\n]\nfor row in rows:\n    print(row['order'], row['about'])"
@@ -208,7 +209,7 @@ class Talkative(Model):
         return ChatMessage(MessageRole.ASSISTANT, said, token_usage=used)
 
 
-def _long(memory: Memory) -> None:
+def _long_run(memory: Memory) -> None:
     agent = CodeAgent(
         tools=[], model=Talkative(), verbosity_level=LogLevel.OFF, max_steps=LONG, name="long", description="it is"
     )
@@ -217,12 +218,12 @@ def _long(memory: Memory) -> None:
     memory.detach(agent)
 
 
-def _read(journal: Journal, readable: int) -> None:
-    """Makes the newest steps findable; what is older is taken for read."""
+def _index(journal: Journal, indexed: int) -> None:
+    """Indexes the newest steps; older steps are taken off the list of pending steps."""
     with journal.store.write():
         connection = journal.store._connection  # type: ignore[attr-defined]
-        connection.execute("DELETE FROM unread WHERE step <= (SELECT max(id) FROM step) - ?", (readable,))
-    read(journal)
+        connection.execute("DELETE FROM unread WHERE step <= (SELECT max(id) FROM step) - ?", (indexed,))
+    index_pending(journal)
 
 
 # --- measuring -------------------------------------------------------------------------------------------------------
@@ -231,21 +232,21 @@ _SERVE = """
 import sys, uvicorn
 from smolmem import Memory
 from smolmem.inspector.app import make_app
-from smolmem.inspector.guard import keys
+from smolmem.inspector.guard import new_access
 from smolmem.inspector.serve import hosts_of, link_of, listen
 listening = listen("127.0.0.1", 0, strict=True)
 port = listening.getsockname()[1]
-known = keys(hosts_of("127.0.0.1", port), read_only=False)
+access = new_access(hosts_of("127.0.0.1", port), read_only=False)
 with Memory(sys.argv[1], embedder="off") as memory:
-    print(link_of("127.0.0.1", port, known), flush=True)
-    config = uvicorn.Config(make_app(memory, known), log_level="warning", access_log=False)
+    print(link_of("127.0.0.1", port, access), flush=True)
+    config = uvicorn.Config(make_app(memory, access), log_level="warning", access_log=False)
     uvicorn.Server(config).run(sockets=[listening])
 """
 
 
 @dataclass(frozen=True)
 class Figure:
-    """What was measured, and what it should be."""
+    """A measurement and its target."""
 
     what: str
     found: float
@@ -254,14 +255,14 @@ class Figure:
     also: str = ""
 
     def row(self) -> tuple[str, ...]:
-        """A line of the table."""
+        """The row of the table."""
         goal = "" if self.target is None else f"< {self.target:,.0f} {self.unit}"
         word = "" if self.target is None else "[green]met[/]" if self.found < self.target else "[bold red]missed[/]"
         return self.what, f"{self.found:,.1f} {self.unit}", self.also, goal, word
 
 
 def timed(client: httpx.Client, address: str, times: int = 20) -> tuple[float, str, int]:
-    """Milliseconds until an answer is whole, the median; the slowest; bytes."""
+    """The median duration of a response in milliseconds, a text about the others, and the size in bytes."""
     took, size = [], 0
     for _ in range(times):
         began = time.perf_counter()
@@ -273,7 +274,7 @@ def timed(client: httpx.Client, address: str, times: int = 20) -> tuple[float, s
 
 
 def measure(path: Path) -> list[Figure]:
-    """Every figure, from a server that was just started."""
+    """All measurements, on a server that was just started."""
     with Memory(path, embedder="off") as memory:
         run = next(run for run in memory.runs(scope="*", agent="long") if run.fork_of is None)
         steps = run.steps
@@ -303,7 +304,7 @@ def _pages(run: str, step: int, until: float) -> Iterator[tuple[str, str, float 
     yield f"a run of {LONG} steps", f"/runs/{run}", 300
     yield "… its fragment, while it runs", f"/runs/{run}?fragment=1", 300
     yield "… its last step", f"/steps/{step}", None
-    yield "… what the model was sent there", f"/steps/{step}/sent", None
+    yield "… the prompt of its last step", f"/steps/{step}/prompt", None
     yield "filter: text", "/?text=warehouse+price&fragment=1", 100
     yield "filter: text that no run has", "/?text=zeppelin&fragment=1", 100
     for status in ("running", "finished", "failed", "interrupted", "max_steps"):
@@ -317,10 +318,10 @@ def _pages(run: str, step: int, until: float) -> Iterator[tuple[str, str, float 
         100,
     )
     yield "older runs: the 100th page", f"/?until={until!r}&fragment=1", 100
-    yield "pulse", "/pulse", None
+    yield "data version", "/data-version", None
     yield "memory page", "/memory", None
     yield "memory search, two rare words", "/memory?q=417+482&fragment=1", None
-    yield "memory search, three words of every step", "/memory?q=slow+database+index&fragment=1", None
+    yield "memory search, three words that every step has", "/memory?q=slow+database+index&fragment=1", None
     yield "compare page", "/compare", None
     yield "patterns page", "/patterns", None
     yield "patterns: a rule on 20,000 steps", "/patterns?rule=failures&threshold=3&window=10", None
@@ -333,17 +334,17 @@ def _page(client: httpx.Client, what: str, address: str, target: float | None) -
 
 
 def main() -> None:
-    """Prints one table."""
+    """Builds the memory if needed, and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=10_000)
     parser.add_argument("--steps", type=int, default=1_000_000)
-    parser.add_argument("--read", type=int, default=50_000, help="steps that can be found by their words")
-    parser.add_argument("--file", type=Path, help="where the memory is kept, and found again the next time")
+    parser.add_argument("--indexed", type=int, default=50_000, help="how many of the newest steps are searchable")
+    parser.add_argument("--file", type=Path, help="where the memory is kept; an existing file is measured again")
     given = parser.parse_args()
     path = given.file or Path(tempfile.gettempdir()) / f"smolmem-inspector-{given.runs}-{given.steps}.db"
     began = time.perf_counter()
     if not path.exists():
-        build(path, given.runs, given.steps, given.read)
+        build(path, given.runs, given.steps, given.indexed)
     built = time.perf_counter() - began
     with Memory(path, embedder="off") as memory:
         counts = memory.stats()

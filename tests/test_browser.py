@@ -1,6 +1,6 @@
-"""The inspector in a real browser: hostile texts do nothing, and everything a hand or a keyboard does works.
+"""The inspector in a real browser: hostile texts are inert; mouse, keyboard, live updates and themes work.
 
-Left out where there is no Chromium (`apt install chromium chromium-driver`). One browser and two servers for all of it.
+Skipped where Chromium is not installed (`apt install chromium chromium-driver`). All tests share one browser.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ from smolagents.monitoring import AgentLogger, LogLevel, Timing
 from smolagents.utils import AgentError
 
 from smolmem import Memory
-from smolmem.agents.prompt_parts import Cut
 from smolmem.cli import sample
 from smolmem.core import codec
 from smolmem.core.injected import injected
 from smolmem.core.rows import Batch, Change, Passage, RunRow, SessionRow, SharedPrompt
 from smolmem.core.text import storable
-from smolmem.core.values import Alert, when
+from smolmem.core.values import Alert, Trim, when
 from smolmem.inspector.app import make_app
-from smolmem.inspector.guard import keys
+from smolmem.inspector.guard import new_access
 from smolmem.inspector.serve import hosts_of, link_of, listen
 from smolmem.store.contents import seal
-from smolmem.store.passage_rows import Place, add_units
+from smolmem.store.passage_rows import PassageOwner, add_passages
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = [
     pytest.mark.skipif(not CHROMIUM or not DRIVER, reason="chromium or chromedriver is not installed"),
     pytest.mark.xdist_group("browser"),
 ]
+TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))
 PATIENCE = 20.0
-"""Seconds within which a page shows what was written."""
+"""Seconds to wait for a page to show what was written."""
 
 # --- payloads ---------------------------------------------------------------------------------------------------------
 
@@ -229,16 +229,16 @@ _OTHERS = [
         "<a href='//evil.invalid'>y</a>",
     ),
     *(
-        "<p id=detail>x</p>",
-        "<ol id=lines><li><a data-step='/../../evil'>x</a></ol>",
+        "<p id=step-detail>x</p>",
+        "<ol id=step-list><li><a data-step='/../../evil'>x</a></ol>",
         "<a data-step=1 aria-current=true>x</a>",
-        "<form data-live=list action={a}>",
+        "<form data-live=run-list action={a}>",
     ),
     *(
         "<details data-src={a} open><div></div></details>",
         "<tr data-href=javascript:{f}><td>x</td></tr>",
         "<button data-copy=x>x</button>",
-        "<input id=scrub>",
+        "<input id=step-slider>",
     ),
     *(
         "<form id=help>",
@@ -252,7 +252,7 @@ _OTHERS = [
 
 
 def payloads() -> list[str]:
-    """Three hundred and more."""
+    """At least 300 payloads: scripts, event handlers, URLs and templates, after different closing tags."""
     made = [one.format(f=FIRE, a=AWAY) for one in [*_SCRIPTS, *_OTHERS]]
     for number, place in enumerate(_PLACES):
         for turn in range(5):
@@ -262,6 +262,11 @@ def payloads() -> list[str]:
 
 
 PAYLOADS = payloads()
+GROUP = 12 if TORTURE else 24
+TOGETHER = [PAYLOADS[start : start + GROUP] for start in range(0, len(PAYLOADS), GROUP)]
+"""Every payload, many to a page."""
+ALONE = PAYLOADS if TORTURE else PAYLOADS[::4]
+"""Payloads that have pages of their own: a sample, and every payload under torture."""
 
 
 def test_there_are_enough_payloads() -> None:
@@ -279,10 +284,10 @@ class Server:
     def __post_init__(self) -> None:
         self._socket = listen("127.0.0.1", 0, strict=True)
         self.port = self._socket.getsockname()[1]
-        self.keys = keys(hosts_of("127.0.0.1", self.port), read_only=False)
-        self.link = link_of(self.host, self.port, self.keys)
+        self.access = new_access(hosts_of("127.0.0.1", self.port), read_only=False)
+        self.link = link_of(self.host, self.port, self.access)
         self.base = f"http://{self.host}:{self.port}"
-        config = uvicorn.Config(make_app(self.memory, self.keys), log_level="warning", access_log=False)
+        config = uvicorn.Config(make_app(self.memory, self.access), log_level="warning", access_log=False)
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]})
         self._thread.start()
@@ -341,7 +346,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory, chrome: Any) -> Iterator[Serv
 
 @dataclass
 class Browser:
-    """A browser that looks at one server."""
+    """A browser with one server."""
 
     chrome: Any
     server: Server
@@ -370,7 +375,7 @@ class Browser:
         while True:
             with_found = _tried(true)
             if with_found or time.monotonic() > end:
-                assert with_found, "it did not happen in time"
+                assert with_found, "timed out"
                 return with_found
             time.sleep(0.03)
 
@@ -380,10 +385,10 @@ class Browser:
 
     @property
     def chosen(self) -> int:
-        return int(self.js("return Number(document.querySelector('#lines a[aria-current]')?.dataset.step || 0)"))
+        return int(self.js("return Number(document.querySelector('#step-list a[aria-current]')?.dataset.step || 0)"))
 
     def shows(self, step: int) -> bool:
-        return self.chosen == step and f"id {step}" in self.one("#detail").text
+        return self.chosen == step and f"id {step}" in self.one("#step-detail").text
 
     def log(self) -> list[str]:
         return [entry["message"] for entry in self.chrome.get_log("browser")]
@@ -400,12 +405,12 @@ def _tried(act: Callable[[], Any]) -> Any:
 
 @pytest.fixture
 def browser(chrome: Any, shop: Server) -> Iterator[Browser]:
-    """The browser, looking at the sample; whatever a test does, its console stays empty."""
-    looking = Browser(chrome, shop)
-    looking.log()
-    yield looking
-    fired = looking.js("return window.__fired || []")
-    log = [line for line in looking.log() if not any(word in line for word in looking.allowed)]
+    """The browser with the sample; after each test, its console must be empty."""
+    opened = Browser(chrome, shop)
+    opened.log()
+    yield opened
+    fired = opened.js("return window.__fired || []")
+    log = [line for line in opened.log() if not any(word in line for word in opened.allowed)]
     chrome.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
     assert log == []
@@ -416,21 +421,21 @@ def of(memory: Memory, agent: str) -> Any:
     return next(run for run in memory.runs(scope="*", agent=agent) if run.fork_of is None)
 
 
-# --- S4: hostile texts do nothing -------------------------------------------------------------------------------------
+# --- S4: hostile texts are inert --------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory, chrome: Any) -> Iterator[Server]:
-    """A memory with a payload in every field that is shown."""
+    """A memory with payloads in every field that is shown."""
     path = tmp_path_factory.mktemp("hostile") / "hostile.db"
     with Memory(path, embedder="off", durability="normal") as memory:
-        for number, payload in enumerate(PAYLOADS):
+        for number, payload in enumerate(ALONE):
             _plant(memory, payload, time.time() + number)
-        together = [PAYLOADS[start : start + 12] for start in range(0, len(PAYLOADS), 12)]
-        for number, group in enumerate(together):
+        for number, group in enumerate(TOGETHER):
             _plant(memory, "\n".join(group), time.time() + len(PAYLOADS) + number, agent="together")
-        for start in range(0, len(PAYLOADS), 3):
-            _note(memory, "\n".join(PAYLOADS[start : start + 3]), start)
+        size = 3 if TORTURE else 12
+        for start in range(0, len(PAYLOADS), size):
+            _note(memory, "\n".join(PAYLOADS[start : start + size]), start)
         server = Server(memory, "127.0.0.1")
         try:
             chrome.get(server.link)
@@ -440,7 +445,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory, chrome: Any) -> Iterator[S
 
 
 def _plant(memory: Memory, text: str, at: float, agent: str | None = None) -> None:
-    """A run with a text wherever there is a place for one."""
+    """Stores a run with the text in every field."""
     plain = storable(text)
     name, journal = agent or plain, memory._journal
     session: SessionRow = {
@@ -462,8 +467,8 @@ def _plant(memory: Memory, text: str, at: float, agent: str | None = None) -> No
     failure = {"type": plain, "message": plain, "traceback": plain}
     results = [(row["id"], "failure" if odd else "answer", codec.encode(failure if odd else text))]
     journal.save(Batch(session, False, [ended], results))
-    journal.traces.add_alert(Alert(plain, plain, plain, row["id"], 1, when(at), (plain,)), plain)
-    journal.traces.add_cut(session["id"], Cut(plain, saved[0].step, 1, 2, 1, plain))
+    journal.alerts.add(Alert(plain, plain, plain, row["id"], 1, when(at), (plain,)), plain)
+    journal.trims.add(session["id"], Trim(plain, saved[0].step, 1, 2, 1, plain))
     told = ChatMessage(MessageRole.USER, [{"type": "text", "text": text}])
     journal.reminders.add(row["id"], None, plain, [told], [])
 
@@ -486,8 +491,8 @@ def _changes(row: Any, text: str, at: float) -> Iterator[Change]:
         facts = codec.facts(step)
         if step is action:
             facts = {**facts, "error": storable(text), "tools": json.dumps([storable(text)])}  # type: ignore[typeddict-item]
-        sent = SharedPrompt(None, 0, [codec.encode([said])], 1) if step is action else None
-        yield Change("insert", row["id"], at, place, encoded=codec.encode(step), facts=facts, sent=sent)
+        prompt = SharedPrompt(None, 0, [codec.encode([said])], 1) if step is action else None
+        yield Change("insert", row["id"], at, place, encoded=codec.encode(step), facts=facts, prompt=prompt)
     again = ActionStep(1, Timing(at, at + 1), observations=text, model_output=text, code_action=text)
     yield Change("insert", row["id"], at, len(steps), encoded=codec.encode(again), facts=codec.facts(again))
 
@@ -498,8 +503,8 @@ def _note(memory: Memory, text: str, number: int) -> None:
     row |= {"origin": plain, "run": None, "at": time.time(), "expires": None, "supersedes": None, "sources": "[]"}
     with memory._store.write():
         memory._store.do("add_note", row | {"hash": seal("note", row)})
-        place = Place(scope=plain, session="", step=None, note=id, run=None, agent=plain, at=time.time())
-        add_units(memory._store, place, [Passage(plain, "user", f"payload {plain}")])
+        owner = PassageOwner(scope=plain, session="", step=None, note=id, run=None, agent=plain, at=time.time())
+        add_passages(memory._store, owner, [Passage(plain, "user", f"payload {plain}")])
 
 
 LOOK = """
@@ -515,15 +520,15 @@ const [targets, every, done] = arguments, wrong = [];
     if (targets.length) waiting.push(ask(targets.shift()));
     if (status >= 500) wrong.push([target, status]);
     let page = document;
-    if (number % every) {                     // looked at, for what it would become
+    if (number % every) {                     // parsed only, to look for markup
       page = new DOMParser().parseFromString(text, 'text/html');
-    } else if (text.startsWith('<!doctype')) {  // read as a page is read: scripts in it would run
+    } else if (text.startsWith('<!doctype')) {  // loaded like a page: its scripts would run
       document.open();
       document.write(text.replace('<script src="/static/app.js" defer></script>', ''));
       document.close();
-    } else {                                  // put where our own script puts it
-      document.body.innerHTML = '<article id="detail"></article>';
-      document.querySelector('#detail').innerHTML = text;
+    } else {                                  // inserted like our own script inserts fragments
+      document.body.innerHTML = '<article id="step-detail"></article>';
+      document.querySelector('#step-detail').innerHTML = text;
       for (const each of document.querySelectorAll('details')) each.open = true;
     }
     for (const each of page.querySelectorAll('[autofocus]')) wrong.push([target, 'autofocus']);
@@ -537,7 +542,7 @@ const [targets, every, done] = arguments, wrong = [];
 
 @contextmanager
 def quiet(chrome: Any, server: Server) -> Iterator[None]:
-    """Nothing runs, asks, or leaves this host meanwhile."""
+    """Fails if a payload runs, opens a dialog, or sends a request to another host."""
     for kind in ("browser", "performance"):
         chrome.get_log(kind)
     yield
@@ -551,8 +556,8 @@ def quiet(chrome: Any, server: Server) -> Iterator[None]:
 
 
 @pytest.mark.promise("S4")
-def test_hostile_texts_in_every_field_do_nothing_on_every_page(chrome: Any, hostile: Server) -> None:
-    """Whole pages, opened as a person opens them: a dozen payloads a page."""
+def test_hostile_texts_in_every_field_are_inert_on_every_page(chrome: Any, hostile: Server) -> None:
+    """Whole pages, opened by navigation, with many payloads on each."""
     runs = hostile.memory.runs(scope="*", agent="together")
     with quiet(chrome, hostile):
         for run in runs[::5]:
@@ -572,8 +577,8 @@ def test_hostile_texts_in_every_field_do_nothing_on_every_page(chrome: Any, host
 
 
 @pytest.mark.promise("S4")
-def test_each_payload_does_nothing_in_runs_steps_prompts_and_notes(chrome: Any, hostile: Server) -> None:
-    """A dozen at once are read as a page is read; each alone is looked at for what it would become."""
+def test_each_payload_is_inert_in_runs_steps_prompts_and_notes(chrome: Any, hostile: Server) -> None:
+    """Groups of payloads are loaded like pages; single payloads are parsed, to look for markup."""
     memory = hostile.memory
     alone, together = list[str](), list[str]()
     for run in memory.runs(scope="*", limit=1000):
@@ -582,10 +587,10 @@ def test_each_payload_does_nothing_in_runs_steps_prompts_and_notes(chrome: Any, 
         if run.agent != "together":
             alone.append(target)
             continue
-        together += [target, *(f"/steps/{step.id}" for step in steps)]
-        together += [f"/steps/{steps[3].id}/sent", f"/steps/{steps[3].id}/revisions"]
+        together += [target, *(f"/steps/{step.id}" for step in (steps if TORTURE else steps[:3]))]
+        together += [f"/steps/{steps[3].id}/prompt", f"/steps/{steps[3].id}/revisions"]
     alone += [f"/notes/{note.id}" for note in memory.notes(scope="*", limit=1000)]
-    assert len(alone) > len(PAYLOADS)
+    assert len(alone) > len(ALONE)
     chrome.get(f"{hostile.base}/patterns")
     with quiet(chrome, hostile):
         for targets, every in ((together, 1), (alone, 7)):
@@ -593,8 +598,8 @@ def test_each_payload_does_nothing_in_runs_steps_prompts_and_notes(chrome: Any, 
 
 
 @pytest.mark.promise("S4")
-def test_what_is_asked_for_does_nothing_either(chrome: Any, hostile: Server) -> None:
-    said = [quote(storable(payload), safe="") for payload in PAYLOADS]
+def test_payloads_in_urls_are_inert(chrome: Any, hostile: Server) -> None:
+    said = [quote(storable(payload), safe="") for payload in ALONE]
     targets = [f"/?status={each}" for each in said]
     targets += [f"/?text={each}&agent={each}" for each in said[::3]]
     for each in said[1::6]:
@@ -608,14 +613,14 @@ def test_what_is_asked_for_does_nothing_either(chrome: Any, hostile: Server) -> 
 
 
 @pytest.mark.promise("S4")
-def test_the_canary_would_sing(chrome: Any, hostile: Server) -> None:
-    """What these tests look at does happen on a page that is open to it."""
+def test_the_detector_of_executed_payloads_works(chrome: Any, hostile: Server) -> None:
+    """A payload on a page that does not escape it is detected."""
     chrome.get(f"{hostile.base}/patterns")
     chrome.execute_script("document.body.innerHTML = '<img src=x onerror=__fired.push(1)><p style=color:red>x</p>'")
     deadline = time.monotonic() + PATIENCE
     while not (fired := chrome.execute_script("return window.__fired")) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert fired, "a policy that was broken is told of"
+    assert fired, "a violation of the policy is reported"
     assert [one for one in fired if one[0] == "policy"]
     chrome.get_log("browser")
 
@@ -627,7 +632,7 @@ def test_the_list_is_used_by_keyboard(browser: Browser) -> None:
     browser.go("/")
     browser.press("j", "j", "k", "j")
     rows = browser.all("tr[data-href]")
-    assert [row.get_attribute("class").split()[-1] == "here" for row in rows].index(True) == 1
+    assert [row.get_attribute("class").split()[-1] == "focused" for row in rows].index(True) == 1
     wanted = rows[1].get_attribute("data-href")
     browser.press(Keys.ENTER)
     browser.until(lambda: browser.path.startswith(str(wanted)))
@@ -635,7 +640,7 @@ def test_the_list_is_used_by_keyboard(browser: Browser) -> None:
     browser.until(lambda: browser.path == "/")
 
 
-def test_a_filter_answers_while_one_types(browser: Browser) -> None:
+def test_the_list_is_filtered_while_the_user_types(browser: Browser) -> None:
     browser.go("/")
     browser.js("window.same = true")
     browser.press("/")
@@ -644,23 +649,23 @@ def test_a_filter_answers_while_one_types(browser: Browser) -> None:
     browser.until(lambda: len(browser.all("tr[data-href]")) == 1)
     assert browser.path == "/?text=warehouse"
     browser.press(Keys.ESCAPE, "j")
-    assert browser.one("tr.here").text
+    assert browser.one("tr.focused").text
     browser.press("/", Keys.BACKSPACE, *"zeppelin")
-    browser.until(lambda: "No run is like that" in browser.one("#list").text)
+    browser.until(lambda: "No runs match" in browser.one("#run-list").text)
     browser.js(
         "const field = document.querySelector('[name=text]'); field.value = '';"
         "field.dispatchEvent(new Event('input', {bubbles: true}))"
     )
     browser.one("select[name=status] option[value=failed]").click()
-    browser.until(lambda: [chip.text for chip in browser.all("#list .chip")] == ["failed"])
+    browser.until(lambda: [chip.text for chip in browser.all("#run-list .chip")] == ["failed"])
     assert browser.path == "/?status=failed"
-    assert browser.js("return window.same"), "the page was not loaded again"
+    assert browser.js("return window.same"), "the page was not reloaded"
     browser.chrome.refresh()
     assert browser.one("select[name=status]").get_attribute("value") == "failed"
     assert len(browser.all("tr[data-href]")) == 1
 
 
-def test_a_run_is_gone_through_by_keyboard(browser: Browser) -> None:
+def test_steps_are_selected_by_keyboard(browser: Browser) -> None:
     run = of(browser.server.memory, "forecaster")
     steps = [step for step in run.steps if step.kind != "system_prompt"]
     browser.go(f"/runs/{run.id}")
@@ -674,25 +679,25 @@ def test_a_run_is_gone_through_by_keyboard(browser: Browser) -> None:
     browser.press("e")
     failed = next(step for step in steps if step.error)
     browser.until(lambda: browser.shows(failed.id))
-    assert "What went wrong" in browser.one("#detail").text or "WHAT WENT WRONG" in browser.one("#detail").text
+    assert "error" in [title.text.lower() for title in browser.all("#step-detail h3")]
     browser.press("s")
-    browser.until(lambda: browser.all("#sent .message"))
-    assert browser.one("#sent").get_attribute("open")
+    browser.until(lambda: browser.all("#prompt .message"))
+    assert browser.one("#prompt").get_attribute("open")
     browser.press("s")
-    assert not browser.one("#sent").get_attribute("open")
+    assert not browser.one("#prompt").get_attribute("open")
     browser.press("k", "k", "k", "k", "k", "k")
     browser.until(lambda: browser.shows(steps[0].id))
     assert browser.js("return window.same")
     browser.press("?")
     assert browser.one("#help").is_displayed()
     browser.press("j")
-    assert browser.chosen == steps[0].id, "keys are for the help that is open"
+    assert browser.chosen == steps[0].id, "an open dialog receives the keys"
     browser.press(Keys.ESCAPE)
     assert not browser.one("#help").is_displayed()
 
 
 @pytest.mark.parametrize("page", ["/memory", "/patterns", "/compare"])
-def test_keys_that_do_nothing_on_a_page_are_left_to_the_browser(browser: Browser, page: str) -> None:
+def test_keys_without_a_shortcut_on_a_page_are_left_to_the_browser(browser: Browser, page: str) -> None:
     browser.go(page)
     taken = browser.js(
         """const taken = [];
@@ -705,7 +710,7 @@ def test_keys_that_do_nothing_on_a_page_are_left_to_the_browser(browser: Browser
     assert taken == []
 
 
-def test_typing_in_a_field_is_typing(browser: Browser) -> None:
+def test_typing_in_a_field_triggers_no_shortcut(browser: Browser) -> None:
     run = of(browser.server.memory, "forecaster")
     browser.go(f"/runs/{run.id}")
     before = browser.chosen
@@ -718,45 +723,45 @@ def test_typing_in_a_field_is_typing(browser: Browser) -> None:
     assert "jkesut?/" in area.get_attribute("value")
 
 
-# --- a run: scrubbing, the plot, what was sent ------------------------------------------------------------------------
+# --- a run: slider, chart, prompt -------------------------------------------------------------------------------------
 
 
-def test_a_run_is_scrubbed_and_its_plot_clicked(browser: Browser) -> None:
+def test_steps_are_selected_by_slider_chart_and_list(browser: Browser) -> None:
     run = of(browser.server.memory, "browser")
     steps = [step for step in run.steps if step.kind != "system_prompt"]
     browser.go(f"/runs/{run.id}")
-    browser.until(lambda: browser.one("#where").text == f"2 of {len(steps)}")
-    scrub = browser.one("#scrub")
+    browser.until(lambda: browser.one("#step-position").text == f"2 of {len(steps)}")
+    scrub = browser.one("#step-slider")
     browser.js("arguments[0].value = 5; arguments[0].dispatchEvent(new Event('input', {bubbles: true}))", scrub)
     browser.until(lambda: browser.shows(steps[5].id))
-    assert browser.one("#where").text == f"6 of {len(steps)}"
+    assert browser.one("#step-position").text == f"6 of {len(steps)}"
     scrub.send_keys(Keys.ARROW_RIGHT)
     browser.until(lambda: browser.shows(steps[6].id))
-    plot = browser.one("svg.plot")
+    plot = browser.one("svg.run-chart")
     width, actions = plot.size["width"], [step for step in steps if step.kind == "action"]
     ActionChains(browser.chrome).move_to_element_with_offset(
         plot, -width / 2 + 1.5 * width / len(actions), 0
     ).click().perform()
     browser.until(lambda: browser.shows(actions[1].id))
-    assert float(browser.one("svg.plot .here").get_attribute("x")) > 0
-    browser.all("#lines a")[9].click()
+    assert float(browser.one("svg.run-chart .selected").get_attribute("x")) > 0
+    browser.all("#step-list a")[9].click()
     browser.until(lambda: browser.shows(steps[9].id))
     pictures = browser.all(".pictures img")
     assert len(pictures) == 1
     browser.until(lambda: browser.js("return arguments[0].complete && arguments[0].naturalWidth === 640", pictures[0]))
 
 
-def test_what_the_model_was_sent_is_asked_for_when_it_is_opened(browser: Browser) -> None:
+def test_the_prompt_is_fetched_when_it_is_opened(browser: Browser) -> None:
     run = of(browser.server.memory, "browser")
     last = [step for step in run.steps if step.kind == "action"][-1]
     browser.go(f"/runs/{run.id}?step={last.id}")
-    entries = "return performance.getEntriesByType('resource').filter((one) => one.name.endsWith('/sent')).length"
+    entries = "return performance.getEntriesByType('resource').filter((one) => one.name.endsWith('/prompt')).length"
     assert browser.js(entries) == 0
-    browser.one("#sent summary").click()
-    browser.until(lambda: len(browser.all("#sent .message")) == len(last.to_smolagents().model_input_messages))
-    assert "Not shown to the model" in browser.one("#sent").text
-    browser.one("#sent summary").click()
-    browser.one("#sent summary").click()
+    browser.one("#prompt summary").click()
+    browser.until(lambda: len(browser.all("#prompt .message")) == len(last.to_smolagents().model_input_messages))
+    assert "Trimmed by views" in browser.one("#prompt").text
+    browser.one("#prompt summary").click()
+    browser.one("#prompt summary").click()
     assert browser.js(entries) == 1
 
 
@@ -765,7 +770,7 @@ def test_what_the_model_was_sent_is_asked_for_when_it_is_opened(browser: Browser
 
 @contextmanager
 def working(memory: Memory, task: str, name: str = "worker") -> Iterator[Callable[[], Any]]:
-    """An agent at work in this process, a step at a time."""
+    """A running agent in this process; each call makes one step."""
     script = [code(f"print('line {number}')") for number in range(30)]
     agent = code_agent(*script, name=name, description="works")
     steps = iter(memory.stepwise(agent, task))
@@ -775,7 +780,7 @@ def working(memory: Memory, task: str, name: str = "worker") -> Iterator[Callabl
         memory.detach(agent)
 
 
-def test_a_running_agent_is_followed_without_loading_the_page_again(browser: Browser) -> None:
+def test_the_page_of_a_running_agent_is_updated_without_a_reload(browser: Browser) -> None:
     memory = browser.server.memory
     with working(memory, "Follow me") as step:
         step(), step(), step()
@@ -783,38 +788,38 @@ def test_a_running_agent_is_followed_without_loading_the_page_again(browser: Bro
         browser.go(f"/runs/{run.id}")
         browser.js("window.same = true")
         first = browser.chosen
-        count = len(browser.all("#lines a"))
+        count = len(browser.all("#step-list a"))
         step(), step()
-        browser.until(lambda: len(browser.all("#lines a")) == count + 2)
-        assert browser.chosen == first, "what one looks at stays"
-        assert browser.one(".head .chip").text == "running"
-        browser.all("#lines a")[-1].click()
-        browser.until(lambda: "line 4" in browser.one("#detail").text)
+        browser.until(lambda: len(browser.all("#step-list a")) == count + 2)
+        assert browser.chosen == first, "the selected step stays selected"
+        assert browser.one(".run-head .chip").text == "running"
+        browser.all("#step-list a")[-1].click()
+        browser.until(lambda: "line 4" in browser.one("#step-detail").text)
         step()
-        browser.until(lambda: "line 5" in browser.one("#detail").text)
-        assert browser.chosen == int(browser.all("#lines a")[-1].get_attribute("data-step") or 0)
+        browser.until(lambda: "line 5" in browser.one("#step-detail").text)
+        assert browser.chosen == int(browser.all("#step-list a")[-1].get_attribute("data-step") or 0)
         assert browser.js("return window.same")
-        browser.js("document.querySelector('.head details')?.setAttribute('open', '')")
+        browser.js("document.querySelector('.run-head details')?.setAttribute('open', '')")
 
 
-def test_the_list_follows_too_and_keeps_the_row_that_is_chosen(browser: Browser) -> None:
+def test_the_list_is_updated_and_keeps_the_focused_row(browser: Browser) -> None:
     memory = browser.server.memory
     browser.go("/")
     browser.js("window.same = true")
     browser.press("j", "j", "j")
-    chosen = browser.one("tr.here").get_attribute("data-href")
+    chosen = browser.one("tr.focused").get_attribute("data-href")
     with working(memory, "Appear in the list") as step:
         step()
-        browser.until(lambda: "Appear in the list" in browser.one("#list").text)
+        browser.until(lambda: "Appear in the list" in browser.one("#run-list").text)
         assert browser.js("return window.same")
-        assert browser.one("tr.here").get_attribute("data-href") == chosen
+        assert browser.one("tr.focused").get_attribute("data-href") == chosen
         browser.press("j")
         step()
         time.sleep(1.2)
-        assert browser.all("tr.here"), "who is on the way to a row is not sent back"
+        assert browser.all("tr.focused"), "the focused row stays focused"
 
 
-def test_older_runs_stay_where_they_are_while_newer_are_written(browser: Browser) -> None:
+def test_a_page_of_older_runs_does_not_change_while_new_runs_are_written(browser: Browser) -> None:
     memory = browser.server.memory
     until = sorted(run.began.timestamp() for run in memory.runs(scope="*"))[3]
     browser.go(f"/?until={until!r}")
@@ -826,7 +831,7 @@ def test_older_runs_stay_where_they_are_while_newer_are_written(browser: Browser
         assert "until=" in browser.path
 
 
-def test_a_server_that_is_gone_leaves_the_page_as_it_is(browser: Browser) -> None:
+def test_the_page_stays_when_the_server_is_unreachable(browser: Browser) -> None:
     browser.go("/")
     browser.allowed.append("ERR_")
     browser.chrome.execute_cdp_cmd("Network.enable", {})
@@ -849,7 +854,7 @@ def brightness(browser: Browser) -> float:
     return sum(colour[:3]) / 3
 
 
-def test_dark_is_as_the_system_wants_it_or_as_one_chose(browser: Browser) -> None:
+def test_the_theme_follows_the_system_or_the_choice_of_the_user(browser: Browser) -> None:
     browser.go("/")
     browser.js("localStorage.removeItem('theme')")
     for wanted, dark in (("dark", True), ("light", False)):
@@ -860,8 +865,8 @@ def test_dark_is_as_the_system_wants_it_or_as_one_chose(browser: Browser) -> Non
     browser.press("t")
     assert brightness(browser) < 80
     browser.go("/memory")
-    assert brightness(browser) < 80, "it is kept"
-    browser.one("#theme").click()
+    assert brightness(browser) < 80, "the choice is stored"
+    browser.one("#switch-theme").click()
     assert brightness(browser) > 200
     browser.chrome.refresh()
     assert brightness(browser) > 200
@@ -906,7 +911,7 @@ def test_nothing_is_wider_than_a_narrow_screen(browser: Browser) -> None:
     assert wide == {}
 
 
-# --- acts -------------------------------------------------------------------------------------------------------------
+# --- actions ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_snippet_is_copied(browser: Browser) -> None:
@@ -936,27 +941,27 @@ def test_a_step_is_edited_and_forked_through_the_forms(browser: Browser) -> None
     area.clear()
     area.send_keys("9 weeks\nand a day")
     form.find_element(By.TAG_NAME, "button").click()
-    browser.until(lambda: "9 weeks\nand a day" in browser.one("#detail pre.seen").text)
+    browser.until(lambda: "9 weeks\nand a day" in browser.one("#step-detail pre.observations").text)
     assert memory.step(step.id).to_smolagents().observations == "9 weeks\nand a day"
     assert browser.chosen == step.id
-    versions = next(one for one in browser.all("#detail details.lazy") if "versions" in one.text)
+    versions = next(one for one in browser.all("#step-detail details.lazy") if "versions" in one.text)
     versions.find_element(By.TAG_NAME, "summary").click()
     browser.until(lambda: "recorded" in versions.text)
     before = len(memory.runs(scope="*"))
     browser.one("details.edit summary").click()
     browser.one('form[action$="/fork"] button').click()
-    browser.until(lambda: f"fork of {run.id[:8]}" in browser.one(".family").text)
+    browser.until(lambda: f"fork of {run.id[:8]}" in browser.one(".related").text)
     assert len(memory.runs(scope="*")) == before + 1
 
 
-def test_forgetting_is_asked_about_first(browser: Browser) -> None:
+def test_forgetting_asks_for_confirmation(browser: Browser) -> None:
     memory = browser.server.memory
     note = memory.remember("The balloon is red", kind="fact")
     browser.go(f"/notes/{note.id}")
     for answer, status in (("dismiss", "current"), ("accept", "forgotten")):
         browser.one('form[action="/forget"] button').click()
         asked = browser.chrome.switch_to.alert
-        assert "out of recall" in asked.text
+        assert "from recall" in asked.text
         getattr(asked, answer)()
         browser.until(lambda: memory.note(note.id).status == status)
     browser.until(lambda: "Forgotten" in browser.one("main").text or "forgotten" in browser.one("main").text)
@@ -969,16 +974,16 @@ def test_a_note_is_written_and_found(browser: Browser) -> None:
     assert "The kite is <b>green</b>" in browser.one("h1").text
     browser.go("/memory")
     browser.press("/", *"kite")
-    browser.until(lambda: browser.all("#found article"))
-    assert "The kite is <b>green</b>" in browser.one("#found article").text
-    assert browser.all("#found meter")
+    browser.until(lambda: browser.all("#results article"))
+    assert "The kite is <b>green</b>" in browser.one("#results article").text
+    assert browser.all("#results meter")
 
 
-# --- for everybody ----------------------------------------------------------------------------------------------------
+# --- accessibility ----------------------------------------------------------------------------------------------------
 
 
-def test_everything_that_can_be_used_has_a_name_and_shows_where_one_is(browser: Browser) -> None:
-    for target in pages(browser.server.memory)[::2]:
+def test_every_control_has_a_name_and_a_visible_focus(browser: Browser) -> None:
+    for target in pages(browser.server.memory)[:: 1 if TORTURE else 3]:
         browser.go(target)
         browser.js("for (const each of document.querySelectorAll('details')) each.open = true")
         used = [*browser.all("main a")[:3], *browser.all("button, input:not([type=hidden]), select, textarea")]
@@ -1005,10 +1010,10 @@ def test_every_page_works_without_a_script(browser: Browser) -> None:
     try:
         browser.go("/")
         browser.one("tr[data-href] a").click()
-        assert browser.one("#detail h2").text
+        assert browser.one("#step-detail h2").text
         browser.go(f"/runs/{run.id}")
-        browser.all("#lines a")[-1].click()
-        assert f"id {step.id}" in browser.one("#detail").text
+        browser.all("#step-list a")[-1].click()
+        assert f"id {step.id}" in browser.one("#step-detail").text
         browser.go("/")
         browser.one("[name=text]").send_keys("warehouse", Keys.ENTER)
         assert len(browser.all("tr[data-href]")) == 1
@@ -1017,7 +1022,7 @@ def test_every_page_works_without_a_script(browser: Browser) -> None:
         browser.go("/")
 
 
-def test_the_icon_and_the_style_are_our_own(browser: Browser) -> None:
+def test_all_resources_come_from_this_server(browser: Browser) -> None:
     browser.go("/")
     names = browser.js("return performance.getEntriesByType('resource').map((one) => one.name)")
     assert names

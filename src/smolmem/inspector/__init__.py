@@ -1,1 +1,1 @@
-"""The web page: everything that is in a file, to be looked at in a browser while agents are running."""
+"""The inspector: a local web page that shows everything in a memory file, also while agents are running."""

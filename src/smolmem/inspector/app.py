@@ -1,7 +1,7 @@
-"""The pages and what can be done on them: each a few lines from a request to the memory and back.
+"""The web application: pages (GET) and actions (POST), each a few lines from a request to the memory and back.
 
-Pages are made here, whole, and work without a script. The script makes them quick: it asks for the part of a page that
-changed (`fragment`), and for one step at a time.
+Every page is rendered completely on the server and works without JavaScript. The script only makes pages faster: it
+fetches the part of a page that changed (`fragment=1`), and one step at a time.
 """
 
 from __future__ import annotations
@@ -9,14 +9,11 @@ from __future__ import annotations
 import io
 import json
 import logging
-import math
-import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.applications import Starlette
@@ -29,213 +26,210 @@ from starlette.staticfiles import StaticFiles
 
 from smolmem.core.errors import InvalidArgument, NotFound, SmolmemError, StoreError
 from smolmem.core.rows import STATUSES
-from smolmem.inspector import draw, reading, words
-from smolmem.inspector.guard import Guard, Keys
+from smolmem.core.values import Recollection, Run
+from smolmem.inspector import charts, formatting, page_data, parameters
+from smolmem.inspector.guard import Access, Guard
 from smolmem.memory import Memory
-from smolmem.policies.watch import Watch
 from smolmem.render.plain_values import whole
 
 log = logging.getLogger("smolmem")
 
 HERE = Path(__file__).parent
-LARGEST = 1600
-"""Pixels of a side: pictures are shown no larger."""
-RULES = ("pattern", "failures", "same_error", "loop", "slow")
+MAX_PICTURE_SIDE = 1600
+"""Larger pictures are scaled down to so many pixels."""
+BACKTEST_STEPS = 20_000
+"""How many of the newest steps a rule is tested on."""
 
 
 class Inspector:
-    """The pages of one memory."""
+    """The pages and actions of one memory."""
 
-    def __init__(self, memory: Memory, keys: Keys) -> None:
+    def __init__(self, memory: Memory, access: Access) -> None:
         self.memory = memory
-        self.keys = keys
-        self._pages = Environment(
+        self._templates = Environment(
             loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
         )
-        self._pages.filters.update(words.FILTERS)
-        self._pages.globals.update(
-            file=Path(memory._store.url).name, url=memory._store.url, read_only=keys.read_only, statuses=STATUSES
+        self._templates.filters.update(formatting.FILTERS)
+        url = page_data.database_url(memory)
+        self._templates.globals.update(
+            file=Path(url).name, url=url, read_only=access.read_only, statuses=STATUSES, max_text=formatting.MAX_TEXT
         )
 
-    def page(self, name: str, status: int = 200, /, **given: Any) -> HTMLResponse:
-        """A page made of a template."""
-        html = self._pages.get_template(name).render(given)
+    def render(self, template: str, status: int = 200, /, **values: Any) -> HTMLResponse:
+        """A response made of a template."""
+        html = self._templates.get_template(template).render(values)
         return HTMLResponse(html.encode("utf-8", "replace"), status)  # models do write lone surrogates
 
-    # --- looking -----------------------------------------------------------------------------------------------------
+    # --- pages --------------------------------------------------------------------------------------------------------
 
     def runs(self, request: Request) -> Response:
-        """The list of runs; as a fragment, its rows alone."""
-        asked = request.query_params
-        names = ("agent", "status", "text")
-        wanted = {name: asked[name] for name in names if asked.get(name)}
-        scope = asked.get("scope") or "*"
-        found = reading.runs(
-            self.memory, **wanted, scope=scope, until=_time(asked.get("until")), managed=bool(wanted.get("agent"))
+        """The list of runs; as a fragment, only the table."""
+        query = request.query_params
+        filters = {name: query[name] for name in ("agent", "status", "text") if query.get(name)}
+        found = page_data.list_runs(
+            self.memory,
+            **filters,
+            scope=query.get("scope") or "*",
+            until=parameters.timestamp(query.get("until")),
+            managed="agent" in filters,
         )
-        last = reading.began(self.memory, found[-1].run) if len(found) == reading.PAGE else None
-        shown = {
+        is_full = len(found) == page_data.RUNS_PER_PAGE
+        until = page_data.start_timestamp(self.memory, found[-1].run) if is_full else None
+        values = {
             "runs": found,
-            "asked": defaultdict(str, asked),
-            "filtered": bool(wanted or asked.get("scope") or asked.get("until")),
-            "spark": draw.spark,
-            "last": last,
-            "more": _query(asked, last),
+            "query": defaultdict(str, query),
+            "filtered": bool(filters or query.get("scope") or query.get("until")),
+            "sparkline": charts.sparkline,
+            "next_page": parameters.next_page(query, until) if is_full else None,
         }
-        if asked.get("fragment"):
-            return self.page("_runs.html", **shown)
-        return self.page("runs.html", **shown, **reading.choices(self.memory), pulse=reading.pulse(self.memory))
+        if query.get("fragment"):
+            return self.render("_runs.html", **values)
+        version = page_data.data_version(self.memory)
+        return self.render("runs.html", **values, **page_data.filter_choices(self.memory), data_version=version)
 
     def run(self, request: Request) -> Response:
-        """A run: its facts, its plot, its steps, one of them whole."""
+        """One run: its facts, chart and steps, and one step in full; as a fragment, without the step."""
         run = self.memory.run(request.path_params["run"])
-        lines = reading.outline(self.memory, run)
-        there = {line.id for line in lines}
-        first = next((line.id for line in lines if line.kind == "action"), lines[0].id if lines else None)
-        given = _number(request.query_params.get("step"), "step")
-        chosen = given if given in there else first
-        bars = [line.bar for line in lines if line.kind in ("action", "planning")]
-        reminded = reading.reminded(self.memory, run)
-        shown = {
+        steps = page_data.step_summaries(self.memory, run)
+        selected = _selected_step(steps, parameters.number(request.query_params.get("step"), "step"))
+        bars = [step.bar for step in steps if step.kind in ("action", "planning")]
+        recalls = page_data.recalls(self.memory, run)
+        values = {
             "run": run,
-            "lines": lines,
-            "plot": draw.plot(bars),
-            "caption": draw.caption(bars),
-            "family": reading.family(self.memory, run),
-            "reminded": reminded,
-            "places": reading.step_places(self.memory, _numbers(reminded)),
+            "steps": steps,
+            "chart": charts.run_chart(bars),
+            "caption": charts.run_chart_caption(bars),
+            "related": page_data.related_runs(self.memory, run),
+            "recalls": recalls,
+            "step_runs": page_data.runs_of_steps(self.memory, [source for each in recalls for source in each.sources]),
             "alerts": self.memory.alerts(scope="*", run=run.id),
-            "cuts": self.memory._journal.trims.of(run.session),
-            "chosen": chosen,
+            "trims": page_data.trims(self.memory, run),
+            "selected": selected,
         }
         if request.query_params.get("fragment"):
-            return self.page("_run.html", **shown)
-        detail = None if chosen is None else reading.detail(self.memory, chosen, run)
-        return self.page("run.html", **shown, found=detail, pulse=reading.pulse(self.memory))
+            return self.render("_run.html", **values)
+        detail = None if selected is None else page_data.step_detail(self.memory, selected, run)
+        return self.render("run.html", **values, detail=detail, data_version=page_data.data_version(self.memory))
 
     def step(self, request: Request) -> Response:
-        """One step, whole."""
-        run = request.query_params.get("run")
-        within = None if not run else self.memory.run(run)
-        found = reading.detail(self.memory, _step(request), within)
-        return self.page("_step.html", found=found, run=within or self.memory.run(found.step.run))
+        """One step in full, as a fragment."""
+        id = request.query_params.get("run")
+        run = self.memory.run(id) if id else None
+        detail = page_data.step_detail(self.memory, parameters.step_id(request), run)
+        return self.render("_step.html", detail=detail, run=run or self.memory.run(detail.step.run))
 
-    def sent(self, request: Request) -> Response:
-        """What the model was sent for a step, and what it was not."""
-        found = reading.detail(self.memory, _step(request))
-        with reading.glancing():
-            messages = list(getattr(found.live, "model_input_messages", None) or ())
-        return self.page("_sent.html", messages=messages, unseen=reading.unseen(self.memory, found))
+    def prompt(self, request: Request) -> Response:
+        """The prompt of a step, and the steps that views left out of the prompt."""
+        detail = page_data.step_detail(self.memory, parameters.step_id(request))
+        trimmed = page_data.trimmed_steps(self.memory, detail)
+        return self.render("_prompt.html", messages=detail.prompt, trimmed=trimmed)
 
     def revisions(self, request: Request) -> Response:
-        """Every version of a step, what each changed, and when that was."""
-        return self.page("_revisions.html", versions=reading.versions(self.memory, _step(request)))
+        """Every version of a step and what each version changed."""
+        versions = page_data.step_versions(self.memory, parameters.step_id(request))
+        return self.render("_revisions.html", versions=versions)
 
     def picture(self, request: Request) -> Response:
-        """A picture of a step, made anew: nothing that somebody stored is sent to a browser as it is."""
-        found = reading.detail(self.memory, _step(request))
-        pictures, place = reading.pictures(found.live), _number(request.path_params["place"], "picture") or 0
-        if place >= len(pictures) or isinstance(pictures[place], str):
-            raise NotFound(f"step {found.step.id} has no picture {place}.")
-        written = io.BytesIO()
+        """A picture of a step, encoded again: stored bytes never reach the browser."""
+        detail = page_data.step_detail(self.memory, parameters.step_id(request))
+        pictures, index = detail.pictures, parameters.number(request.path_params["index"], "picture") or 0
+        if index >= len(pictures) or isinstance(pictures[index], str):
+            raise NotFound(f"step {detail.step.id} has no picture {index}.")
+        output = io.BytesIO()
         try:
-            image = pictures[place].convert("LA") if pictures[place].mode == "La" else pictures[place]
+            image = pictures[index].convert("LA") if pictures[index].mode == "La" else pictures[index]
             image = image.convert("RGBA" if "A" in image.mode else "RGB")
-            image.thumbnail((LARGEST, LARGEST))
-            image.save(written, "PNG")
+            image.thumbnail((MAX_PICTURE_SIDE, MAX_PICTURE_SIDE))
+            image.save(output, "PNG")
         except ValueError as error:
-            raise NotFound(f"picture {place} of step {found.step.id} cannot be shown: {error}.") from None
-        return Response(written.getvalue(), media_type="image/png")
+            raise NotFound(f"picture {index} of step {detail.step.id} cannot be shown: {error}.") from None
+        return Response(output.getvalue(), media_type="image/png")
 
     def compare(self, request: Request) -> Response:
-        """Two runs, side by side from where they part."""
+        """Two runs side by side, from the first step in which they differ."""
         left, right = (request.query_params.get(side, "").strip() for side in ("left", "right"))
-        shown: dict[str, Any] = {
-            "left": left,
-            "right": right,
-            "parted": None,
-            "runs": self.memory.runs(scope="*", limit=40),
-        }
+        diff, compared = None, list[Run]()
         if left and right:
-            shown |= {
-                "parted": self.memory.run(left).diff(right),
-                "a": self.memory.run(left),
-                "b": self.memory.run(right),
-            }
-        return self.page("compare.html", **shown)
+            compared = [self.memory.run(left), self.memory.run(right)]
+            diff = compared[0].diff(compared[1])
+        runs = self.memory.runs(scope="*", limit=40)
+        return self.render("compare.html", left=left, right=right, diff=diff, compared=compared, runs=runs)
 
     def memories(self, request: Request) -> Response:
-        """What is remembered in a scope, and the search over all of it."""
-        asked = request.query_params
-        question, scope = asked.get("q", "").strip(), asked.get("scope") or "*"
-        found = self.memory.recall(question, 20, scope=scope) if question else []
-        shown = {"asked": defaultdict(str, asked), "question": question, "found": found, "tops": _tops(found)}
-        if asked.get("fragment"):
-            return self.page("_found.html", **shown)
-        notes = self.memory.notes(scope=scope, past=bool(asked.get("past")), limit=200)
-        return self.page("memory.html", **shown, notes=notes, **reading.choices(self.memory))
+        """The search over steps and notes, and the notes; as a fragment, only the results."""
+        query = request.query_params
+        question, scope = query.get("q", "").strip(), query.get("scope") or "*"
+        results = self.memory.recall(question, 20, scope=scope) if question else []
+        values = {
+            "query": defaultdict(str, query),
+            "question": question,
+            "results": results,
+            "largest_signals": _largest_signals(results),
+        }
+        if query.get("fragment"):
+            return self.render("_results.html", **values)
+        notes = self.memory.notes(scope=scope, past=bool(query.get("past")), limit=200)
+        return self.render("memory.html", **values, notes=notes, **page_data.filter_choices(self.memory))
 
     def note(self, request: Request) -> Response:
-        """A note: its versions, where it comes from, and whom it was brought to mind of."""
+        """A note: its versions, its sources, and the runs that recalled it."""
         note = self.memory.note(request.path_params["note"])
-        numbers = [source for source in note.sources if isinstance(source, int)]
-        return self.page(
+        return self.render(
             "note.html",
             note=note,
             versions=note.history(),
-            influenced=reading.influenced(self.memory, note),
-            places=reading.step_places(self.memory, numbers),
+            recalled_in=page_data.runs_that_recalled(self.memory, note),
+            step_runs=page_data.runs_of_steps(self.memory, note.sources),
         )
 
     def patterns(self, request: Request) -> Response:
-        """When rules fired, and a rule tried on the past."""
-        asked = request.query_params
-        shown: dict[str, Any] = {
-            "asked": defaultdict(str, asked),
-            "rules": RULES,
-            "tried": None,
-            "picture": "",
-            "wrong": "",
-        }
-        if asked.get("rule"):
+        """The alerts, and a rule tested on recorded steps."""
+        query = request.query_params
+        values: dict[str, Any] = {"backtest": None, "chart": "", "error": ""}
+        if query.get("rule"):
             try:
-                tried = self.memory.backtest(_rule(asked), scope=asked.get("scope") or "*", limit=20_000)
-                shown |= {"tried": tried, "picture": draw.timeline(tried.counted, tried.fired)}
-            except InvalidArgument as wrong:
-                shown["wrong"] = str(wrong)
-        return self.page("patterns.html", **shown, alerts=self.memory.alerts(scope="*"), **reading.choices(self.memory))
+                scope = query.get("scope") or "*"
+                backtest = self.memory.backtest(parameters.rule(query), scope=scope, limit=BACKTEST_STEPS)
+                values |= {"backtest": backtest, "chart": charts.backtest_chart(backtest.counted, backtest.fired)}
+            except InvalidArgument as error:
+                values["error"] = str(error)
+        alerts = self.memory.alerts(scope="*")
+        return self.render(
+            "patterns.html", **values, query=defaultdict(str, query), rules=parameters.RULES, alerts=alerts
+        )
 
-    def pulse(self, request: Request) -> Response:
-        """A word that changes when something was written."""
-        return JSONResponse({"pulse": reading.pulse(self.memory)})
+    def data_version(self, request: Request) -> Response:
+        """A text that changes whenever something is written; open pages ask for it every second."""
+        return JSONResponse({"data_version": page_data.data_version(self.memory)})
 
     def download(self, request: Request) -> Response:
-        """A run as JSON."""
+        """A run as a JSON file."""
         run = self.memory.run(request.path_params["run"])
         body = json.dumps(whole(run), indent=1)
-        name = f'attachment; filename="run-{run.id[:8]}.json"'
-        return Response(body, media_type="application/json", headers={"content-disposition": name})
+        disposition = f'attachment; filename="run-{run.id[:8]}.json"'
+        return Response(body, media_type="application/json", headers={"content-disposition": disposition})
 
-    # --- acting ------------------------------------------------------------------------------------------------------
+    # --- actions ------------------------------------------------------------------------------------------------------
 
     def fork(self, request: Request, form: Mapping[str, str]) -> Response:
-        """A second way from a step on."""
-        fork = self.memory.run(request.path_params["run"]).fork(step=_number(form.get("at"), "step", InvalidArgument))
+        """Forks a run after a step."""
+        step = parameters.number(form.get("step"), "step", InvalidArgument)
+        fork = self.memory.run(request.path_params["run"]).fork(step=step)
         return RedirectResponse(f"/runs/{fork.id}", 303)
 
     def edit(self, request: Request, form: Mapping[str, str]) -> Response:
-        """A corrected text of a step; the original stays in its history."""
+        """Edits a text of a step; earlier versions are kept."""
         run = self.memory.run(form["run"]) if form.get("run") else None
-        found = reading.detail(self.memory, _step(request), run)
-        if form.get("field") not in found.editable:
-            raise InvalidArgument(f"step {found.step.id} has no {form.get('field')!r} that can be edited.")
-        before, text = getattr(found.live, form["field"]), form.get("text", "").replace("\r\n", "\n")
-        if text != before.replace("\r\n", "\n"):  # browsers send every line end as two characters
-            found.step.edit(**{form["field"]: text})
-        return RedirectResponse(f"/runs/{run.id if run else found.step.run}?step={found.step.id}", 303)
+        detail = page_data.step_detail(self.memory, parameters.step_id(request), run)
+        if form.get("field") not in detail.editable_fields:
+            raise InvalidArgument(f"step {detail.step.id} has no field {form.get('field')!r} that can be edited.")
+        before, text = getattr(detail.original, form["field"]), form.get("text", "").replace("\r\n", "\n")
+        if text != before.replace("\r\n", "\n"):  # browsers send each line break as CR and LF
+            detail.step.edit(**{form["field"]: text})
+        return RedirectResponse(f"/runs/{run.id if run else detail.step.run}?step={detail.step.id}", 303)
 
     def remember(self, request: Request, form: Mapping[str, str]) -> Response:
-        """A new note, or another in the place of an old one."""
+        """Writes a note, or replaces a note with a new one."""
         before = self.memory.note(form["supersedes"]) if form.get("supersedes") else None
         scope = before.scope if before is not None else form.get("scope") or self.memory.scope
         kind = before.kind if before is not None else form.get("kind") or "note"
@@ -243,157 +237,102 @@ class Inspector:
         return RedirectResponse(f"/notes/{note.id}", 303)
 
     def forget(self, request: Request, form: Mapping[str, str]) -> Response:
-        """Leaves a note, step or run out of recall; with all that came of it, if asked."""
-        step = _number(form.get("step"), "step")
-        gone = self.memory.forget(
-            form.get("what", "") if step is None else step, influenced=bool(form.get("influenced"))
-        )
-        return self.page("message.html", title="Forgotten", said=f"Recall leaves out: {', '.join(map(str, gone))}.")
+        """Removes a note, step or run from recall; with `influenced`, also everything that depends on it."""
+        step = parameters.number(form.get("step"), "step")
+        what = form.get("id", "") if step is None else step
+        forgotten = self.memory.forget(what, influenced=bool(form.get("influenced")))
+        text = f"Recall no longer returns: {', '.join(map(str, forgotten))}."
+        return self.render("message.html", title="Forgotten", text=text)
 
-    def answered(self, request: Request, error: Exception) -> Response:
-        """What went wrong, as one sentence on a page."""
+    # --- errors -------------------------------------------------------------------------------------------------------
+
+    def error(self, request: Request, error: Exception) -> Response:
+        """An expected error as a page with one sentence."""
         if isinstance(error, HTTPException):
-            said = _SAID.get(error.status_code, "That cannot be read: reload the page and try again.")
-            return self.page("message.html", error.status_code, title="That did not work", said=said)
+            text = _HTTP_ERRORS.get(error.status_code, "The request is not valid. Reload the page and try again.")
+            return self.render("message.html", error.status_code, title="Error", text=text)
         status = 404 if isinstance(error, NotFound) else 503 if isinstance(error, StoreError) else 400
-        return self.page("message.html", status, title="That did not work", said=str(error))
+        return self.render("message.html", status, title="Error", text=str(error))
+
+    def guarded(self, respond: Callable[[], Response]) -> Response:
+        """Turns an unexpected error into a page with one sentence; the log gets the traceback."""
+        try:
+            return respond()
+        except (SmolmemError, HTTPException):
+            raise
+        except Exception as error:
+            log.warning("smolmem: the inspector could not answer a request", exc_info=True)
+            text = f"This page cannot be shown ({type(error).__name__}). Check the file with `smolmem verify`."
+            return self.render("message.html", 500, title="Error", text=text)
 
 
-_SAID = {
-    404: "There is no such page.",
-    405: "That is not something this page can do.",
-    413: "That is too much at once.",
+_HTTP_ERRORS = {
+    404: "This page does not exist.",
+    405: "This page does not support that method.",
+    413: "The form is too large.",
 }
-LONGEST = 2_000_000
-"""Bytes of a form."""
 
 
-def _number(text: str | None, what: str, wrong: type[SmolmemError] = NotFound) -> int | None:
-    if not text:
-        return None
-    if not re.fullmatch(r"[0-9]{1,18}", text):
-        digits = re.fullmatch(r"[0-9]+", text)
-        raise (NotFound if digits else wrong)(f"there is no {what} {text[:40]!r}.")
-    return int(text)
+def _selected_step(steps: Sequence[page_data.StepSummary], requested: int | None) -> int | None:
+    """The requested step if the run has it, else the run's first action, else its first step."""
+    if any(step.id == requested for step in steps):
+        return requested
+    return next((step.id for step in steps if step.kind == "action"), steps[0].id if steps else None)
 
 
-def _step(request: Request) -> int:
-    return _number(request.path_params["step"], "step") or 0
+def _largest_signals(results: Sequence[Recollection]) -> dict[str, float]:
+    """The largest value of each signal among the results: the full width of its meter."""
+    largest: dict[str, float] = {}
+    for result in results:
+        for name, value in result.signals.items():
+            largest[name] = max(largest.get(name, 0.0), abs(value))
+    return largest
 
 
-def _time(text: str | None) -> float | None:
-    try:
-        moment = float(text) if text else None
-    except ValueError:
-        moment = math.nan
-    if moment is not None and not math.isfinite(moment):
-        raise InvalidArgument(f"{str(text)[:40]!r} is not a time.")
-    return moment
-
-
-def _numbers(reminded: list[dict[str, Any]]) -> list[int]:
-    return [source for each in reminded for source in each["found"] if isinstance(source, int)]
-
-
-def _query(asked: Mapping[str, str], until: float | None) -> dict[str, str]:
-    kept = {name: value for name, value in asked.items() if name not in ("until", "fragment") and value}
-    return kept | ({} if until is None else {"until": repr(until)})
-
-
-def _tops(found: list[Any]) -> dict[str, float]:
-    """The largest share of each voice, to draw the others by."""
-    tops: dict[str, float] = {}
-    for one in found:
-        for name, share in one.signals.items():
-            tops[name] = max(tops.get(name, 0.0), abs(share))
-    return tops
-
-
-def _rule(asked: Mapping[str, str]) -> Watch:
-    try:
-        window, threshold = int(asked.get("window") or 10), int(asked.get("threshold") or 3)
-    except ValueError:
-        raise InvalidArgument("window and threshold are numbers.") from None
-    options: dict[str, Any] = {"window": window, "threshold": threshold, "tools": asked.get("tool") or None}
-    if asked["rule"] == "pattern":
-        return Watch(asked.get("pattern", ""), **options)
-    makers: dict[str, Callable[..., Watch]] = {name: getattr(Watch, name) for name in RULES[1:]}
-    if asked["rule"] not in makers:
-        raise InvalidArgument(f"there is no rule {asked['rule']!r}.")
-    return makers[asked["rule"]](**options)
-
-
-def _acting(pages: Inspector, act: Callable[[Request, Mapping[str, str]], Response]) -> Any:
-    @wraps(act)
-    async def endpoint(request: Request) -> Response:
-        given = await _form(request)
-        return await run_in_threadpool(partial(_whatever, pages, partial(act, request, given)))
-
-    return endpoint
-
-
-async def _form(request: Request) -> dict[str, str]:
-    """What a form of ours sends: a few texts. Nothing else is read."""
-    if not request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
-        raise HTTPException(415)
-    body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > LONGEST:
-            raise HTTPException(413)
-    try:
-        return dict(parse_qsl(body.decode(), keep_blank_values=True, strict_parsing=bool(body), max_num_fields=20))
-    except ValueError:
-        raise HTTPException(400) from None
-
-
-def _looking(pages: Inspector, look: Callable[[Request], Response]) -> Any:
-    @wraps(look)
+def _page(inspector: Inspector, page: Callable[[Request], Response]) -> Any:
+    @wraps(page)
     def endpoint(request: Request) -> Response:
-        return _whatever(pages, partial(look, request))
+        return inspector.guarded(partial(page, request))
 
     return endpoint
 
 
-def _whatever(pages: Inspector, do: Callable[[], Response]) -> Response:
-    """What was not foreseen is a sentence too, and the terminal is told the rest."""
-    try:
-        return do()
-    except (SmolmemError, HTTPException):
-        raise
-    except Exception as error:
-        log.warning("smolmem: a page could not be made", exc_info=True)
-        said = f"This cannot be shown ({type(error).__name__}). `smolmem verify` tells whether the file is whole."
-        return pages.page("message.html", 500, title="That did not work", said=said)
+def _action(inspector: Inspector, action: Callable[[Request, Mapping[str, str]], Response]) -> Any:
+    @wraps(action)
+    async def endpoint(request: Request) -> Response:
+        form = await parameters.form(request)
+        return await run_in_threadpool(partial(inspector.guarded, partial(action, request, form)))
+
+    return endpoint
 
 
-def make_app(memory: Memory, keys: Keys) -> Guard:
-    """The whole inspector, behind its guard."""
-    pages = Inspector(memory, keys)
-    looks = {
-        "/": pages.runs,
-        "/runs/{run}": pages.run,
-        "/runs/{run}/json": pages.download,
-        "/steps/{step}": pages.step,
-        "/steps/{step}/sent": pages.sent,
-        "/steps/{step}/revisions": pages.revisions,
-        "/steps/{step}/pictures/{place}": pages.picture,
-        "/compare": pages.compare,
-        "/memory": pages.memories,
-        "/notes/{note}": pages.note,
-        "/patterns": pages.patterns,
-        "/pulse": pages.pulse,
+def make_app(memory: Memory, access: Access) -> Guard:
+    """The application, behind its guard."""
+    inspector = Inspector(memory, access)
+    pages = {
+        "/": inspector.runs,
+        "/runs/{run}": inspector.run,
+        "/runs/{run}/json": inspector.download,
+        "/steps/{step}": inspector.step,
+        "/steps/{step}/prompt": inspector.prompt,
+        "/steps/{step}/revisions": inspector.revisions,
+        "/steps/{step}/pictures/{index}": inspector.picture,
+        "/compare": inspector.compare,
+        "/memory": inspector.memories,
+        "/notes/{note}": inspector.note,
+        "/patterns": inspector.patterns,
+        "/data-version": inspector.data_version,
     }
-    acts = {
-        "/runs/{run}/fork": pages.fork,
-        "/steps/{step}/edit": pages.edit,
-        "/notes": pages.remember,
-        "/forget": pages.forget,
+    actions = {
+        "/runs/{run}/fork": inspector.fork,
+        "/steps/{step}/edit": inspector.edit,
+        "/notes": inspector.remember,
+        "/forget": inspector.forget,
     }
     routes = [
-        *(Route(path, _looking(pages, look)) for path, look in looks.items()),
-        *(Route(path, _acting(pages, act), methods=["POST"]) for path, act in acts.items()),
+        *(Route(path, _page(inspector, page)) for path, page in pages.items()),
+        *(Route(path, _action(inspector, action), methods=["POST"]) for path, action in actions.items()),
         Mount("/static", StaticFiles(directory=HERE / "static")),
     ]
-    handlers: dict[Any, Any] = dict.fromkeys((SmolmemError, HTTPException), pages.answered)
-    return Guard(Starlette(routes=routes, exception_handlers=handlers), keys)
+    handlers: dict[Any, Any] = dict.fromkeys((SmolmemError, HTTPException), inspector.error)
+    return Guard(Starlette(routes=routes, exception_handlers=handlers), access)

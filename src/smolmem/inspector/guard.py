@@ -1,11 +1,11 @@
-"""Who may come in: the browser that was given the link, on this machine, and no page of anybody else's.
+"""Access control: only the browser that opened the printed link, and only on this machine, reaches the inspector.
 
-A server on loopback can be reached by every page that the user has open, and by names that somebody points at
-127.0.0.1. So each request is judged by what browsers themselves say about it: the Host they were told, the Origin and
-site they come from. Beyond that, a cookie, given once for a token that is printed in the terminal.
+Every page that the user has open can send requests to a server on loopback, and anyone can point a domain name at
+127.0.0.1. So each request is checked by the headers that browsers set themselves: Host, Origin and Sec-Fetch-Site.
+Beyond these, a request needs a cookie, which is given once, in exchange for a token that is printed in the terminal.
 
-`judge` is a pure function; `Guard` asks it, and puts headers on every answer that keep a page from being more than it
-is.
+`check_request` is a pure function. `Guard` is the middleware that calls it and adds the security headers to every
+response.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ HEADERS = {
 
 @dataclass(frozen=True)
 class Request:
-    """What of a request decides whether it is let in."""
+    """The parts of a request that decide whether the request is allowed."""
 
     method: str
     host: str | None
@@ -46,16 +46,16 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """Let in (200), let in and given the cookie (303), or refused, with a reason."""
+class Decision:
+    """Allowed (200), allowed with a redirect that sets the cookie (303), or refused with a reason."""
 
     status: int
-    why: str = ""
+    reason: str = ""
 
 
 @dataclass
-class Keys:
-    """Which hosts are ours, the cookie that opens, and the token that can be changed for it, once."""
+class Access:
+    """Who may use the inspector: the host names of the server, the session cookie, and the token that buys it once."""
 
     hosts: frozenset[str]
     session: str
@@ -64,93 +64,96 @@ class Keys:
 
     @property
     def cookie(self) -> str:
-        """The cookie's name: browsers keep one jar for all ports of a host."""
+        """The name of the cookie. It contains the port, because browsers share cookies between all ports of a host."""
         return f"smolmem-{min(self.hosts, default='').rpartition(':')[2]}"
 
 
-def keys(hosts: frozenset[str], *, read_only: bool) -> Keys:
-    """New keys."""
-    return Keys(hosts, secrets.token_urlsafe(32), secrets.token_urlsafe(24), read_only)
+def new_access(hosts: frozenset[str], *, read_only: bool) -> Access:
+    """A new session and a new token."""
+    return Access(hosts, secrets.token_urlsafe(32), secrets.token_urlsafe(24), read_only)
 
 
-def judge(request: Request, known: Keys) -> Verdict:
-    """Whether a request is let in."""
-    if request.host is None or request.host.lower() not in known.hosts:
-        return Verdict(421, "This server does not go by that name: use the address that `smolmem ui` printed.")
-    if request.site not in (None, "same-origin", "none"):
-        return Verdict(403, "Another site sent this request. Open the address that `smolmem ui` printed by yourself.")
-    if request.origin is not None and request.origin.lower() != f"http://{request.host.lower()}":
-        return Verdict(403, "Another site sent this request. Open the address that `smolmem ui` printed by yourself.")
-    inside = request.cookie is not None and hmac.compare_digest(request.cookie.encode(), known.session.encode())
+def check_request(request: Request, access: Access) -> Decision:
+    """Decides whether a request is allowed; a valid token is used up."""
+    if request.host is None or request.host.lower() not in access.hosts:
+        return Decision(421, "This server does not have that host name. Use the address that `smolmem ui` printed.")
+    own_origin = f"http://{request.host.lower()}"
+    from_other_site = request.site not in (None, "same-origin", "none")
+    if from_other_site or (request.origin is not None and request.origin.lower() != own_origin):
+        return Decision(403, "The request came from another site. Open the address that `smolmem ui` printed.")
+    has_cookie = request.cookie is not None and _equal(request.cookie, access.session)
     if request.method not in SAFE:
-        return _act(request, known, inside=inside)
-    if request.token is not None and not inside:
-        return _change(request.token, known)
-    if not inside:
-        return Verdict(403, "This page opens with the link that `smolmem ui` printed; it can be used once.")
-    return Verdict(303) if request.token is not None else Verdict(200)
+        return _check_action(request, access, has_cookie=has_cookie)
+    if request.token is not None and not has_cookie:
+        return _use_token(request.token, access)
+    if not has_cookie:
+        return Decision(403, "Open the link that `smolmem ui` printed. The link works once.")
+    return Decision(303) if request.token is not None else Decision(200)
 
 
-def _act(request: Request, known: Keys, *, inside: bool) -> Verdict:
+def _equal(given: str, secret: str) -> bool:
+    return hmac.compare_digest(given.encode(), secret.encode())
+
+
+def _check_action(request: Request, access: Access, *, has_cookie: bool) -> Decision:
     if request.method != "POST":
-        return Verdict(405, "That is not something this page can do.")
-    if not inside or request.origin is None or request.site not in (None, "same-origin"):
-        return Verdict(403, "Only the page itself can do that. Reload it and try again.")
-    return Verdict(403, "This inspector was started with --read-only.") if known.read_only else Verdict(200)
+        return Decision(405, "The inspector does not support that method.")
+    if not has_cookie or request.origin is None or request.site not in (None, "same-origin"):
+        return Decision(403, "Only the inspector's own pages can do that. Reload the page and try again.")
+    return Decision(403, "This inspector was started with --read-only.") if access.read_only else Decision(200)
 
 
-def _change(token: str, known: Keys) -> Verdict:
-    if known.token is not None and hmac.compare_digest(token.encode(), known.token.encode()):
-        known.token = None
-        return Verdict(303)
-    return Verdict(403, "That link was used already. Start `smolmem ui` again for a new one.")
+def _use_token(token: str, access: Access) -> Decision:
+    if access.token is not None and _equal(token, access.token):
+        access.token = None
+        return Decision(303)
+    return Decision(403, "This link was already used. Start `smolmem ui` again for a new link.")
 
 
 class Guard:
-    """Lets in what `judge` lets in."""
+    """Passes on the requests that `check_request` allows, and refuses the others."""
 
-    def __init__(self, app: Any, keys: Keys) -> None:
+    def __init__(self, app: Any, access: Access) -> None:
         self.app = app
-        self.keys = keys
+        self.access = access
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """One request."""
+        """Answers one request."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
             elif scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1008})
             return
-        verdict = judge(_request(scope, self.keys.cookie), self.keys)
-        if verdict.status == 200:
+        decision = check_request(_request(scope, self.access.cookie), self.access)
+        if decision.status == 200:
             await self.app(scope, receive, _with_headers(send))
         else:
-            await self._answer(scope, verdict, _with_headers(send))
+            await self._answer(scope, decision, _with_headers(send))
 
-    async def _answer(self, scope: Any, verdict: Verdict, send: Any) -> None:
+    async def _answer(self, scope: Any, decision: Decision, send: Any) -> None:
         headers = [(b"content-type", b"text/html; charset=utf-8")]
-        if verdict.status == 303:
-            headers += [
-                (b"location", _without_token(scope).encode()),
-                (b"set-cookie", f"{self.keys.cookie}={self.keys.session}; HttpOnly; SameSite=Strict; Path=/".encode()),
-            ]
-        body = _PAGE.format(why=verdict.why).encode() if verdict.why else b""
-        await send({"type": "http.response.start", "status": verdict.status, "headers": headers})
+        if decision.status == 303:
+            cookie = f"{self.access.cookie}={self.access.session}; HttpOnly; SameSite=Strict; Path=/"
+            headers += [(b"location", _without_token(scope).encode()), (b"set-cookie", cookie.encode())]
+        body = _PAGE.format(reason=decision.reason).encode() if decision.reason else b""
+        await send({"type": "http.response.start", "status": decision.status, "headers": headers})
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
 
 
-_PAGE = '<!doctype html><html lang="en"><meta charset="utf-8"><title>smolmem</title><h1>smolmem</h1><p>{why}</p></html>'
+_PAGE = (
+    '<!doctype html><html lang="en"><meta charset="utf-8"><title>smolmem</title><h1>smolmem</h1><p>{reason}</p></html>'
+)
 
 
 def _request(scope: Any, cookie: str) -> Request:
     headers: dict[str, str] = {}
     for name, value in scope["headers"]:
-        word = name.decode("latin-1")
-        before = headers.get(word)
-        if before is None:
-            headers[word] = value.decode("latin-1")
-        else:  # a header that is sent twice is believed in neither form; cookies may come in parts
-            headers[word] = f"{before};{value.decode('latin-1')}" if word == "cookie" else "\0"
+        key, text = name.decode("latin-1"), value.decode("latin-1")
+        if key not in headers:
+            headers[key] = text
+        else:  # of a header that is sent twice, neither value is trusted; browsers may split cookies
+            headers[key] = f"{headers[key]};{text}" if key == "cookie" else "\0"
     query = parse_qs(scope["query_string"].decode("latin-1"))
     token = query.get("token", [None])[0]
     return Request(
@@ -163,11 +166,11 @@ def _request(scope: Any, cookie: str) -> Request:
     )
 
 
-def _cookie(headers: Mapping[str, str], wanted: str) -> str | None:
-    """Ours among all that programs on this machine have set: whatever the others look like."""
+def _cookie(headers: Mapping[str, str], cookie: str) -> str | None:
+    """The value of a cookie. Other servers on this machine set cookies too, and theirs may be malformed."""
     for part in headers.get("cookie", "").split(";"):
         name, _, value = part.strip().partition("=")
-        if name == wanted:
+        if name == cookie:
             return value
     return None
 
@@ -181,11 +184,11 @@ def _without_token(scope: Any) -> str:
 
 
 def _with_headers(send: Any) -> Any:
-    async def sent(message: Any) -> None:
+    async def send_with_headers(message: Any) -> None:
         if message["type"] == "http.response.start":
             given = {name for name, _ in message["headers"]}
             own = [(name.encode(), value.encode()) for name, value in HEADERS.items() if name.encode() not in given]
             message = {**message, "headers": [*message["headers"], *own]}
         await send(message)
 
-    return sent
+    return send_with_headers

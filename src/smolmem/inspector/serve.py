@@ -1,4 +1,4 @@
-"""Starts the inspector: on loopback, behind a link that opens once."""
+"""Starts the inspector: on loopback, behind a link that works once."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ import uvicorn
 from smolmem.core.errors import InvalidArgument
 from smolmem.core.text import sanitize
 from smolmem.inspector.app import make_app
-from smolmem.inspector.guard import Keys, keys
+from smolmem.inspector.guard import Access, new_access
+from smolmem.inspector.page_data import database_url
 from smolmem.memory import Memory
 
 PORT = 8265
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-ANYWHERE = ("0.0.0.0", "::")  # noqa: S104  only if asked for
+ANYWHERE = ("0.0.0.0", "::")  # noqa: S104  only if the user asks for it
 
 log = logging.getLogger("smolmem")
 
@@ -31,37 +32,37 @@ def serve(
     open_browser: bool = True,
     scope: str = "default",
 ) -> None:
-    """Shows a memory in the browser until it is stopped.
+    """Serves the inspector until it is stopped.
 
     Args:
-        url: the memory's file.
-        host: another address than loopback only if you know who can reach it.
-        port: by default 8265, or any that is free.
-        read_only: nothing can be changed.
-        open_browser: opens the link, too.
-        scope: where new notes are written.
+        url: the file of the memory.
+        host: the address to listen on; use another address than loopback only if you know who can reach it.
+        port: the port to listen on; by default 8265, or any free port if 8265 is in use.
+        read_only: allow no changes.
+        open_browser: open the link in the default browser.
+        scope: the scope of new notes.
 
     Raises:
-        InvalidArgument: the port is in use.
+        InvalidArgument: if the given port is in use.
     """
     with (
         Memory(url, scope=scope) as memory,
         listen(host, PORT if port is None else port, strict=bool(port)) as listening,
     ):
         number = listening.getsockname()[1]
-        known = keys(hosts_of(host, number), read_only=read_only)
-        link, where = link_of(host, number, known), sanitize(memory._store.url)
-        print(f"smolmem shows {where} at\n\n    {link}\n\nThe link opens once. Ctrl-C ends.", flush=True)
+        access = new_access(hosts_of(host, number), read_only=read_only)
+        link, name = link_of(host, number, access), sanitize(database_url(memory))
+        print(f"smolmem shows {name} at\n\n    {link}\n\nThe link works once. Press Ctrl-C to stop.", flush=True)
         if open_browser:
             webbrowser.open(link)
-        config = uvicorn.Config(make_app(memory, known), log_level="warning", access_log=False, server_header=False)
+        config = uvicorn.Config(make_app(memory, access), log_level="warning", access_log=False, server_header=False)
         uvicorn.Server(config).run(sockets=[listening])
 
 
 def listen(host: str, port: int, *, strict: bool) -> socket.socket:
-    """A socket that listens: at the port, or, if that one need not be, at any that is free."""
+    """A listening socket at the port or, unless `strict`, at any free port if that one is in use."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # named, so that answers are not held back
+    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # with the protocol, asyncio sets TCP_NODELAY
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         try:
@@ -74,27 +75,29 @@ def listen(host: str, port: int, *, strict: bool) -> socket.socket:
     except OSError as error:
         made.close()
         raise InvalidArgument(
-            f"{host}:{port} cannot be listened at ({error.strerror}): choose another with --port."
+            f"cannot listen on {host}:{port} ({error.strerror}): choose another port with --port."
         ) from None
     return made
 
 
 def hosts_of(host: str, port: int) -> frozenset[str]:
-    """What a browser may call this server."""
-    own = {host, *LOOPBACK} if host in LOOPBACK else {host, *LOOPBACK, *_own()} if host in ANYWHERE else {host}
+    """The host names, with the port, that a browser may use for this server."""
+    own = (
+        {host, *LOOPBACK} if host in LOOPBACK else {host, *LOOPBACK, *_machine_names()} if host in ANYWHERE else {host}
+    )
     names = {f"[{name}]" if ":" in name else name for name in own}
     return frozenset({f"{name}:{port}".lower() for name in names} | (names if port == 80 else set()))
 
 
-def _own() -> set[str]:
-    """Names and addresses of this machine, for whoever wants to be reached at all of them."""
+def _machine_names() -> set[str]:
+    """The names and addresses of this machine, for a server that listens on all of them."""
     names = {socket.gethostname(), socket.getfqdn()}
     with suppress(OSError):
         names |= {str(found[4][0]) for found in socket.getaddrinfo(socket.gethostname(), None)}
     return names
 
 
-def link_of(host: str, port: int, known: Keys) -> str:
-    """The link that opens the inspector, once."""
+def link_of(host: str, port: int, access: Access) -> str:
+    """The link that opens the inspector; it works once."""
     name = f"[{host}]" if ":" in host else host
-    return f"http://{name}:{port}/?token={known.token}"
+    return f"http://{name}:{port}/?token={access.token}"

@@ -1,163 +1,163 @@
-// Makes the pages quick and live. Every page works without it.
+// Makes the pages fast and live. Every page works without this script.
 "use strict";
-const $ = (found, inside = document) => inside.querySelector(found);
-const $$ = (found, inside = document) => [...inside.querySelectorAll(found)];
+const $ = (selector, parent = document) => parent.querySelector(selector);
+const $$ = (selector, parent = document) => [...parent.querySelectorAll(selector)];
 const page = document.body.dataset.page;
 
-// --- light or dark ---------------------------------------------------------------------------------------------------
+// --- theme -----------------------------------------------------------------------------------------------------------
 const root = document.documentElement;
-const dark = () => (root.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
-try { const kept = localStorage.getItem("theme"); if (kept) root.dataset.theme = kept; } catch { /* it need not be kept */ }
-function turn() {
-  root.dataset.theme = dark() ? "light" : "dark";
-  try { localStorage.setItem("theme", root.dataset.theme); } catch { /* it need not be kept */ }
+const isDark = () => (root.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+try { const stored = localStorage.getItem("theme"); if (stored) root.dataset.theme = stored; } catch { /* storage may be disabled */ }
+function switchTheme() {
+  root.dataset.theme = isDark() ? "light" : "dark";
+  try { localStorage.setItem("theme", root.dataset.theme); } catch { /* storage may be disabled */ }
 }
-$("#theme").addEventListener("click", turn);
-$("#keys").addEventListener("click", () => $("#help").showModal());
+$("#switch-theme").addEventListener("click", switchTheme);
+$("#show-help").addEventListener("click", () => $("#help").showModal());
 
-// --- parts of pages --------------------------------------------------------------------------------------------------
-async function fetched(address) {
-  const answer = await fetch(address, { headers: { "X-Requested-With": "fetch" } });
-  const text = await answer.text();
-  if (!answer.ok) {
-    const said = new DOMParser().parseFromString(text, "text/html").querySelector("main p, p");
-    throw new Error(said ? said.textContent : `the server answered ${answer.status}`);
+// --- fragments: parts of pages ---------------------------------------------------------------------------------------
+async function fetchText(url) {
+  const response = await fetch(url, { headers: { "X-Requested-With": "fetch" } });
+  const text = await response.text();
+  if (!response.ok) {
+    const message = new DOMParser().parseFromString(text, "text/html").querySelector("main p, p");
+    throw new Error(message ? message.textContent : `the server answered ${response.status}`);
   }
   return text;
 }
-function put(place, html) { place.innerHTML = html; }  // made by our own templates, which escape; scripts cannot run here
-function tell(place, error) {
-  const note = document.createElement("p");
-  note.className = "note bad";
-  note.textContent = error.message;
-  place.replaceChildren(note);
+function setHtml(element, html) { element.innerHTML = html; }  // from our own templates, which escape; inline scripts cannot run
+function showError(element, error) {
+  const box = document.createElement("p");
+  box.className = "box bad";
+  box.textContent = error.message;
+  element.replaceChildren(box);
 }
 
-// --- filters answer as one types --------------------------------------------------------------------------------------
+// --- filters: results are updated while the user types ---------------------------------------------------------------
 for (const form of $$("form[data-live]")) {
-  const place = document.getElementById(form.dataset.live);
-  let waiting, asked = 0;
-  const ask = async () => {
-    const number = ++asked;
+  const target = document.getElementById(form.dataset.live);
+  let timer, latest = 0;
+  const update = async () => {
+    const request = ++latest;  // an answer that is overtaken by a later request is dropped
     const query = new URLSearchParams([...new FormData(form)].filter(([, value]) => value));
     history.replaceState(null, "", query.size ? `?${query}` : location.pathname);
     query.set("fragment", "1");
     try {
-      const html = await fetched(`${form.getAttribute("action")}?${query}`);
-      if (number === asked) put(place, html);
-    } catch (error) { if (number === asked) tell(place, error); }
+      const html = await fetchText(`${form.getAttribute("action")}?${query}`);
+      if (request === latest) setHtml(target, html);
+    } catch (error) { if (request === latest) showError(target, error); }
   };
-  form.addEventListener("input", (event) => { clearTimeout(waiting); waiting = setTimeout(ask, event.target.type === "search" ? 140 : 0); });
-  form.addEventListener("submit", (event) => { event.preventDefault(); ask(); });
-  form.refresh = ask;
+  form.addEventListener("input", (event) => { clearTimeout(timer); timer = setTimeout(update, event.target.type === "search" ? 140 : 0); });
+  form.addEventListener("submit", (event) => { event.preventDefault(); update(); });
+  form.update = update;
 }
 
-// --- a run: one step at a time -----------------------------------------------------------------------------------------
-const links = () => $$("#lines a");
-const current = () => links().findIndex((link) => link.getAttribute("aria-current"));
-let wanted = 0;
-async function choose(place, { quietly = false } = {}) {
-  const all = links();
-  if (!all.length) return;
-  const link = all[Math.max(0, Math.min(place, all.length - 1))];
-  all.forEach((other) => other.removeAttribute("aria-current"));
+// --- a run: one step at a time ---------------------------------------------------------------------------------------
+const stepLinks = () => $$("#step-list a");
+const selectedIndex = () => stepLinks().findIndex((link) => link.getAttribute("aria-current"));
+const chartedLinks = () => stepLinks().filter((link) => ["action", "planning"].includes(link.dataset.kind));
+let latestStep = 0;
+async function selectStep(index, { keepUrl = false } = {}) {
+  const links = stepLinks();
+  if (!links.length) return;
+  const link = links[Math.max(0, Math.min(index, links.length - 1))];
+  links.forEach((other) => other.removeAttribute("aria-current"));
   link.setAttribute("aria-current", "true");
   link.scrollIntoView({ block: "nearest" });
-  mark();
-  const number = ++wanted, detail = $("#detail");
-  if (!quietly) history.replaceState(null, "", `?step=${link.dataset.step}`);
-  detail.classList.add("busy");
+  showPosition();
+  const request = ++latestStep, detail = $("#step-detail");
+  if (!keepUrl) history.replaceState(null, "", `?step=${link.dataset.step}`);
+  detail.classList.add("loading");
   try {
-    const html = await fetched(`/steps/${link.dataset.step}?run=${document.body.dataset.run}`);
-    if (number !== wanted) return;
-    put(detail, html);
+    const html = await fetchText(`/steps/${link.dataset.step}?run=${document.body.dataset.run}`);
+    if (request !== latestStep) return;
+    setHtml(detail, html);
     detail.scrollTop = 0;
-    lazy(detail);
-  } catch (error) { if (number === wanted) tell(detail, error); }
-  if (number === wanted) detail.classList.remove("busy");
+    loadWhenOpened(detail);
+  } catch (error) { if (request === latestStep) showError(detail, error); }
+  if (request === latestStep) detail.classList.remove("loading");
 }
-function mark() {
-  const all = links(), place = current(), scrub = $("#scrub"), where = $("#where");
-  if (!scrub || place < 0) return;
-  scrub.max = all.length - 1;
-  scrub.value = place;
-  where.textContent = `${place + 1} of ${all.length}`;
-  const plot = $("svg.plot"), here = $("svg.plot .here");
-  if (!plot) return;
-  const bars = all.filter((link) => ["action", "planning"].includes(link.dataset.kind));
-  const bar = bars.indexOf(all[place]);
-  here.setAttribute("x", bar * Number(plot.dataset.step));
-  here.setAttribute("width", bar < 0 ? 0 : Math.max(2, Number(plot.dataset.step)));
+function showPosition() {
+  const links = stepLinks(), index = selectedIndex(), slider = $("#step-slider");
+  if (!slider || index < 0) return;
+  slider.max = links.length - 1;
+  slider.value = index;
+  $("#step-position").textContent = `${index + 1} of ${links.length}`;
+  const chart = $("svg.run-chart");
+  if (!chart) return;
+  const bar = chartedLinks().indexOf(links[index]), width = Number(chart.dataset.barWidth), selection = $(".selected", chart);
+  selection.setAttribute("x", bar * width);
+  selection.setAttribute("width", bar < 0 ? 0 : Math.max(2, width));
 }
-function lazy(inside) {
-  for (const details of $$("details[data-src]", inside)) {
+function loadWhenOpened(parent) {
+  for (const details of $$("details[data-src]", parent)) {
     details.addEventListener("toggle", async () => {
-      const place = $("div", details);
-      if (!details.open || details.dataset.asked) return;
-      details.dataset.asked = "yes";
-      try { put(place, await fetched(details.dataset.src)); } catch (error) { tell(place, error); }
+      const target = $("div", details);
+      if (!details.open || details.dataset.loaded) return;
+      details.dataset.loaded = "yes";
+      try { setHtml(target, await fetchText(details.dataset.src)); } catch (error) { showError(target, error); }
     });
   }
 }
-function wire() {
-  const scrub = $("#scrub"), plot = $("svg.plot"), lines = $("#lines");
-  if (!lines) return;
-  lines.addEventListener("click", (event) => {
+function addRunListeners() {
+  const slider = $("#step-slider"), chart = $("svg.run-chart"), list = $("#step-list");
+  if (!list) return;
+  list.addEventListener("click", (event) => {
     const link = event.target.closest("a");
     if (!link || event.metaKey || event.ctrlKey || event.shiftKey) return;
     event.preventDefault();
-    choose(links().indexOf(link));
+    selectStep(stepLinks().indexOf(link));
   });
-  scrub?.addEventListener("input", () => choose(Number(scrub.value)));
-  plot?.addEventListener("click", (event) => {
-    const box = plot.getBoundingClientRect();
-    const x = (event.clientX - box.left) / box.width * plot.viewBox.baseVal.width;
-    const bar = Math.floor(x / Number(plot.dataset.step));
-    const bars = links().filter((link) => ["action", "planning"].includes(link.dataset.kind));
-    if (bars[bar]) choose(links().indexOf(bars[bar]));
+  slider?.addEventListener("input", () => selectStep(Number(slider.value)));
+  chart?.addEventListener("click", (event) => {
+    const box = chart.getBoundingClientRect();
+    const x = (event.clientX - box.left) / box.width * chart.viewBox.baseVal.width;
+    const link = chartedLinks()[Math.floor(x / Number(chart.dataset.barWidth))];
+    if (link) selectStep(stepLinks().indexOf(link));
   });
-  mark();
+  showPosition();
 }
-if (page === "run") { wire(); lazy(document); }
+if (page === "run") { addRunListeners(); loadWhenOpened(document); }
 
-// --- what is written while one looks ------------------------------------------------------------------------------------
-async function refresh() {
-  if (page === "runs") {
-    if (new URLSearchParams(location.search).has("until")) return;  // who reads older runs is not called back
-    const here = $("tr.here")?.dataset.href;
-    await $("form[data-live]").refresh();
-    $$("tr[data-href]").find((row) => row.dataset.href === here)?.classList.add("here");
-    return;
-  }
-  const place = $("#run"), kept = $("#lines a[aria-current]")?.dataset.step;
-  const lines = $("#lines"), top = lines ? lines.scrollTop : 0, end = lines && lines.scrollTop + lines.clientHeight >= lines.scrollHeight - 4;
-  const last = links().at(-1)?.dataset.step === kept;
-  put(place, await fetched(`/runs/${document.body.dataset.run}?fragment=1${kept ? `&step=${kept}` : ""}`));
-  wire();
-  const now = $("#lines");
-  if (now) now.scrollTop = end ? now.scrollHeight : top;
-  if (last && links().at(-1)?.dataset.step !== kept) choose(links().length - 1, { quietly: true });  // who looks at the end stays there
+// --- live updates ----------------------------------------------------------------------------------------------------
+async function updateRuns() {
+  if (new URLSearchParams(location.search).has("until")) return;  // a page of older runs does not change
+  const focused = $("tr.focused")?.dataset.href;
+  await $("form[data-live]").update();
+  $$("tr[data-href]").find((row) => row.dataset.href === focused)?.classList.add("focused");
 }
-async function watch() {
+async function updateRun() {
+  const selected = $("#step-list a[aria-current]")?.dataset.step;
+  const before = $("#step-list"), scrollTop = before ? before.scrollTop : 0;
+  const atBottom = before && before.scrollTop + before.clientHeight >= before.scrollHeight - 4;
+  const atLastStep = stepLinks().at(-1)?.dataset.step === selected;
+  setHtml($("#run"), await fetchText(`/runs/${document.body.dataset.run}?fragment=1${selected ? `&step=${selected}` : ""}`));
+  addRunListeners();
+  const after = $("#step-list");
+  if (after) after.scrollTop = atBottom ? after.scrollHeight : scrollTop;
+  // the selection follows new steps only if the last step was selected
+  if (atLastStep && stepLinks().at(-1)?.dataset.step !== selected) selectStep(stepLinks().length - 1, { keepUrl: true });
+}
+async function checkForChanges() {
   if (document.hidden) return;
   try {
-    const { pulse } = JSON.parse(await fetched("/pulse"));
-    if (pulse !== document.body.dataset.pulse) {
-      document.body.dataset.pulse = pulse;
-      await refresh();
+    const version = JSON.parse(await fetchText("/data-version")).data_version;
+    if (version !== document.body.dataset.version) {
+      document.body.dataset.version = version;
+      await (page === "runs" ? updateRuns() : updateRun());
     }
-  } catch { /* the server is gone, or busy: what is shown stays */ }
+  } catch { /* the server is stopped or busy: the page stays as it is */ }
 }
-if (document.body.dataset.pulse) setInterval(watch, 1000);
+if (document.body.dataset.version) setInterval(checkForChanges, 1000);
 
-// --- small acts ---------------------------------------------------------------------------------------------------------
+// --- clicks and confirmations ----------------------------------------------------------------------------------------
 document.addEventListener("click", async (event) => {
-  const copy = event.target.closest("[data-copy]");
-  if (copy) {
-    await navigator.clipboard.writeText(copy.dataset.copy);
-    const before = copy.textContent;
-    copy.textContent = "copied";
-    setTimeout(() => { copy.textContent = before; }, 1200);
+  const button = event.target.closest("[data-copy]");
+  if (button) {
+    await navigator.clipboard.writeText(button.dataset.copy);
+    const label = button.textContent;
+    button.textContent = "copied";
+    setTimeout(() => { button.textContent = label; }, 1200);
   }
   const row = event.target.closest("tr[data-href]");
   if (row && !event.target.closest("a, button")) location.href = row.dataset.href;
@@ -167,36 +167,37 @@ document.addEventListener("submit", (event) => {
   if (question && !confirm(question)) event.preventDefault();
 });
 
-// --- keyboard -----------------------------------------------------------------------------------------------------------
-// Each tells whether there was something to do: a key that does nothing here is the browser's own.
-function move(by) {
-  if (page === "run") { choose(current() + by); return true; }
+// --- keyboard shortcuts ----------------------------------------------------------------------------------------------
+// Each returns whether it did something; if not, the browser handles the key.
+function moveBy(offset) {
+  if (page === "run") { selectStep(selectedIndex() + offset); return true; }
   const rows = $$("tr[data-href]");
   if (!rows.length) return false;
-  const at = rows.findIndex((row) => row.classList.contains("here"));
-  const next = rows[Math.max(0, Math.min(at + by, rows.length - 1))];
-  rows.forEach((row) => row.classList.remove("here"));
-  next.classList.add("here");
+  const index = rows.findIndex((row) => row.classList.contains("focused"));
+  const next = rows[Math.max(0, Math.min(index + offset, rows.length - 1))];
+  rows.forEach((row) => row.classList.remove("focused"));
+  next.classList.add("focused");
   next.scrollIntoView({ block: "nearest" });
   return true;
 }
-function find() { const search = $("input[type=search]"); search?.focus(); search?.select(); return Boolean(search); }
-function open() { const row = $("tr.here"); if (row) location.href = row.dataset.href; return Boolean(row); }
-function nextFailure() {
-  const all = links(), after = all.findIndex((link, place) => place > current() && link.parentElement.classList.contains("failed"));
-  if (after >= 0) choose(after);
-  return after >= 0;
+function focusSearch() { const search = $("input[type=search]"); search?.focus(); search?.select(); return Boolean(search); }
+function openFocusedRun() { const row = $("tr.focused"); if (row) location.href = row.dataset.href; return Boolean(row); }
+function selectNextFailure() {
+  const next = stepLinks().findIndex((link, index) => index > selectedIndex() && link.parentElement.classList.contains("failed"));
+  if (next >= 0) selectStep(next);
+  return next >= 0;
 }
-function showSent() { const sent = $("#sent"); if (sent) sent.open = !sent.open; return Boolean(sent); }
-const keys = {
-  "/": find, j: () => move(1), k: () => move(-1), ArrowDown: () => move(1), ArrowUp: () => move(-1), Enter: open, e: nextFailure,
-  s: showSent, u: () => { location.href = "/"; return true; }, t: () => { turn(); return true; }, "?": () => { $("#help").showModal(); return true; },
+function togglePrompt() { const prompt = $("#prompt"); if (prompt) prompt.open = !prompt.open; return Boolean(prompt); }
+const shortcuts = {
+  "/": focusSearch, j: () => moveBy(1), k: () => moveBy(-1), ArrowDown: () => moveBy(1), ArrowUp: () => moveBy(-1),
+  Enter: openFocusedRun, e: selectNextFailure, s: togglePrompt, u: () => { location.href = "/"; return true; },
+  t: () => { switchTheme(); return true; }, "?": () => { $("#help").showModal(); return true; },
 };
 document.addEventListener("keydown", (event) => {
   if (event.metaKey || event.ctrlKey || event.altKey) return;
-  const typing = event.target.closest("input:not([type=range]), textarea, select");
-  if (typing) { if (event.key === "Escape") typing.blur(); return; }
+  const field = event.target.closest("input:not([type=range]), textarea, select");
+  if (field) { if (event.key === "Escape") field.blur(); return; }
   if (event.target.closest("button, summary, a") && event.key === "Enter") return;
-  const act = keys[event.key];
-  if (act && !$("dialog[open]") && act()) event.preventDefault();
+  const shortcut = shortcuts[event.key];
+  if (shortcut && !$("dialog[open]") && shortcut()) event.preventDefault();
 });

@@ -1,0 +1,106 @@
+"""Charts of runs and rules as SVG.
+
+The SVG has classes and attributes but no inline styles or scripts, as the content security policy requires. All bars of
+one class share a single path, so that the chart of a run of 500 steps takes a few kilobytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from markupsafe import Markup
+
+Rectangle = tuple[float, float, float, float]
+"""Left, top, width and height."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One step in the chart of a run."""
+
+    input_tokens: int
+    output_tokens: int
+    seconds: float
+    failed: bool
+
+
+def sparkline(bars: Sequence[tuple[float, bool]], label: str, width: int = 96, height: int = 20) -> Markup:
+    """A small chart of a run: the duration of each step, and in another colour the steps that failed."""
+    if not bars:
+        return Markup("")
+    slowest = max(max(seconds for seconds, _ in bars), 1e-9)
+    step = width / len(bars)
+    passed, failed = list[Rectangle](), list[Rectangle]()
+    for index, (seconds, is_failed) in enumerate(bars):
+        bar_height = max(1.5, (height - 2) * (seconds / slowest) ** 0.5)
+        bar = (index * step, height - bar_height, max(0.6, step - 0.6), bar_height)
+        (failed if is_failed else passed).append(bar)
+    return _svg(width, height, "sparkline", label, _path("bar", passed) + _path("failed", failed))
+
+
+def run_chart(bars: Sequence[Bar], width: int = 960, height: int = 120) -> Markup:
+    """The tokens (bars) and the duration (line) of each step; the page's script maps a bar to its step."""
+    if not bars:
+        return Markup("")
+    most = max(max(bar.input_tokens + bar.output_tokens for bar in bars), 1)
+    slowest = max(max(bar.seconds for bar in bars), 1e-9)
+    floor, step = height - 1, width / len(bars)
+    room, bar_width = floor - 4, max(0.8, step - max(0.3, step * 0.15))
+    passed, failed, output = list[Rectangle](), list[Rectangle](), list[Rectangle]()
+    points = []
+    for index, bar in enumerate(bars):
+        x = index * step
+        input_height, output_height = room * bar.input_tokens / most, room * bar.output_tokens / most
+        (failed if bar.failed else passed).append((x, floor - input_height, bar_width, input_height))
+        output.append((x, floor - input_height - output_height, bar_width, output_height))
+        points.append(f"{x + bar_width / 2:.1f},{floor - room * bar.seconds / slowest:.0f}")
+    content = (
+        f'<line class="axis" x1="0" y1="{floor}" x2="{width}" y2="{floor}"/>'
+        + _path("bar", passed)
+        + _path("failed", failed)
+        + _path("output", output)
+        + f'<polyline class="duration" points="{" ".join(points)}"/>'
+        + f'<rect class="selected" y="0" height="{floor}" width="0"/>'
+    )
+    return _svg(width, height, "run-chart", "tokens and duration of each step", content, f'data-bar-width="{step:.4f}"')
+
+
+def run_chart_caption(bars: Sequence[Bar]) -> str:
+    """The caption of `run_chart`."""
+    if not bars:
+        return ""
+    most = max(bar.input_tokens + bar.output_tokens for bar in bars)
+    slowest = max(bar.seconds for bar in bars)
+    return f"bars: tokens of each step, up to {most:,} · line: duration, up to {slowest:,.2f} s"
+
+
+def backtest_chart(counted: Sequence[bool], fired: Sequence[bool], width: int = 960, height: int = 56) -> Markup:
+    """A rule on recorded steps: the steps that counted (bars), and where the rule would have fired (triangles)."""
+    if not counted:
+        return Markup("")
+    group_size = max(1, -(-len(counted) // (width // 4)))
+    starts = range(0, len(counted), group_size)
+    step = width / len(starts)
+    bars, triangles = list[Rectangle](), list[str]()
+    for index, start in enumerate(starts):
+        group = counted[start : start + group_size]
+        bar_height = (height - 20) * sum(group) / len(group)
+        bars.append((index * step, height - 14 - bar_height, step, bar_height))
+        if any(fired[start : start + group_size]):
+            triangles.append(f"M{index * step:.1f} {height}l4 -10l4 10z")
+    content = _path("bar", bars) + f'<path class="failed" d="{"".join(triangles)}"/>'
+    return _svg(width, height, "backtest-chart", "where the rule would have fired", content)
+
+
+def _path(css_class: str, rectangles: Iterable[Rectangle]) -> str:
+    data = "".join(f"M{x:.1f} {y:.1f}h{w:.1f}v{h:.1f}h-{w:.1f}z" for x, y, w, h in rectangles)
+    return f'<path class="{css_class}" d="{data}"/>' if data else ""
+
+
+def _svg(width: int, height: int, css_class: str, label: str, content: str, attributes: str = "") -> Markup:
+    return Markup(  # noqa: S704  numbers and escaped text only
+        f'<svg class="{css_class}" viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}" '
+        f'preserveAspectRatio="none" {attributes}>{content}</svg>'
+    )

@@ -1,0 +1,109 @@
+"""Template filters: how a page writes numbers, times, code and stored values.
+
+Stored text can be hostile. Every filter returns sanitized text, which the templates escape, or markup from Pygments,
+which escapes its input.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Any
+
+import PIL.Image
+from markupsafe import Markup
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
+
+from smolmem.core import text as core_text
+from smolmem.core.text import sanitize
+from smolmem.core.wire import safe_text
+
+MAX_TEXT = 20_000
+"""The most characters of one text that a page shows."""
+_LEXER = PythonLexer(stripnl=False)
+_FORMATTER = HtmlFormatter(nowrap=True)
+
+
+def number(value: Any) -> str:
+    """A number with its digits in groups: `12,345`."""
+    return f"{value:,}" if isinstance(value, (int, float)) else ""
+
+
+def seconds(value: Any) -> str:
+    """A duration in the unit that fits: `40 ms`, `2.5 s`, `3 min`, `1.5 h`."""
+    if not isinstance(value, (int, float)):
+        return ""
+    if value >= 90:
+        return f"{value / 60:.0f} min" if value < 5400 else f"{value / 3600:.1f} h"
+    return f"{value:.1f} s" if value >= 1 else f"{value * 1000:.0f} ms"
+
+
+def time(value: datetime | None) -> str:
+    """A time in the local time zone, to the second."""
+    return "" if value is None else f"{value.astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def ago(value: datetime) -> str:
+    """The time since a moment: `3 min ago`."""
+    return f"{seconds((datetime.now(timezone.utc) - value).total_seconds())} ago"
+
+
+def code(source: str) -> Markup:
+    """Python with syntax highlighting, as spans with CSS classes."""
+    return Markup(highlight(sanitize(source[:MAX_TEXT]), _LEXER, _FORMATTER))  # noqa: S704  Pygments escapes its input
+
+
+def text(value: Any) -> str:
+    """Any value as sanitized text."""
+    if isinstance(value, str):
+        return sanitize(value)
+    try:
+        return sanitize(json.dumps(value, indent=1, ensure_ascii=False, default=_describe))
+    except Exception:  # a stored value can be a reference cycle, or a number with a million digits
+        return sanitize(safe_text(_describe, value))
+
+
+def _describe(value: Any) -> str:
+    """A value that is not JSON, as text; `str` of a smolagents image would save a file."""
+    if isinstance(value, PIL.Image.Image):
+        size = f" of {value.width:,} × {value.height:,} pixels" if value.width else ""  # a wrapper has no size
+        return f"(a picture{size})"
+    return str(value)
+
+
+def one_line(value: Any, length: int = 160) -> str:
+    """The beginning of a value as one line of sanitized text."""
+    return core_text.one_line(value if isinstance(value, str) else text(value), length)
+
+
+def message_text(message: Any) -> str:
+    """The sanitized text of a chat message."""
+    content = getattr(message, "content", message)
+    parts = content if isinstance(content, list) else ["" if content is None else content]
+    if all(isinstance(_text_of_part(part), str) for part in parts):
+        return sanitize(core_text.message_text(message))
+    return text(content)  # the content of a stored message can be a value of any type
+
+
+def _text_of_part(part: Any) -> Any:
+    return part.get("text", "") if isinstance(part, dict) else part
+
+
+def message_role(message: Any) -> str:
+    """The sanitized role of a chat message."""
+    return core_text.one_line(core_text.message_role(message), 20)
+
+
+def python_literal(value: str) -> str:
+    """A text as a Python string literal."""
+    return repr(value)
+
+
+FILTERS: dict[str, Callable[..., Any]] = {
+    each.__name__: each
+    for each in (number, seconds, time, ago, code, text, one_line, message_text, message_role, python_literal)
+}
+"""The filters by the names that templates use."""
