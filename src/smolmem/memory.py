@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Sequence
+from copy import copy
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -18,7 +19,7 @@ from smolmem.agents.recorder import Recorder, recorder_of
 from smolmem.agents.resume import Resumed, Unknown, drain
 from smolmem.agents.stepwise import Stepwise, stepwise
 from smolmem.agents.tools import MemoryAccess
-from smolmem.core.arguments import Time, check_count, check_scope, check_text, scope_filter, to_deadline
+from smolmem.core.arguments import Time, check_choice, check_count, check_scope, check_text, scope_filter, to_deadline
 from smolmem.core.errors import InvalidArgument, NotFound
 from smolmem.core.values import Run
 from smolmem.doctor import Diagnosis, examine
@@ -35,7 +36,7 @@ from smolmem.store.journal import Journal
 from smolmem.store.opening import open_store
 from smolmem.store.verify import Report, Stats, stats, verify
 from smolmem.transfer.export import Exported, export
-from smolmem.transfer.load import Imported, load
+from smolmem.transfer.load import Imported, Trusted, load
 
 Agent = TypeVar("Agent", bound=MultiStepAgent)
 
@@ -47,7 +48,9 @@ class Memory(Recalling):
 
     Args:
         url: the path of a SQLite file; it is created if it does not exist.
-        scope: whose memory this is, a path such as `acme/alice`; nothing is read across scopes unless asked for.
+        scope: whose memory this is, a path such as `acme/alice`. It bounds everything that is done through this object:
+            nothing outside is read, changed, forgotten or exported, by query or by id, unless a method is given another
+            `scope`. `acme/*` covers `acme` and all scopes in it, `*` all scopes.
         durability: `full` survives a power cut; `normal` survives only a killed process, and is faster on slow disks.
         strict: raise when a step cannot be written, instead of continuing and retrying.
         embedder: what semantic recall uses: `local`, a small model that is fetched if it is not on this machine; an
@@ -69,12 +72,13 @@ class Memory(Recalling):
     ) -> None:
         if durability not in ("full", "normal"):
             raise InvalidArgument(f"durability is 'full' or 'normal', not {durability!r}.")
-        self.scope = check_scope(scope)
+        self._bounds = scope_filter(scope)
+        self.scope = scope
         self.strict = strict
         self._store = open_store(url, durability)
         self._journal = Journal(self._store)
         self._recall = RecallEngine(self._journal, embedder)
-        self._operations = Operations(self._journal, self._recall, self._attach)
+        self._operations = Operations(self._journal, self._recall, self._attach, self._bounds)
         self._failures = Failures()
         self._recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
 
@@ -134,7 +138,9 @@ class Memory(Recalling):
             raise InvalidArgument(f"attach() takes a smolagents agent, not {type(agent).__name__}.")
         recorder = self._recorder(agent)
         if recorder is None:
-            recorder = Recorder(agent, self._journal, scope or self.scope, strict=self.strict, failures=self._failures)
+            recorder = Recorder(
+                agent, self._journal, self._scope_to_write(scope), strict=self.strict, failures=self._failures
+            )
             recorder.on_run_end = self._recall.index_pending
             self._recorders.add(recorder)
         for managed in agent.managed_agents.values():
@@ -173,7 +179,14 @@ class Memory(Recalling):
 
     # --- continuing ------------------------------------------------------------------------------------------------
 
-    def resume(self, agent: MultiStepAgent, run: Run | str | None = None, *, unknown: Unknown = "raise") -> Any:
+    def resume(
+        self,
+        agent: MultiStepAgent,
+        run: Run | str | None = None,
+        *,
+        unknown: Unknown = "raise",
+        trust: bool = False,
+    ) -> Any:
         """Continues a run that was interrupted, in this or another process, and returns its answer.
 
         Make the agent as it was, with the same tools. The run continues with the same context, step numbers, budget and
@@ -182,26 +195,29 @@ class Memory(Recalling):
 
         Args:
             agent: the agent.
-            run: the run; by default this agent's newest run that is not finished.
+            run: the run; by default this agent's newest run that is not finished and not imported.
             unknown: what to do about a tool call that was interrupted: `raise`, `rerun` it, or `skip` it. A tool with
                 `safe_to_repeat = True` is always called again.
+            trust: resume an imported run: its recorded code is run in this process.
 
         Raises:
             NotFound: if there is no such run.
             CannotResume: if the run is finished, in use elsewhere, or another agent's.
             UnknownOutcome: if it is unknown whether a tool was called.
         """
-        return drain(self._resume(agent, run, unknown))
+        return drain(self._resume(agent, run, unknown, trust=trust))
 
-    def _resume(self, agent: MultiStepAgent, run: Run | str | None, unknown: Unknown) -> Resumed:
+    def _resume(
+        self, agent: MultiStepAgent, run: Run | str | None, unknown: Unknown, *, trust: bool = False
+    ) -> Resumed:
         chosen = self._newest_unfinished(agent) if run is None else self.run(run)
-        return self._operations.start_resume(chosen, agent, unknown)
+        return self._operations.start_resume(chosen, agent, unknown, trust=trust)
 
     def _newest_unfinished(self, agent: MultiStepAgent) -> Run:
         recorder, name = self._attach(agent), agent_name(agent)
-        for run in self.runs(scope=recorder.scope, agent=name):
-            if run.status in ("interrupted", "failed") and run.parent is None:
-                return run
+        for run in self._journal.latest_runs(recorder.scope, name):
+            if run.status in ("interrupted", "failed") and run.parent is None and not run.imported:
+                return self._operations.bind(run)
         raise NotFound(f"no unfinished run of {name!r} in {self._store.url}: memory.runs() lists what there is.")
 
     def stepwise(
@@ -293,30 +309,48 @@ class Memory(Recalling):
     def export(
         self, path: str | os.PathLike[str], *, scope: str | None = None, progress: Progress | None = None
     ) -> Exported:
-        """Writes everything, or one scope, in an open format: JSON lines, and pictures as files.
+        """Writes this memory's scope in an open format: JSON lines, and pictures as files.
 
         Args:
             path: a new folder, or a new file that ends in `.zip`.
-            scope: only this scope; `acme/*` for `acme` and all scopes in it.
+            scope: another scope; `acme/*` for `acme` and all scopes in it, `*` for everything.
             progress: called now and then with how much is done and how much there is.
         """
         self.flush()
-        return export(self._journal, path, **scope_filter("*" if scope is None else scope), progress=progress)
+        return export(self._journal, path, **self._scope_filter(scope), progress=progress)
 
     def load(
-        self, path: str | os.PathLike[str], *, scope: str | None = None, progress: Progress | None = None
+        self,
+        path: str | os.PathLike[str],
+        *,
+        scope: str | None = None,
+        trust: Trusted = "import",
+        progress: Progress | None = None,
     ) -> Imported:
         """Reads an export, all of it or nothing; runs and notes that are here already are left as they are.
+
+        What is loaded is not trusted: its origin is `import`, it supersedes no note that was here before, and its runs
+        are resumed, restored or rerun only with `trust=True`.
 
         Args:
             path: the folder or the `.zip`.
             scope: put everything under this scope.
+            trust: `keep` to trust the export as your own: origins stay as they are.
             progress: called now and then with how much is done and how much there is.
 
         Raises:
             StoreError: if it is not an export; the message says where and what to do.
         """
-        return load(self._journal, path, scope=None if scope is None else check_scope(scope), progress=progress)
+        check_choice(trust, ("import", "keep"), "trust")
+        under = None if scope is None else check_scope(scope)
+        return load(self._journal, path, scope=under, trust=trust, progress=progress)
+
+    def scoped(self, scope: str) -> Memory:
+        """The same memory, bounded by another scope: one object for each user of one open file."""
+        other = copy(self)
+        other.scope, other._bounds = scope, scope_filter(scope)
+        other._operations = Operations(self._journal, self._recall, other._attach, other._bounds)
+        return other
 
     def backup(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
         """Copies the whole file while others may write; the copy is complete or does not exist."""

@@ -17,7 +17,7 @@ from smolmem.agents.recorder import Recorder, recorder_of
 from smolmem.agents.rerun import Rerun, rerun
 from smolmem.agents.restore import restore
 from smolmem.agents.resume import Resumed, Resumption, Unknown, drain
-from smolmem.core.arguments import check_choice, check_count
+from smolmem.core.arguments import ScopeFilter, check_choice, check_count
 from smolmem.core.display import draw
 from smolmem.core.errors import CannotResume, InvalidArgument
 from smolmem.core.values import Diff, Event, Note, Revision, Run, Step
@@ -37,11 +37,17 @@ class Operations:
         journal: where runs are stored.
         recall: the notes and what is recalled.
         attach: records an agent in a scope; returns its recorder.
+        bounds: the scopes that runs given by id must lie in.
     """
 
     def __init__(
-        self, journal: Journal, recall: RecallEngine, attach: Callable[[MultiStepAgent, str | None], Recorder]
+        self,
+        journal: Journal,
+        recall: RecallEngine,
+        attach: Callable[[MultiStepAgent, str | None], Recorder],
+        bounds: ScopeFilter,
     ) -> None:
+        self._bounds = bounds
         self._journal = journal
         self._recall = recall
         self._attach = attach
@@ -63,12 +69,13 @@ class Operations:
         Raises:
             NotFound: if there is none, or several.
         """
-        return run if isinstance(run, Run) else self.bind(self._journal.run(run))
+        return run if isinstance(run, Run) else self.bind(self._journal.run(run, self._bounds))
 
     # --- continuing a run ------------------------------------------------------------------------------------------
 
-    def start_resume(self, run: Run, agent: MultiStepAgent, unknown: Unknown) -> Resumed:
+    def start_resume(self, run: Run, agent: MultiStepAgent, unknown: Unknown, *, trust: bool) -> Resumed:
         """Makes an agent ready to continue a run."""
+        _refuse_imported(run, "resume", trust=trust)
         check_choice(unknown, ("raise", "rerun", "skip"), "unknown")
         recorder = self._attach(agent, run.scope)
         if run.scope != recorder.scope:
@@ -79,16 +86,18 @@ class Operations:
         scope = recorder.scope
         return Resumption(recorder, self._journal, run, lambda managed: self._attach(managed, scope), unknown).start()
 
-    def resume(self, run: Run, agent: MultiStepAgent, unknown: Unknown) -> Any:
+    def resume(self, run: Run, agent: MultiStepAgent, unknown: Unknown, *, trust: bool) -> Any:
         """See `Run.resume`."""
-        return drain(self.start_resume(run, agent, unknown))
+        return drain(self.start_resume(run, agent, unknown, trust=trust))
 
-    def restore(self, run: Run, agent: MultiStepAgent, step: int | None) -> Restored:
+    def restore(self, run: Run, agent: MultiStepAgent, step: int | None, *, trust: bool) -> Restored:
         """See `Run.restore`."""
+        _refuse_imported(run, "restore", trust=trust)
         return restore(self._attach(agent, None), self._journal, run, step)
 
-    def rerun(self, run: Run, agent: MultiStepAgent) -> Rerun:
+    def rerun(self, run: Run, agent: MultiStepAgent, *, trust: bool) -> Rerun:
         """See `Run.rerun`."""
+        _refuse_imported(run, "rerun", trust=trust)
         if recorder_of(agent) is not None:
             raise InvalidArgument("rerun() takes an agent that is not attached: make a new one, or detach it first.")
         task = next(step for step in run.steps if step.kind == "task")
@@ -141,3 +150,12 @@ class Operations:
     def note_history(self, note: Note) -> list[Note]:
         """See `Note.history`."""
         return self.bind_all(self._recall.notes.history(note))
+
+
+def _refuse_imported(run: Run, act: str, *, trust: bool) -> None:
+    """An export can hold anything: code of an imported run is run only where the user says so."""
+    if run.imported and not trust:
+        raise CannotResume(
+            f"run {run.id[:8]} was imported, and {act}() would run its recorded code in this process: if you trust "
+            f"where it comes from, say {act}(…, trust=True)."
+        )

@@ -13,6 +13,7 @@ class Queries:
     """Queries over the runs, steps and alerts of a store."""
 
     scope: str
+    _bounds: ScopeFilter
     _journal: Journal
     _operations: Operations
 
@@ -59,7 +60,7 @@ class Queries:
         return self._operations.bind_all(found)
 
     def run(self, id: Run | str) -> Run:
-        """One run, by its id or the beginning of it.
+        """One run of this memory's scope, by its id or the beginning of it.
 
         Raises:
             NotFound: if no run's id begins so, or several do.
@@ -117,12 +118,12 @@ class Queries:
         return self._operations.bind_all(found)
 
     def step(self, id: int) -> Step:
-        """One step, by its id.
+        """One step of this memory's scope, by its id.
 
         Raises:
             NotFound: if there is none.
         """
-        return self._operations.bind(self._journal.step(id))
+        return self._operations.bind(self._journal.step(id, self._bounds))
 
     def alerts(
         self, *, scope: str | None = None, run: Run | str | None = None, rule: str | None = None, limit: int = 100

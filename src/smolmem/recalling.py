@@ -105,15 +105,21 @@ class Recalling(Queries):
         """
         note = self._recall.notes.add(
             text,
-            scope=self.scope if scope is None else check_scope(scope),
+            scope=self._scope_to_write(scope),
             kind=kind,
             tags=tags,
             origin=origin,
             expires=to_deadline(expires),
             supersedes=supersedes.id if isinstance(supersedes, Note) else supersedes,
             sources=[self._source(source) for source in sources],
+            bounds=self._bounds,
         )
         return self._operations.bind(note)
+
+    def _scope_to_write(self, scope: str | None) -> str:
+        if scope is None and "*" in self.scope:
+            raise InvalidArgument(f"this memory covers {self.scope!r}: name the scope to write to, scope='acme/alice'.")
+        return check_scope(self.scope if scope is None else scope)
 
     def _source(self, source: Step | Note | int | str) -> int | str:
         if isinstance(source, (Step, Note)):
@@ -144,8 +150,8 @@ class Recalling(Queries):
             return "step", str(self.step(what).id if isinstance(what, int) else what.id)
         if isinstance(what, Run):
             return "run", what.id
-        notes = self._recall.notes.with_prefix(what)
-        runs = self._journal.runs_with_prefix(what)
+        notes = self._recall.notes.with_prefix(what, self._bounds)
+        runs = self._journal.runs_with_prefix(what, self._bounds)
         if notes and runs:
             fits = ", ".join([*(f"note {note.id[:12]}" for note in notes), *(f"run {run['id'][:12]}" for run in runs)])
             raise NotFound(f"{what!r} could be any of {fits}: give more of the id.")
@@ -173,9 +179,9 @@ class Recalling(Queries):
         return self._operations.bind_all(found)
 
     def note(self, id: str) -> Note:
-        """One note, by its id or the beginning of it.
+        """One note of this memory's scope, by its id or the beginning of it.
 
         Raises:
             NotFound: if no note's id begins so, or several do.
         """
-        return self._operations.bind(self._recall.notes.get(id))
+        return self._operations.bind(self._recall.notes.get(id, self._bounds))

@@ -43,6 +43,10 @@ class ActiveRun:
     step_number: int | None = None
     """The number of the step it is in, where the agent itself does not know it yet."""
 
+    def is_called_by(self, runs: ActiveRuns) -> bool:
+        """Whether this is a run of an agent, or was called by one, directly or through others."""
+        return self.runs is runs or (self.parent is not None and self.parent.is_called_by(runs))
+
 
 _current: ContextVar[ActiveRun | None] = ContextVar("smolmem_run", default=None)
 

@@ -413,6 +413,10 @@ class Interpreter:
         self._executor.custom_tools = {}
         self._executor.send_variables(state)
 
+    def send_tools(self, tools: dict[str, Any]) -> None:
+        """Gives code these tools."""
+        self._executor.send_tools(tools)
+
     def send(self, values: dict[str, Any]) -> None:
         """Assigns variables."""
         self._executor.send_variables(values)

@@ -17,7 +17,7 @@ from typing import Any
 
 from smolmem.agents import compat
 from smolmem.agents.compat import Interpreter
-from smolmem.core.rows import RecordedCall, RecordedCode
+from smolmem.core.rows import RecordedCall, RecordedCode, StoredSession
 from smolmem.core.wire import Placeholder
 
 MAX_SECONDS = 20.0
@@ -74,6 +74,15 @@ def restore(agent: Any, code: Sequence[RecordedCode], snapshot: dict[str, Any] |
         del local.variables[name]
     restored.missing = sorted(name for name in [*wanted, *values.get("large", [])] if name not in local.variables)
     return restored
+
+
+def restore_all(agent: Any, stored: StoredSession) -> Restored:
+    """Restores an agent's variables where no run has sent its tools to the interpreter yet."""
+    local = compat.interpreter_of(agent)
+    if local is None:
+        return restore(agent, [], stored.variables)
+    local.send_tools({**agent.tools, **agent.managed_agents})
+    return restore(agent, stored.code, stored.variables)
 
 
 def _run_again(agent: Any, local: Interpreter, code: Sequence[RecordedCode]) -> Restored:

@@ -23,7 +23,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import wraps
 from typing import Any, NamedTuple
 
@@ -77,6 +77,7 @@ class Recorder:
         self._journal = journal
         self._failures = failures
         self._lock = threading.RLock()
+        self._one_call = threading.RLock()
         self._paused = False
         self._edits_saved = False  # whether only the agent can have touched a step since the last comparison
         self._model: Any = None
@@ -140,27 +141,34 @@ class Recorder:
 
         @wraps(original)
         def run(*args: Any, **kwargs: Any) -> Any:
-            given = named(*args, **kwargs)
-            task = str(given.get("task", ""))
-            with self.guard():
-                self.follow_agent()
-            if self.continuations.get(task):
-                return self.continuations[task].pop(0)()
-            self.drop_expired_injections()
-            active = ActiveRun(self.runs, self.runs.caller(), task, given.get("max_steps") or self.agent.max_steps)
-            try:
-                with self.working_on(active):
-                    result = original(*args, **kwargs)
-            except BaseException as error:
-                self._end(active, error=error)
-                raise
-            if given.get("stream"):
-                return self.follow(active, result)
-            self._end(active, answer=compat.answer_of(result))
-            return result
+            given, caller = named(*args, **kwargs), self.runs.caller()
+            active = ActiveRun(
+                self.runs, caller, str(given.get("task", "")), given.get("max_steps") or self.agent.max_steps
+            )
+            alone = caller is not None and not given.get("stream") and not caller.is_called_by(self.runs)
+            with self._one_call if alone else nullcontext():
+                return self._run(active, lambda: original(*args, **kwargs), stream=bool(given.get("stream")))
 
         vars(run)["recorder"] = self
         return run
+
+    def _run(self, active: ActiveRun, run: Callable[[], Any], *, stream: bool) -> Any:
+        """One run. Calls of one managed agent come one after the other: they share its memory (smolagents #1781)."""
+        with self.guard():
+            self.follow_agent()
+        if self.continuations.get(active.task):
+            return self.continuations[active.task].pop(0)()
+        self.drop_expired_injections()
+        try:
+            with self.working_on(active):
+                result = run()
+        except BaseException as error:
+            self._end(active, error=error)
+            raise
+        if stream:
+            return self.follow(active, result)
+        self._end(active, answer=compat.answer_of(result))
+        return result
 
     def follow(self, active: ActiveRun, events: Generator[Any, None, None]) -> Generator[Any, None, None]:
         """The events of a streamed run; it ends as the original ends, also when its consumer stops early."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from smolagents import CodeAgent
-
-from smolmem.agents import interpreter
+from smolmem.agents import compat, interpreter
 from smolmem.agents.interpreter import Restored
 from smolmem.agents.recorder import Recorder
 from smolmem.core.values import Run
@@ -17,9 +15,8 @@ def restore(recorder: Recorder, journal: Journal, run: Run, step: int | None) ->
     stored = journal.session(run.session, run.id, journal.event_after_step(run, step))
     agent.memory.reset()
     agent.memory.steps = [*(entry.step for entry in stored.entries), *agent.memory.steps]  # injections come last
-    if isinstance(agent, CodeAgent):
-        agent.python_executor.send_tools({**agent.tools, **agent.managed_agents})
-        return interpreter.restore(agent, stored.code, stored.variables)
-    restored = interpreter.restore(agent, [], stored.variables)
+    restored = interpreter.restore_all(agent, stored)
     left = sorted((stored.variables or {}).get("variables", {}))
-    return Restored(f"{type(agent).__name__} has no interpreter; its state is restored", left) if left else restored
+    if left and not compat.runs_code_locally(agent) and not hasattr(agent, "python_executor"):
+        return Restored(f"{type(agent).__name__} has no interpreter; its state is restored", left)
+    return restored

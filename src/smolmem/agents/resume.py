@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -94,6 +93,7 @@ class Resumption:
         compat.restore_monitor(self.recorder.agent, steps)
         answer = _recorded_answer(steps, calls, stored.turns)
         if answer is not None:
+            interpreter.restore_all(self.recorder.agent, stored)  # for tasks that follow with reset=False
             return Resumed(None, self._finish(row, answer[0]))
         return Resumed(self._prepare(row, stored, calls, waiting))
 
@@ -168,14 +168,14 @@ class Resumption:
     def _expect_children(self, begun: Sequence[RecordedCall]) -> None:
         """Managed agents that were interrupted continue when the step calls them again."""
         agent = self.recorder.agent
-        number = _next_number(agent.memory.steps)
-        ended = Counter(call.name for call in begun if call.ended)
+        number, ended = _next_number(agent.memory.steps), [call for call in begun if call.ended]
         for child in self.journal.called_by([self.run.id]):
             helper = agent.managed_agents.get(child.agent)
             if helper is None or child.parent_step != number:
                 continue
-            if ended[child.agent]:  # the ledger has the result of this one
-                ended[child.agent] -= 1
+            done = next((call for call in ended if _is_call_of(call, child)), None)
+            if done is not None:  # the ledger has the result of this one
+                ended.remove(done)
                 continue
             recorder = self.recorder_of(helper)
             recorder.continuations.setdefault(child.task, []).append(partial(self._continue_child, recorder, child))
@@ -248,6 +248,16 @@ def drain(resumed: Resumed) -> Any:
         if isinstance(event, FinalAnswerStep):
             answer = event.output
     return answer
+
+
+def _is_call_of(call: RecordedCall, child: Run) -> bool:
+    """Whether a call of a managed agent is the one that made a run: its task is part of the run's task."""
+    given = call.arguments()
+    if isinstance(given, list) and len(given) == 2 and isinstance(given[1], dict):  # positional and named, from code
+        positional, given = given
+        given = given if "task" in given or not positional else {"task": positional[0]}
+    task = given.get("task") if isinstance(given, dict) else given
+    return call.name == child.agent and (not isinstance(task, str) or task in child.task)
 
 
 def _recorded_answer(steps: Sequence[Any], calls: Sequence[RecordedCall], turns: int) -> tuple[Any] | None:

@@ -19,6 +19,7 @@ from smolmem.agents import compat
 from smolmem.agents.compat import Patches
 from smolmem.agents.recorder import Recorder
 from smolmem.agents.session import Entry
+from smolmem.core.arguments import scope_filter
 from smolmem.core.errors import InvalidArgument, NotFound, SmolmemError
 from smolmem.core.values import Reminder, Run, Step
 from smolmem.recall.context import block, message, quoted, sources
@@ -113,7 +114,7 @@ class MemoryAccess:
 
     def forget(self, note: str) -> str:
         """Leaves a note of the agent's own scope out of recall."""
-        mine = [found for found in self._recall.notes.with_prefix(note) if found.scope == self._recorder.scope]
+        mine = self._recall.notes.with_prefix(note, scope_filter(self._recorder.scope))
         if len(mine) != 1:
             return f"There is no note {note!r}, or more than one."
         if mine[0].origin == "user":

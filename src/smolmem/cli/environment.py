@@ -59,7 +59,7 @@ class Environment:
             self._require_file()
         from smolmem.memory import Memory
 
-        return Memory(self.url, **options)
+        return Memory(self.url, **{"scope": "*", **options})
 
     @contextmanager
     def open_journal(self) -> Iterator[Journal]:

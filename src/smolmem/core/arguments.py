@@ -36,6 +36,15 @@ def scope_filter(value: str) -> ScopeFilter:
     return ScopeFilter(scope=check_scope(value), below=None)
 
 
+EVERYWHERE = ScopeFilter(scope=None, below=None)
+
+
+def in_scope(scope: str, bounds: ScopeFilter) -> bool:
+    """Whether a scope lies within bounds."""
+    below = bounds["below"] is not None and scope.startswith(bounds["below"])
+    return bounds["scope"] in (None, scope) or below
+
+
 def check_text(value: Any, name: str) -> str | None:
     """A text that every database accepts, or None."""
     if value is None or isinstance(value, str):

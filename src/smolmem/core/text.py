@@ -52,9 +52,7 @@ def message_texts(message: Any) -> list[str]:
     if not isinstance(content, list):
         return [] if content is None else [_text_or_name(content)]
     parts = (part if isinstance(part, dict) else {"text": part} for part in content)
-    return [
-        _text_or_name(part["text"]) if part.get("text") is not None else f"[{part.get('type')}]" for part in parts
-    ]
+    return [_text_or_name(part["text"]) if part.get("text") is not None else f"[{part.get('type')}]" for part in parts]
 
 
 def _text_or_name(value: Any) -> str:

@@ -224,6 +224,8 @@ class Run(Drawable):
     error_count: int
     input_tokens: int
     output_tokens: int
+    imported: bool
+    """Whether the run was loaded from an export: its content is not trusted."""
     _load_steps: Callable[[], list[Step]] = field(repr=False, compare=False)
     _load_answer: Callable[[], Any] = field(repr=False, compare=False)
     _load_failure: Callable[[], Failure | None] = field(repr=False, compare=False)
@@ -272,27 +274,28 @@ class Run(Drawable):
         """
         self._operations.replay(self, detailed=detailed, prices=prices, console=console)
 
-    def resume(self, agent: Any, *, unknown: Literal["raise", "rerun", "skip"] = "raise") -> Any:
+    def resume(self, agent: Any, *, unknown: Literal["raise", "rerun", "skip"] = "raise", trust: bool = False) -> Any:
         """Continues this run with an agent, and returns the answer; see `Memory.resume`."""
-        return self._operations.resume(self, agent, unknown)
+        return self._operations.resume(self, agent, unknown, trust=trust)
 
-    def restore(self, agent: Any, *, step: int | None = None) -> Any:
+    def restore(self, agent: Any, *, step: int | None = None, trust: bool = False) -> Any:
         """Puts this run's steps, state and variables into an agent, up to step number `step`.
 
-        The agent may be of another kind or name; continue with `agent.run(task, reset=False)`.
+        The agent may be of another kind or name; continue with `agent.run(task, reset=False)`. An imported run is
+        restored only with `trust=True`: its recorded code is run.
 
         Returns:
             A `Restored`, which names the variables that could not be restored.
         """
-        return self._operations.restore(self, agent, step)
+        return self._operations.restore(self, agent, step, trust=trust)
 
-    def rerun(self, agent: Any) -> Any:
+    def rerun(self, agent: Any, *, trust: bool = False) -> Any:
         """Lets an agent, with another model or prompt, work on the task again with the recorded tool results.
 
         No tool is called. The result is a `Rerun`: true if every step was the same, else it names the first step
         that differs, so that `assert run.rerun(agent)` is a test.
         """
-        return self._operations.rerun(self, agent)
+        return self._operations.rerun(self, agent, trust=trust)
 
     def fork(self, *, step: int | None = None) -> Run:
         """A new run that shares this run's past up to step number `step`; `fork.resume(agent)` continues it.

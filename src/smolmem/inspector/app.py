@@ -45,7 +45,8 @@ class Inspector:
     """The pages and actions of one memory."""
 
     def __init__(self, memory: Memory, access: Access) -> None:
-        self.memory = memory
+        self.note_scope = memory.scope
+        self.memory = memory.scoped("*")
         self._templates = Environment(
             loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
         )
@@ -231,7 +232,7 @@ class Inspector:
     def remember(self, request: Request, form: Mapping[str, str]) -> Response:
         """Writes a note, or replaces a note with a new one."""
         before = self.memory.note(form["supersedes"]) if form.get("supersedes") else None
-        scope = before.scope if before is not None else form.get("scope") or self.memory.scope
+        scope = before.scope if before is not None else form.get("scope") or self.note_scope
         kind = before.kind if before is not None else form.get("kind") or "note"
         note = self.memory.remember(form.get("text", ""), kind=kind, scope=scope, supersedes=before)
         return RedirectResponse(f"/notes/{note.id}", 303)

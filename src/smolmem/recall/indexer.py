@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import cast
 
@@ -21,6 +22,7 @@ from smolmem.recall.passages import passages_of, spellings
 from smolmem.store.base import Row
 from smolmem.store.journal import Journal
 from smolmem.store.passage_rows import PassageOwner, add_passages, drop_passages, reindex_after
+from smolmem.store.writer import IMPORTED
 
 log = logging.getLogger("smolmem")
 
@@ -75,7 +77,8 @@ def _passages(journal: Journal, row: Row, recalled_in: Callable[[str], set[str]]
         recalled = recalled_in(row["run"])
         rows = journal.store.rows("helpers", {"run": row["run"]}) if recalled else []
         managed = {row["agent"] for row in rows}
-        return passages_of(journal.step_of(row), asked_by=asked_by, recalled=recalled, managed_agents=managed)
+        found = passages_of(journal.step_of(row), asked_by=asked_by, recalled=recalled, managed_agents=managed)
+        return [replace(passage, origin="import") for passage in found] if row["writer"] == IMPORTED else found
     except Damaged as error:
         log.warning("smolmem cannot index a step, and continues without it. %s", error)
         return []

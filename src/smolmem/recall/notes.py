@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterable
 from typing import Any, Literal
 
+from smolmem.core.arguments import EVERYWHERE, ScopeFilter
 from smolmem.core.errors import InvalidArgument, NotFound
 from smolmem.core.rows import ORIGINS, NoteRow, Origin, Passage
 from smolmem.core.text import storable
@@ -54,10 +55,11 @@ class Notes:
         expires: float | None = None,
         supersedes: str | None = None,
         sources: Iterable[int | str] = (),
+        bounds: ScopeFilter = EVERYWHERE,
     ) -> Note:
-        """Writes a note; it can be recalled at once."""
+        """Writes a note; it can be recalled at once. A note that it supersedes must lie within `bounds`."""
         said = _checked(text)
-        past = None if supersedes is None else self.get(supersedes)
+        past = None if supersedes is None else self.get(supersedes, bounds)
         later = self._store.rows("superseding", {"id": past.id}) if past is not None else []
         if later:
             raise InvalidArgument(
@@ -97,13 +99,13 @@ class Notes:
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
-    def get(self, prefix: str) -> Note:
-        """The note whose id begins with a prefix.
+    def get(self, prefix: str, bounds: ScopeFilter = EVERYWHERE) -> Note:
+        """The note within some scopes whose id begins with a prefix.
 
         Raises:
             NotFound: if none does, or several do.
         """
-        found = self.with_prefix(prefix)
+        found = self.with_prefix(prefix, bounds)
         if len(found) == 1:
             return found[0]
         fits = ", ".join(note.id[:12] for note in found)
@@ -111,10 +113,10 @@ class Notes:
             raise NotFound(f"note {prefix!r} in {self._store.url} could be any of {fits}: give more of its id.")
         raise NotFound(f"no note {prefix!r} in {self._store.url}: `memory.notes()` lists what is remembered.")
 
-    def with_prefix(self, prefix: str) -> list[Note]:
-        """Up to nine notes whose id begins with a prefix."""
+    def with_prefix(self, prefix: str, bounds: ScopeFilter = EVERYWHERE) -> list[Note]:
+        """Up to nine notes within some scopes whose id begins with a prefix."""
         begins = id_prefix(prefix)
-        rows = [] if begins is None else self._store.rows("notes_by_prefix", {"prefix": begins})
+        rows = [] if begins is None else self._store.rows("notes_by_prefix", {"prefix": begins, **bounds})
         return [self._note(row) for row in rows]
 
     def find(self, *, past: bool, **filters: Any) -> list[Note]:

@@ -8,13 +8,14 @@ from functools import lru_cache, partial
 from typing import Any, cast
 
 from smolmem.core import codec, wire
+from smolmem.core.arguments import EVERYWHERE, ScopeFilter, in_scope
 from smolmem.core.errors import NotFound
 from smolmem.core.rows import RecordedCall, RecordedCode, RunRow, SessionRow, Status, StoredEntry, StoredSession
 from smolmem.core.timeline import Timeline
 from smolmem.core.values import Event, Failure, Run, Step, when
 from smolmem.store.base import Row
 from smolmem.store.contents import Contents, id_prefix, seal
-from smolmem.store.writer import is_dead
+from smolmem.store.writer import IMPORTED, is_dead
 
 _STEP_FILTERS: Row = dict.fromkeys(
     ("scope", "below", "run", "agent", "status", "kind", "tool", "failed", "error", "since", "until", "text")
@@ -46,6 +47,10 @@ class Records(Contents):
         dead = {"dead": self._dead_writers()}
         return [self._run(row) for row in self.store.rows("find_runs", _RUN_FILTERS | filters | dead)]
 
+    def latest_runs(self, scope: str, agent: str) -> list[Run]:
+        """The runs of an agent by when they were written last, whatever the clock said."""
+        return [self._run(row) for row in self.store.rows("latest_runs", {"scope": scope, "agent": agent})]
+
     def called_by(self, runs: Iterable[str]) -> list[Run]:
         """The runs that other runs called, the oldest first."""
         return [self._run(row) for row in self.store.rows("children", {"runs": json.dumps(list(runs))})]
@@ -54,13 +59,13 @@ class Records(Contents):
         """The forks of a run, the oldest first."""
         return [self._run(row) for row in self.store.rows("forks", {"run": run})]
 
-    def run(self, prefix: str) -> Run:
-        """The run whose id begins with a prefix.
+    def run(self, prefix: str, bounds: ScopeFilter = EVERYWHERE) -> Run:
+        """The run within some scopes whose id begins with a prefix.
 
         Raises:
             NotFound: if none does, or several do.
         """
-        found = self.runs_with_prefix(prefix)
+        found = self.runs_with_prefix(prefix, bounds)
         if not found:
             raise NotFound(f"no run {prefix!r} in {self.store.url}: `memory.runs(scope='*')` lists them all.")
         if len(found) > 1:
@@ -68,10 +73,10 @@ class Records(Contents):
             raise NotFound(f"run {prefix!r} in {self.store.url} could be any of {fits}: give more of its id.")
         return self._run(found[0])
 
-    def runs_with_prefix(self, prefix: Any) -> list[Row]:
-        """The rows of up to nine runs whose id begins with a prefix."""
-        wanted = id_prefix(prefix)
-        return [] if wanted is None else self.store.rows("runs_by_prefix", {"prefix": wanted})
+    def runs_with_prefix(self, prefix: Any, bounds: ScopeFilter) -> list[Row]:
+        """The rows of up to nine runs within some scopes whose id begins with a prefix."""
+        begins = id_prefix(prefix)
+        return [] if begins is None else self.store.rows("runs_by_prefix", {"prefix": begins, **bounds})
 
     def _dead_writers(self) -> str:
         writers = (row["writer"] for row in self.store.rows("open_writers", {}))
@@ -87,6 +92,7 @@ class Records(Contents):
             status=status,
             began=when(row["began"]),
             ended=None if row["ended"] is None else when(row["ended"]),
+            imported=row["writer"] == IMPORTED,
             step_count=row["steps"],
             error_count=row["errors"],
             _load_steps=lambda: self._run_steps(row),
@@ -132,14 +138,14 @@ class Records(Contents):
         dead = {"dead": self._dead_writers()}
         return self._steps(self.store.rows("find_steps", _STEP_FILTERS | filters | dead))
 
-    def step(self, number: int) -> Step:
-        """The step with an id.
+    def step(self, number: int, bounds: ScopeFilter = EVERYWHERE) -> Step:
+        """The step with an id, if it is of a run within some scopes.
 
         Raises:
             NotFound: if there is none.
         """
         found = [] if _number(number) is None else self.store.rows("step", {"id": number})
-        if not found:
+        if not found or not in_scope(found[0]["scope"], bounds):
             raise NotFound(f"no step {number!r} in {self.store.url}: `memory.steps()` lists the newest.")
         return self._steps(found)[0]
 

@@ -439,9 +439,7 @@ def _migrate(connection: apsw.Connection, latest: int) -> None:
 
 
 def _schema(connection: apsw.Connection) -> frozenset[tuple[str, str, str]]:
-    found = connection.execute(
-        "SELECT type, name, coalesce(sql, '') FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
-    )
+    found = connection.execute("SELECT type, name, coalesce(sql, '') FROM sqlite_schema")
     return frozenset((str(kind), str(name), str(sql)) for kind, name, sql in found)
 
 

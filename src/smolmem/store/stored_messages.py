@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any, overload
+
+from smolagents.models import ChatMessage, MessageRole
+
+from smolmem.core.errors import StoreError
+
+log = logging.getLogger("smolmem")
 
 
 class StoredMessages(Sequence[Any]):
@@ -54,5 +61,11 @@ class StoredMessages(Sequence[Any]):
 
     def copy(self) -> list[Any]:
         """The messages as an ordinary list."""
-        messages: list[Any] = self.source.messages(self.number)
+        try:
+            messages: list[Any] = self.source.messages(self.number)
+        except StoreError as error:  # an answer must not be lost because an old prompt cannot be read
+            log.warning("smolmem: what the model was sent cannot be read: %s", error)
+            text = f"(this message is stored and cannot be read: {error})"
+            unread = ChatMessage(role=MessageRole.USER, content=[{"type": "text", "text": text}])
+            return [unread] * self._size
         return messages

@@ -10,6 +10,11 @@ import socket
 from functools import lru_cache
 from pathlib import Path
 
+IMPORTED = ""
+"""The writer of a run that was loaded from an export, and is not trusted."""
+RESTORED = "restored"
+"""The writer of a run that was loaded from an export whose origins the user chose to keep."""
+
 
 def this_process() -> str:
     """This process, as it is written beside its runs."""

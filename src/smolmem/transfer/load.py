@@ -16,9 +16,9 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from smolmem.core import codec, wire
+from smolmem.core import wire
 from smolmem.core.arguments import check_scope
 from smolmem.core.display import Drawable
 from smolmem.core.errors import InvalidArgument, SmolmemError, TooNew
@@ -31,12 +31,14 @@ from smolmem.store.contents import seal
 from smolmem.store.journal import Journal
 from smolmem.store.passage_rows import PassageOwner, add_passages, drop_passages
 from smolmem.store.reminders import quoted_lines
+from smolmem.store.writer import IMPORTED, RESTORED
 from smolmem.transfer import archive
 from smolmem.transfer.archive import Inbox
 from smolmem.transfer.lines import FORMAT, VERSION, Wrong, shaped
-from smolmem.transfer.media import without_media
+from smolmem.transfer.media import step_facts
 from smolmem.transfer.numbers import Numbers
 
+Trusted = Literal["import", "keep"]
 WAITING = 10_000
 """Prompts that may wait for their event."""
 
@@ -56,6 +58,7 @@ def load(
     path: str | os.PathLike[str],
     *,
     scope: str | None = None,
+    trust: Trusted = "import",
     progress: Progress | None = None,
 ) -> Imported:
     """Reads an export into a store: all of it, or nothing.
@@ -65,7 +68,8 @@ def load(
         path: the folder or zip of an export.
         scope: put it there: of an export of `acme`, `acme/alice` becomes `<scope>/alice`; of one of everything,
             `<scope>/acme/alice`.
-        progress: told how far it is.
+        trust: `import`: everything has the origin `import` and low trust; `keep`: origins are as the export says.
+        progress: called now and then with how much is done and how much there is.
 
     Raises:
         NotAStore: it is not an export.
@@ -73,7 +77,7 @@ def load(
         TooNew: a later smolmem made it.
     """
     with archive.opened(Path(path)) as box, journal.store.write():
-        loading = _Loading(journal, box, None if scope is None else check_scope(scope))
+        loading = _Loading(journal, box, None if scope is None else check_scope(scope), keep=trust == "keep")
         for number, line in archive.lines(box, progress):
             try:
                 loading.take(line)
@@ -89,7 +93,8 @@ def load(
 class _Loading:
     """One load: what has come so far, and what its numbers are here."""
 
-    def __init__(self, journal: Journal, box: Inbox, scope: str | None) -> None:
+    def __init__(self, journal: Journal, box: Inbox, scope: str | None, *, keep: bool) -> None:
+        self._keeps_origins = keep
         self._store, self._box, self._scope = journal.store, box, scope
         self._journal = Journal(journal.store)  # with caches of its own: should all be undone, nothing stays behind
         self._root: str | None = None
@@ -106,6 +111,7 @@ class _Loading:
         self._coming: list[Row] = []  # prompts of the event that comes next
         self._runs: dict[str, bool] = {}  # whether they are new
         self._named: set[str] = set()
+        self._children: dict[str, str] = {}  # runs of managed agents, and the runs that called them
         self._notes: set[str] = set()
         self._takes: dict[str, Callable[[Row], None]] = {
             "session": self._session,
@@ -148,6 +154,13 @@ class _Loading:
         for run in self._named - self._runs.keys():
             if not self._store.rows("run_row", {"id": run}):
                 raise Wrong(f"run {run} is referred to, and is not there")
+        for child, parent in self._children.items():
+            if not self._runs.get(parent):  # a run that was here before gets no new children: their answers are used
+                self._unlink(child)
+
+    def _unlink(self, child: str) -> None:
+        row = {**self._journal.run_row(child), "parent": None, "parent_step": None}
+        self._store.do("unlink_run", row | {"hash": seal("run", row)})
 
     def _header(self, row: Row) -> None:
         if row["format"] != FORMAT:
@@ -319,7 +332,7 @@ class _Loading:
         event["prompt"] = None if row["prompt"] is None else self._prompts.get(row["prompt"])
         new = row["act"] == "insert" and self._steps.find(row["step"]) is None
         event["step"] = None if new else self._steps.get(row["step"])
-        facts = None if event["record"] is None else self._facts(event["record"])
+        facts = None if event["record"] is None else step_facts(self._journal, event["record"])
         self._check_event(event, timeline, new=new)
         last = event["place"] is None or event["place"] >= len(timeline.steps)
         event["step"] = self._journal.append(event, facts, last=last)
@@ -351,14 +364,6 @@ class _Loading:
         except Misplaced as error:
             raise Wrong(str(error)) from error
 
-    def _facts(self, record: int) -> Row:
-        """The columns of a step, derived without unpacking a picture."""
-        try:
-            light = wire.dumps(without_media(wire.loads(self._journal.content(record))))
-            return {**codec.facts(codec.decode(light, self._journal.blob))}
-        except Exception as error:  # the record can be anything
-            raise Wrong(f"a record that is not a step's ({error})") from error
-
     def _step(self, row: Row) -> None:
         self._steps.get(row["id"])
 
@@ -383,7 +388,9 @@ class _Loading:
             raise Wrong(f"run {run} is here already, in another session")
         if row["parent"] is not None:
             self._named.add(row["parent"])
-        row = self._numbered(row, "answer", "failure") | {"scope": self._moved(row["scope"]), "writer": ""}
+            self._children[run] = row["parent"]
+        row = self._numbered(row, "answer", "failure") | {"scope": self._moved(row["scope"])}
+        row |= {"writer": RESTORED if self._keeps_origins else IMPORTED}
         self._check_failure(row["failure"])
         if row["status"] == "running":  # there, perhaps; here nobody works on it
             row |= {"status": "interrupted", **self._store.rows("run_counts", {"run": run})[0]}
@@ -452,6 +459,10 @@ class _Loading:
             raise Wrong(f"it was written in run {row['run']}, which did not come before")
         if row["supersedes"] is not None and not self._store.rows("note_row", {"id": row["supersedes"]}):
             raise Wrong(f"it supersedes note {row['supersedes']}, which did not come before")
+        if not self._keeps_origins:
+            row["origin"] = "import"
+            if row["supersedes"] not in self._notes:  # an import never replaces a note that was here before
+                row["supersedes"] = None
         sources = [item if isinstance(item, str) else self._steps.get(item) for item in row["sources"]]
         row |= {"scope": self._moved(row["scope"]), "tags": json.dumps(row["tags"])}
         row["sources"] = json.dumps([item for item in sources if item])

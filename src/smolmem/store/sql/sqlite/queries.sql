@@ -34,6 +34,9 @@ ON CONFLICT (id) DO UPDATE SET
     status = :status, ended = :ended, steps = :steps, errors = :errors, input_tokens = :input_tokens,
     output_tokens = :output_tokens, answer = :answer, failure = :failure, writer = :writer, hash = :hash;
 
+-- name: unlink_run
+UPDATE run SET parent = NULL, parent_step = NULL, hash = :hash WHERE id = :id;
+
 -- name: add_event
 INSERT INTO event (session, run, at, act, step, place, record, shown, prompt, state, hash)
 VALUES (:session, :run, :at, :act, :step, :place, :record, :shown, :prompt, :state, :hash);
@@ -92,6 +95,10 @@ WHERE (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :b
 ORDER BY began DESC, rowid DESC
 LIMIT :limit;
 
+-- name: latest_runs
+SELECT * FROM run WHERE scope = :scope AND agent = :agent
+ORDER BY coalesce((SELECT max(step.id) FROM step WHERE step.run = run.id), 0) DESC, rowid DESC LIMIT 100;
+
 -- name: run_counts
 SELECT
     count(*) FILTER (WHERE kind = 'action') AS steps,
@@ -101,7 +108,9 @@ SELECT
 FROM step WHERE run = :run;
 
 -- name: runs_by_prefix
-SELECT * FROM run WHERE id >= :prefix AND id < :prefix || 'g' ORDER BY id LIMIT 9;
+SELECT * FROM run WHERE id >= :prefix AND id < :prefix || 'g'
+  AND (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :below)
+ORDER BY id LIMIT 9;
 
 -- name: open_writers
 SELECT DISTINCT writer FROM run WHERE status = 'running';
@@ -330,7 +339,7 @@ SELECT step FROM unit WHERE session = :session AND step > :step AND role = 'answ
 ON CONFLICT DO NOTHING;
 
 -- name: unread
-SELECT step.*, run.scope, run.agent, run.parent, (
+SELECT step.*, run.scope, run.agent, run.parent, run.writer, (
     SELECT count(*) FROM forgotten
     WHERE (what = 'step' AND target = CAST(step.id AS TEXT)) OR (what = 'run' AND target = step.run)
 ) AS forgotten
@@ -350,7 +359,9 @@ INSERT INTO note (id, scope, kind, text, tags, origin, run, at, expires, superse
 VALUES (:id, :scope, :kind, :text, :tags, :origin, :run, :at, :expires, :supersedes, :sources, :hash);
 
 -- name: notes_by_prefix
-SELECT * FROM note WHERE id >= :prefix AND id < :prefix || 'g' ORDER BY id LIMIT 9;
+SELECT * FROM note WHERE id >= :prefix AND id < :prefix || 'g'
+  AND (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :below)
+ORDER BY id LIMIT 9;
 
 -- name: find_notes
 SELECT * FROM note
