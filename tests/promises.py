@@ -2,6 +2,7 @@
 
 PROMISES = {
     "D1": "A step whose write returned is there after kill -9.",
+    "D2": "… and after a power cut.",
     "D3": "A torn or garbled write-ahead log gives a clean prefix.",
     "D4": "A damaged or foreign file gives one clear error, never wrong content, and stays as it was.",
     "D5": "Disk full, I/O error, read-only, locked: clear, nothing earlier lost, the agent's run continues.",
@@ -23,5 +24,6 @@ PROMISES = {
     "S9": "A recalled memory does not reproduce.",
     "S10": "Scopes do not leak.",
     "S13": "A foreign database is only data: unknown triggers and views are refused.",
+    "S16": "Imports are not believed.",
     "S15": "Terminal output is inert.",
 }

@@ -343,7 +343,7 @@ class Recalling:
         for _ in range(_count(2_000, 100_000)):
             text = chance.choice(["", " "]).join(chance.choices(parts, k=chance.randint(1, 9)))
             search._lexical(query.words(text), _only("default"), 100)
-            question.times(text, datetime.now())
+            query.times(text, datetime.now())
 
     @pytest.mark.parametrize("text", ["", "  ", "\n"])
     def test_an_empty_question_says_so(self, shop: Memory, text: str) -> None:
@@ -902,7 +902,8 @@ class Recalling:
             memory.remember("a big automobile")
             assert "semantic" in memory.recall("which vehicle?")[0].signals
             assert all(
-                "semantic" not in one.signals or one.signals["semantic"] < 1 for one in memory.recall("glad?", kind="plan")
+                "semantic" not in one.signals or one.signals["semantic"] < 1
+                for one in memory.recall("glad?", kind="plan")
             )
 
     def test_a_text_the_model_refuses_does_not_stop_the_others(self, url: str) -> None:

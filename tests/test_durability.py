@@ -481,7 +481,7 @@ def test_runs_that_could_not_be_saved_are_saved_later_each_to_its_own(path: Path
 
 @pytest.mark.promise("D5")
 def test_a_locked_file_is_named_and_the_agent_is_not_held_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("smolmem.store.sqlite.PATIENCE", 0.1)
+    monkeypatch.setattr("smolmem.store.sqlite.BUSY_SECONDS", 0.1)
     with Memory(path) as memory:
         agent = memory.attach(code_agent(code("x = 1"), code("final_answer(x)")))
         other = apsw.Connection(str(path))

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import copy
+import faulthandler
+import json
+import os
 import pickle
+import re
+import signal
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 from scripted import Scripted, answer, calling_agent, calls, code, code_agent
-from smolagents import AgentMemory, CodeAgent, tool
+from smolagents import AgentMemory, CodeAgent, ToolCallingAgent, tool
+from workers import fork
 
-from smolmem import Memory
+from smolmem import Memory, Watch
 from smolmem.core import codec, faults
-from smolmem.core.errors import StoreError
+from smolmem.core.errors import CannotResume, Damaged, InvalidArgument, NotFound, StoreError, UnknownOutcome
+from smolmem.core.text import message_text
 from smolmem.core.wire import Placeholder
 
 PAID: list[int] = []
+WITNESS: list[Path] = []
 
 
 @tool
@@ -211,3 +222,293 @@ def test_strict_does_not_make_a_call_whose_beginning_cannot_be_recorded(path: Pa
             made = [call.name for call in memory._journal.calls(memory.runs()[0].id, 0) if call.kind == "tool"]
         assert ([] if strict else [1]) == PAID
         assert ("pay" in made) is not strict  # once the store works again, all of the call is recorded
+
+
+# --- managed agents ---------------------------------------------------------------------------------------------------
+
+
+@tool
+def pay_slowly(amount: int) -> str:
+    """Pays.
+
+    Args:
+        amount: how much.
+    """
+    time.sleep(0.05)
+    PAID.append(amount)
+    for folder in WITNESS:  # of a process that is killed
+        (folder / f"paid-{amount}").touch()
+    return f"paid {amount}"
+
+
+class Payer(Scripted):
+    """Pays the amount that its task names, whichever task that is."""
+
+    def generate(self, messages: list[Any], **_: Any) -> Any:
+        text = "\n".join(message_text(message) for message in messages)
+        amount = re.findall(r"pay (\d+)", text)[-1]
+        done = f"paid {amount}" in text
+        return Scripted(code(f"final_answer('done {amount}')" if done else f"print(pay_slowly({amount}))")).generate(
+            messages
+        )
+
+
+class Manager(Scripted):
+    """Has both amounts paid at once, and then is done."""
+
+    def generate(self, messages: list[Any], **_: Any) -> Any:
+        text = "\n".join(message_text(message) for message in messages)
+        both = calls(("payer", {"task": "pay 11"}), ("payer", {"task": "pay 22"}))
+        return Scripted(answer("done") if "done 22" in text else both).generate(messages)
+
+
+def manager_of_one_payer() -> Any:
+    payer = CodeAgent(tools=[pay_slowly], model=Payer(code("1")), name="payer", description="pays", verbosity_level=0)
+    return ToolCallingAgent(tools=[], model=Manager(), managed_agents=[payer], verbosity_level=0)
+
+
+@pytest.mark.promise("D12")
+def test_parallel_calls_of_one_managed_agent_each_do_their_own_task_and_are_recorded(path: Path) -> None:
+    with Memory(path, strict=True) as memory:
+        memory.attach(manager_of_one_payer()).run("Pay both")
+        assert sorted(PAID) == [11, 22]
+        children = memory.runs(agent="payer")
+        assert sorted(str(child.answer) for child in children) == ["done 11", "done 22"]
+        for child in children:
+            amount = re.search(r"pay (\d+)", child.task)[1]  # type: ignore[index]
+            made = [call for call in memory._journal.calls(child.id, 0) if call.name == "pay_slowly"]
+            assert [call.outcome() for call in made] == [f"paid {amount}"]
+        assert memory.verify()
+
+
+@pytest.mark.promise("D12")
+@pytest.mark.parametrize("moment", range(2, 26, 3))
+def test_a_kill_among_parallel_calls_of_one_managed_agent_pays_nothing_twice(path: Path, moment: int) -> None:
+    def work() -> None:
+        left = [moment]
+
+        def die(point: str) -> None:
+            left[0] -= point == "write.committed"
+            if left[0] <= 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        signal.alarm(20)
+        WITNESS.append(path.parent)
+        faults.hook = die
+        with Memory(path) as memory:
+            memory.attach(manager_of_one_payer()).run("Pay both")
+
+    child = fork(work)
+    os.waitpid(child, 0)
+    before = sorted(file.name.split("-")[1] for file in path.parent.glob("paid-*"))
+    with Memory(path) as memory:
+        if not memory.runs(managed=False) or memory.runs(managed=False)[0].status == "finished":
+            return
+        agent = manager_of_one_payer()
+        try:
+            memory.resume(agent)
+        except UnknownOutcome:
+            memory.resume(manager_of_one_payer(), unknown="skip")
+        assert len({*before, *map(str, PAID)}) == len(before) + len(PAID), "a payment that had ended was made again"
+
+
+@pytest.mark.promise("D12")
+def test_of_two_workers_that_resume_one_run_the_second_is_refused_and_changes_nothing(path: Path) -> None:
+    def make() -> Any:
+        return code_agent(code("print(1)"), code("print(2)"), code("final_answer(3)"))
+
+    with Memory(path, strict=True) as memory, Memory(path, strict=True) as other:
+        for _ in memory.stepwise(make(), "Count"):
+            break
+        run = memory.runs()[0]
+        order: list[str] = []
+        session, claim = memory._journal.session, memory._journal.claim
+        memory._journal.session = lambda *args, **given: order.append("load") or session(*args, **given)  # type: ignore[func-returns-value, method-assign]
+        memory._journal.claim = lambda *args: order.append("claim") or claim(*args)  # type: ignore[func-returns-value, method-assign]
+        first = memory.stepwise(code_agent(code("print(2)"), code("final_answer(3)")))
+        assert order == ["claim", "load"]
+        with pytest.raises(CannotResume, match="in use"):
+            other.resume(make(), run.id)
+        assert [step.step_number for step in first] == [2, 3]
+        assert other.run(run.id).answer == 3
+        assert other.verify()
+
+
+# --- prompts, variables, order, forks ---------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("D7")
+def test_an_unreadable_store_does_not_cost_the_answer(path: Path) -> None:
+    with Memory(path) as memory:
+        agent = memory.attach(code_agent(code("print(1)"), code("final_answer(2)")))
+        agent.run("Go")
+
+        def unreadable(*_: Any) -> Any:
+            raise StoreError("the disk is gone")
+
+        memory._journal.messages = unreadable  # type: ignore[method-assign]
+        agent.model = Scripted(code("final_answer(3)"))
+        assert agent.run("Again", return_full_result=True, reset=False).output == 3
+        assert "cannot be read" in str(agent.memory.get_full_steps()[1]["model_input_messages"])
+        agent.replay(detailed=True)
+
+
+def test_a_run_killed_after_its_last_step_gives_its_variables_too(path: Path) -> None:
+    with Memory(path) as memory:
+        agent = memory.attach(code_agent(code("total = 41"), code("final_answer(total)")))
+        agent.run("Go")
+        row = memory._journal.run_row(memory.runs()[0].id)
+        memory._journal.release({**row, "status": "running"})
+    with Memory(path) as memory:
+        again = code_agent(code("final_answer(total + 1)"))
+        assert memory.resume(again) == 41
+        assert again.run("And one more", reset=False) == 42
+
+
+def test_resume_takes_the_run_that_was_written_last_whatever_the_clock_says(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Memory(path) as memory:
+        for task, clock in (("older", 2_000_000_000.0), ("newer", 1_000_000_000.0)):
+            with monkeypatch.context() as patched:
+                patched.setattr(time, "time", lambda clock=clock: clock)
+                for _ in memory.stepwise(code_agent(code("print(1)"), code("final_answer(1)")), task):
+                    break
+        agent = code_agent(code("final_answer(2)"))
+        memory.resume(agent)
+        assert agent.task == "newer"
+
+
+def test_a_fork_while_an_agent_works_does_not_hang_and_records_apart(path: Path) -> None:
+    memory = Memory(path)
+    agent = memory.attach(
+        code_agent(*[code("import time\ntime.sleep(0.02)")] * 30, code("final_answer(1)"), max_steps=40)
+    )
+    worker = threading.Thread(target=lambda: agent.run("Work"))
+    worker.start()
+    for _ in range(5):
+        time.sleep(0.03)
+
+        def look() -> None:
+            faulthandler.dump_traceback_later(10, exit=True)
+            assert memory.runs()[0].status == "running"
+            memory.remember("from the child")
+
+        child = fork(look)
+        assert os.waitpid(child, 0)[1] == 0
+    worker.join()
+    assert memory.runs()[0].status == "finished"
+    assert len(memory.notes()) == 5
+    assert memory.verify()
+    memory.close()
+
+
+# --- scopes and imports -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("S10")
+def test_nothing_of_another_scope_is_reached_by_its_id(path: Path, tmp_path: Path) -> None:
+    with Memory(path, strict=True, embedder="off") as everything:
+        theirs, mine = everything.scoped("team/two"), everything.scoped("team/one")
+        theirs.attach(code_agent(code("x = 1"), code("final_answer(1)"))).run("secret plan")
+        note = theirs.remember("secret note")
+        run, step = theirs.runs()[0], theirs.steps(kind="task")[0]
+        own = code_agent(code("final_answer(1)"))
+        tries: list[Any] = [
+            lambda: mine.run(run.id),
+            lambda: mine.run(run.id[:6]),
+            lambda: mine.step(step.id),
+            lambda: mine.note(note.id),
+            lambda: mine.forget(run.id),
+            lambda: mine.forget(step.id),
+            lambda: mine.forget(note.id),
+            lambda: mine.remember("mine", supersedes=note.id),
+            lambda: mine.remember("mine", sources=[step.id]),
+            lambda: mine.remember("mine", sources=[note.id]),
+            lambda: mine.resume(own, run.id),
+            lambda: mine.steps(run=run.id),
+            lambda: mine.runs(parent=run.id),
+            lambda: mine.notes(run=run.id),
+            lambda: mine.alerts(run=run.id),
+            lambda: mine.recall("plan", run=run.id),
+            lambda: mine.backtest(Watch("x"), run=run.id),
+        ]
+        for attempt in tries:
+            with pytest.raises(NotFound):
+                attempt()
+        assert (mine.runs(), mine.steps(), mine.notes(), mine.recall("secret")) == ([], [], [], [])
+        mine.export(tmp_path / "mine")
+        assert "secret" not in (tmp_path / "mine" / "smolmem.jsonl").read_text()
+        assert theirs.note(note.id).status == "current"
+        assert theirs.recall("secret plan")
+        with pytest.raises(InvalidArgument, match="name the scope"):
+            everything.scoped("*").remember("nowhere")
+
+
+@pytest.mark.promise("S16")
+def test_an_import_is_not_believed(path: Path, tmp_path: Path) -> None:
+    evil, out = tmp_path / "evil.db", tmp_path / "out"
+    with Memory(evil, strict=True, embedder="off") as other:
+        for _ in other.stepwise(code_agent(code("print('begun')"), code("final_answer(1)")), "Do as I say"):
+            break
+        first = other.remember("Trust me", kind="fact")
+        other.remember("Trust me more", supersedes=first)
+        other.export(out)
+    with Memory(path, strict=True, embedder="off") as memory:
+        for _ in memory.stepwise(code_agent(code("print('mine')"), code("final_answer(1)")), "My task"):
+            break
+        mine, note = memory.runs()[0], memory.remember("My own note")
+        lines = [json.loads(line) for line in (out / "smolmem.jsonl").read_text().splitlines()]
+        for line in lines:
+            if line["type"] == "run":
+                line |= {"parent": mine.id, "parent_step": 2, "began": 9e10, "agent": "CodeAgent"}
+            if line["type"] == "note" and "supersedes" not in line:
+                line["supersedes"] = note.id
+        (out / "smolmem.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+        memory.load(out)
+        imported = next(run for run in memory.runs() if run.imported)
+        assert imported.parent is None
+        assert memory.note(note.id).status == "current"
+        assert {found.origin for found in memory.recall("trust me more", 9) if found.note != note.id} == {"import"}
+        assert all(found.trust == "low" for found in memory.recall("do as I say begun", run=imported))
+        for act in ("resume", "restore", "rerun"):
+            with pytest.raises(CannotResume, match="trust=True"):
+                getattr(imported, act)(code_agent(code("final_answer(1)")))
+        agent = code_agent(code("final_answer(5)"))
+        assert memory.resume(agent) == 5
+        assert agent.task == "My task", "an imported run is never resumed by default"
+        assert imported.resume(code_agent(code("final_answer(7)")), trust=True) == 7
+        assert memory.verify()
+
+
+# --- hostile and damaged files ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("S13")
+@pytest.mark.parametrize("name", ["sqlite_helper", "helper"])
+def test_a_trigger_is_refused_whatever_its_name(path: Path, name: str) -> None:
+    Memory(path).close()
+    raw = apsw.Connection(str(path))
+    raw.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 0)
+    raw.execute("CREATE TRIGGER helper AFTER INSERT ON run BEGIN DELETE FROM step; END")
+    raw.execute("PRAGMA writable_schema = ON")
+    raw.execute(
+        f"UPDATE sqlite_schema SET name = '{name}', sql = replace(sql, 'helper', '{name}') WHERE name = 'helper'"
+    )
+    raw.close()
+    with pytest.raises(Damaged, match="schema that smolmem did not make"):
+        Memory(path)
+
+
+@pytest.mark.promise("D2")
+def test_a_file_whose_first_page_a_power_cut_garbled_is_recovered_from_its_log(path: Path) -> None:
+    with Memory(path) as memory:
+        memory.attach(code_agent(code("final_answer(1)"))).run("Go")
+        garbled, log = bytearray(path.read_bytes()), path.with_name("agent.db-wal").read_bytes()
+    copy_path = path.with_name("copy.db")
+    garbled[:512] = os.urandom(512)
+    copy_path.write_bytes(garbled)
+    copy_path.with_name("copy.db-wal").write_bytes(log)
+    with Memory(copy_path) as memory:
+        assert [run.title for run in memory.runs()] == ["Go"]
+        assert memory.verify()

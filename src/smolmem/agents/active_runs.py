@@ -203,6 +203,11 @@ class ActiveRuns:
         self._rows[run] = {**self._rows[run], "status": status, "ended": time.time()}
         self._unsaved.add(run)
 
+    def forget_all(self) -> None:
+        """Forgets all runs: in a forked child they are the parent's."""
+        self._active, self._rows, self._turns = [], {}, {}
+        self._unsaved, self._results, self._manual, self._latest = set(), {}, None, None
+
     # --- saving ----------------------------------------------------------------------------------------------------
 
     @property

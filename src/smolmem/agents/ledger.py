@@ -59,6 +59,8 @@ class Ledger:
         """
         self.outgoing: Callable[[Any], Any] = lambda messages: messages
         """The last change to what a model is sent."""
+        self.safe_to_repeat: Callable[[str], bool] = lambda name: False
+        """Whether a tool has no effect that matters when it is called twice."""
         self._journal = journal
         self._turn = turn
         self._failed = failed
@@ -125,7 +127,7 @@ class Ledger:
         recorded = self._take("tool", name, given)
         if recorded is not None and recorded.ended:
             return recorded.replay()
-        if recorded is not None and self._skip:
+        if recorded is not None and self._skip and not self.safe_to_repeat(name):
             skipped = f"(The outcome of this call of {name} is unknown: the process was stopped during it.)"
             self._ended(recorded.id, row, given, skipped)  # the same result again, should this process die, too
             return skipped

@@ -18,10 +18,12 @@ counted, logged once and retried with the next change.
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import threading
 import time
 import traceback
+import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import wraps
@@ -90,7 +92,9 @@ class Recorder:
         )
         self.prompts = PromptRenderer(agent, journal, state)
         self.ledger.outgoing = self.prompts.chain.outgoing
+        self.ledger.safe_to_repeat = lambda name: compat.is_safe_to_repeat(agent, name)
         self._attach()
+        _recorders.add(self)
 
     def _attach(self) -> None:
         agent = self.agent
@@ -419,6 +423,21 @@ class Recorder:
             self._failures.count(error)
             if self.strict and not quiet:
                 raise
+
+
+_recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """In a forked child, no thread of the parent releases its locks; what the child records is a session of its own."""
+    for recorder in list(_recorders):
+        recorder._lock, recorder._one_call = threading.RLock(), threading.RLock()
+        recorder._session = recorder._new_session()
+        recorder.runs.forget_all()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def recorder_of(agent: Any) -> Recorder | None:

@@ -128,10 +128,7 @@ class Resumption:
                 helper = agent.managed_agents[child.agent]
                 self._refuse_unknown(helper, child, self.journal.calls(child.id, 0), stored.done)
         for call in calls:
-            tool = agent.tools.get(call.name)
-            if call.turn < done or call.ended or call.name in agent.managed_agents:
-                continue
-            if not getattr(tool, "safe_to_repeat", False):
+            if call.turn >= done and not call.ended and not compat.is_safe_to_repeat(agent, call.name):
                 raise UnknownOutcome(
                     f"run {run.id[:8]} was interrupted while it called {call.name} with {call.arguments()!r}: it is "
                     "unknown whether that happened. Find out, then resume(agent, unknown='rerun') to call it again or "

@@ -245,6 +245,7 @@ class Session:
         change, step = draft.change, draft.step
         if isinstance(change.prompt, SharedPrompt) and ids.prompt is not None:
             vars(step)[MODEL_INPUT] = stored(ids.prompt, change.prompt.size)
+            vars(step)[MODEL_INPUT].of_live_step = True
             keep = change.prompt.keep
             self._prompts[codec.kind_of(step)] = (ids.prompt, [*draft.prompt[:keep], *ids.suffix])
             new = zip(draft.prompt[keep:], ids.suffix, strict=True)
@@ -285,6 +286,8 @@ class Session:
 
     def _loaded(self, stored: StoredEntry) -> Entry:
         step, messages = stored.step, prompts.rendered_size(stored.step)
+        if stored.prompt is not None and MODEL_INPUT in vars(step):
+            vars(step)[MODEL_INPUT].of_live_step = True
         return self._observed(
             Entry(step, stored.id, stored.run, stored.key, stored.prompt, stored.rendered, messages, _fields(step))
         )

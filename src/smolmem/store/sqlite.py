@@ -20,6 +20,7 @@ import secrets
 import stat
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -34,13 +35,13 @@ from smolmem.store.base import Durability, Progress, Row, migrations, statements
 from smolmem.store.sandboxed_select import select, time_limit
 
 APPLICATION_ID = 0x736D656D  # "smem", in the file's header
-PATIENCE = 30.0
+BUSY_SECONDS = 30.0
 """Seconds to wait for another writer; one second while writes keep failing, so that an agent is not held up."""
 
 _SYNC = {True: "PRAGMA synchronous = FULL", False: "PRAGMA synchronous = NORMAL"}
 _MAGIC = b"SQLite format 3\0"
 _PAGES = 1024  # of a backup, between two words about how far it is
-_inherited: list[apsw.Connection] = []  # a fork must neither use nor close its parent's connections
+_stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
 
 
 class SqliteStore:
@@ -54,11 +55,12 @@ class SqliteStore:
         self.durability = durability
         self._statements = statements("sqlite")
         self._lock = threading.RLock()
-        self._patience = PATIENCE
+        self._patience = BUSY_SECONDS
         self._syncs = True
         self._connection: apsw.Connection | None = None
-        self._pid = os.getpid()
+        self._reopens = False
         self._open()
+        _stores.add(self)
 
     @property
     def url(self) -> str:
@@ -82,7 +84,7 @@ class SqliteStore:
                 self._roll_back()
                 self._be_patient(1.0 if isinstance(error, Busy) else self._patience)
                 raise
-            self._be_patient(PATIENCE)
+            self._be_patient(BUSY_SECONDS)
 
     def do(self, name: str, values: Mapping[str, Any]) -> Any:
         """Runs a statement; see `Store.do`."""
@@ -158,9 +160,9 @@ class SqliteStore:
     def close(self) -> None:
         """Closes the file."""
         with self._lock:
-            if self._connection is not None and self._pid == os.getpid():
+            if self._connection is not None:
                 self._connection.close()
-            self._connection = None
+            self._connection, self._reopens = None, False
 
     # --- opening ---------------------------------------------------------------------------------------------------
 
@@ -168,7 +170,6 @@ class SqliteStore:
         self._refuse_foreign()
         with self._wrapped("opened"):
             self._create()
-            self._pid = os.getpid()
             connection = apsw.Connection(str(self._absolute), flags=apsw.SQLITE_OPEN_READWRITE)
             try:
                 self._prepare(connection)
@@ -199,6 +200,8 @@ class SqliteStore:
             return
         header = self._header()
         if not header.startswith(_MAGIC):
+            if self._is_ours_in_log():
+                return
             raise NotAStore(f"{self.path} is not a smolmem file, and was left as it is: give another path.")
         owner = int.from_bytes(header[68:72], "big")
         if owner != APPLICATION_ID and (owner != 0 or self._has_tables()):
@@ -206,6 +209,21 @@ class SqliteStore:
 
     def _header(self) -> bytes:
         return read_header(self._absolute)
+
+    def _is_ours_in_log(self) -> bool:
+        """Whether the write-ahead log holds our first page: a power cut can garble the file during a checkpoint."""
+        log = self._absolute.with_name(f"{self.path.name}-wal")
+        if not log.exists() or not log.stat().st_size:
+            return False
+        try:
+            reading = apsw.Connection(str(self._absolute), flags=apsw.SQLITE_OPEN_READWRITE)
+            try:
+                reading.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+                return bool(reading.pragma("application_id") == APPLICATION_ID)
+            finally:
+                reading.close()
+        except apsw.Error:
+            return False
 
     def _has_tables(self) -> bool:
         with self._wrapped("opened"):
@@ -235,7 +253,7 @@ class SqliteStore:
             ) from error
 
     def _prepare(self, connection: apsw.Connection) -> None:
-        connection.set_busy_timeout(int(PATIENCE * 1000))
+        connection.set_busy_timeout(int(BUSY_SECONDS * 1000))
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # until we know that the file is ours
         connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
         connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
@@ -280,11 +298,11 @@ class SqliteStore:
     # --- using -----------------------------------------------------------------------------------------------------
 
     def _live(self) -> apsw.Connection:
+        if self._connection is None and self._reopens:  # in a forked child
+            self._reopens = False
+            self._open()
         if self._connection is None:
             raise StoreError(f"{self.path} is closed: open it again with Memory({str(self.path)!r}).")
-        if self._pid != os.getpid():
-            _inherited.append(self._connection)
-            self._open()
         return self._connection
 
     def _set_sync(self, sync: bool) -> None:
@@ -395,7 +413,7 @@ def is_locked(path: Path, seconds: float) -> bool:
 
 def _set_wal(connection: apsw.Connection) -> None:
     """Turns WAL mode on; with several processes at it for the first time, SQLite may say "locked" without waiting."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:
             connection.pragma("journal_mode", "WAL")
@@ -410,7 +428,7 @@ def copy(source: str, target: str, progress: Progress | None) -> None:
     """Copies a database through connections of its own. A held snapshot keeps other writers from starting it over."""
     reading, writing = apsw.Connection(source, flags=apsw.SQLITE_OPEN_READWRITE), apsw.Connection(target)
     try:
-        reading.set_busy_timeout(int(PATIENCE * 1000))
+        reading.set_busy_timeout(int(BUSY_SECONDS * 1000))
         reading.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         reading.execute("BEGIN; SELECT count(*) FROM sqlite_schema")
         writing.execute("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF")  # it is synced once, when it is whole
@@ -452,3 +470,34 @@ def _expected_schema(version: int) -> frozenset[tuple[str, str, str]]:
         return _schema(scratch)
     finally:
         scratch.close()
+
+
+# --- fork ---------------------------------------------------------------------------------------------------------
+#
+# SQLite keeps the locks of a process in its memory, and a forked child inherits that memory, not the locks. So no
+# transaction may be under way at a fork, and the child closes the inherited connections before it opens its own.
+
+_held: list[SqliteStore] = []
+
+
+def _before_fork() -> None:
+    _held[:] = [store for store in list(_stores) if store._lock.acquire(timeout=BUSY_SECONDS)]
+
+
+def _after_fork_in_parent() -> None:
+    while _held:
+        _held.pop()._lock.release()
+
+
+def _after_fork_in_child() -> None:
+    _held.clear()
+    for store in list(_stores):
+        store._lock = threading.RLock()
+        if store._connection is not None:
+            store._connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            store._connection.close()
+            store._connection, store._reopens = None, True
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

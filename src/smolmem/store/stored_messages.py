@@ -20,11 +20,13 @@ class StoredMessages(Sequence[Any]):
     Equal to the list it replaces; copies and pickles become that list.
     """
 
-    __slots__ = ("_size", "number", "source")
+    __slots__ = ("_size", "number", "of_live_step", "source")
 
     def __init__(self, source: Any, number: int, size: int) -> None:
         self.source = source
         self.number = number
+        self.of_live_step = False
+        """Whether an agent holds the step: then an unreadable store must not cost the agent's user an answer."""
         self._size = size
 
     def __len__(self) -> int:
@@ -63,7 +65,9 @@ class StoredMessages(Sequence[Any]):
         """The messages as an ordinary list."""
         try:
             messages: list[Any] = self.source.messages(self.number)
-        except StoreError as error:  # an answer must not be lost because an old prompt cannot be read
+        except StoreError as error:
+            if not self.of_live_step:
+                raise
             log.warning("smolmem: what the model was sent cannot be read: %s", error)
             text = f"(this message is stored and cannot be read: {error})"
             unread = ChatMessage(role=MessageRole.USER, content=[{"type": "text", "text": text}])
