@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import quick  # noqa: F401  makes agents quickly, in every test
 
 from smolmem import Memory
 from smolmem.core import faults

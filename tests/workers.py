@@ -52,6 +52,7 @@ def kill(path: str, count: int, seed: int) -> dict[str, int]:
     """Kills `count` recording processes at random moments; counts what they had been told is safe and is not."""
     chance = random.Random(seed)
     promised = lost = 0
+    code_agent()  # the children inherit the compiled prompt templates
     for number in range(count):
         reading, writing = os.pipe()
         name = f"agent_{number}"
@@ -83,6 +84,7 @@ def kill(path: str, count: int, seed: int) -> dict[str, int]:
 
 def write(path: str, processes: int, steps: int) -> dict[str, int]:
     """Many processes record into one file at once."""
+    code_agent()  # the children inherit the compiled prompt templates
     children = [
         fork(lambda number=number: record(path, f"agent_{number}", steps, lambda step: None))  # type: ignore[misc]
         for number in range(processes)
