@@ -351,9 +351,9 @@ class Recalling:
             shop.recall(text)
 
     def test_an_enormous_question_is_answered(self, shop: Memory) -> None:
-        began = time.perf_counter()
+        began = time.process_time()
         assert shop.recall("missing column price " + "lorem ipsum dolor " * 100_000)
-        assert time.perf_counter() - began < 5
+        assert time.process_time() - began < 5
 
     def test_a_question_of_stop_words_alone_is_answered(self, memory: Memory) -> None:
         memory.remember("to be or not to be")
@@ -990,12 +990,12 @@ class Recalling:
 
         told = spelled(f"line {number} of a log that somebody printed" for number in range(6_000))
         text = "\n".join(f"another {number} of a log that nobody printed" for number in range(25))
-        began = time.perf_counter()
+        began = time.process_time()
         for _ in range(20):
             assert without(text, told) == text
         without(BEGIN * 24_000 + QUOTE, ())
         without("a " * 20_000, {"a " * 5_000 + "b"})
-        assert time.perf_counter() - began < 5
+        assert time.process_time() - began < 5
 
     def test_a_run_that_used_memory_is_played_again(self, shop: Memory) -> None:
         script = [

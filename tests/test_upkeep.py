@@ -1093,7 +1093,7 @@ def test_what_is_wrong_with_the_environment_is_found(memory: Memory, monkeypatch
     assert "durability='normal'" in str(found(memory, "warning", "A synced write takes"))
 
 
-def test_habits_are_found(full: Path, tmp_path: Path) -> None:
+def test_habits_are_found(full: Path, tmp_path: Path, clock: Any) -> None:
     shutil.copy(full, tmp_path / "a.db")
     with Memory(tmp_path / "a.db", embedder="off") as memory:
         killed = memory.runs(agent="payer")[0]
@@ -1113,8 +1113,8 @@ def test_habits_are_found(full: Path, tmp_path: Path) -> None:
         memory.remember("Ann speaks Italian.", sources=[first])
         memory.remember("Ann lives in Paris.", supersedes=first)
         assert "smolmem forget" in str(found(memory, "hint", "made from sources that are no longer current"))
-        memory.remember("Soon over.", expires=timedelta(seconds=0.01))
-        time.sleep(0.02)
+        memory.remember("Soon over.", expires=timedelta(hours=1))
+        clock.pass_by(3601)
         assert found(memory, "ok", "expired") is not None
         agent.memory.steps = [ActionStep(number, Timing(0.0), observations="a") for number in range(1002)]
         assert found(memory, "hint", "are not indexed yet") is not None

@@ -144,9 +144,9 @@ def test_a_pattern_that_takes_forever_is_stopped_and_its_text_not_shown(
     agent = code_agent(code("print('a' * 3000 + '!')"), code("final_answer(1)"))
     memory.attach(agent, views=[views.Redact(r"(a|aa)+$")])
     with caplog.at_level(logging.WARNING, "smolmem"):
-        began = time.perf_counter()
+        began = time.process_time()
         agent.run("Go")
-    assert time.perf_counter() - began < 20
+    assert time.process_time() - began < 20
     assert "takes too long" in caplog.text
     assert "aaaaaaaaaa" not in texts(agent.model.prompts[-1])
 
