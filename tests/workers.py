@@ -6,6 +6,7 @@ Prints one JSON line.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import random
@@ -23,10 +24,14 @@ from smolmem import Memory
 from smolmem.store import sqlite
 from smolmem.store.base import migrations
 
+PATIENCE = 100.0
+"""Seconds until a child that is neither killed nor done is taken for one that hangs."""
+
 
 def fork(work: Callable[[], None]) -> int:
     child = os.fork()
     if child == 0:
+        faulthandler.dump_traceback_later(PATIENCE, exit=True)  # a child that hangs says where
         try:
             work()
             os._exit(0)
