@@ -21,7 +21,7 @@ from scripted import code, code_agent
 from smolmem import Memory
 from smolmem.core.errors import InvalidArgument
 from smolmem.recall import models
-from smolmem.recall.embedders import Server
+from smolmem.recall.embedders import EmbeddingServer
 from smolmem.recall.vectors import CANDIDATES, Index, Where, facts_of, numbers_of
 
 SIZE = 384
@@ -103,7 +103,7 @@ def test_the_index_grows_and_lets_go() -> None:
 
 
 def test_many_memories_get_their_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("smolmem.recall.meaning.MANY", 20)
+    monkeypatch.setattr("smolmem.recall.semantic.SHOW_PROGRESS", 20)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     with Memory(tmp_path / "a.db", durability="normal", embedder=concepts) as memory:
         for number in range(150):
@@ -137,7 +137,7 @@ def test_the_local_model_finds_by_meaning(tmp_path: Path) -> None:
         ):
             best = memory.recall(question)[0]
             assert text in best.text
-            assert "meaning" in best.parts
+            assert "semantic" in best.signals
 
 
 @needs_model
@@ -174,7 +174,7 @@ def test_without_a_model_recall_says_so_once(
     from smolmem.recall import engine as recall
 
     monkeypatch.setenv("SMOLMEM_MODELS", str(tmp_path / "none"))
-    monkeypatch.setattr(recall, "_said", set())
+    monkeypatch.setattr(recall, "_warned", set())
     for name in ("a", "b"):
         with Memory(tmp_path / f"{name}.db") as memory:
             memory.remember("an automobile")
@@ -286,9 +286,9 @@ def test_a_server_makes_vectors_and_may_be_down(
     tmp_path: Path, server: HTTPServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     address = f"http://127.0.0.1:{server.server_port}/v1"
-    with Memory(tmp_path / "a.db", embedder=Server(address, "tiny", key="key")) as memory:
+    with Memory(tmp_path / "a.db", embedder=EmbeddingServer(address, "tiny", key="key")) as memory:
         memory.remember("an automobile")
-        assert "meaning" in memory.recall("whose vehicle?")[0].parts
+        assert "semantic" in memory.recall("whose vehicle?")[0].signals
         server.shutdown()
         server.server_close()
         assert memory.recall("whose vehicle?") == []
@@ -342,7 +342,7 @@ def test_a_damaged_step_or_unit_stops_nobody(tmp_path: Path, caplog: pytest.LogC
         assert memory.recall("gamma")
         memory._store._live().execute("UPDATE unit SET text = 'changed gamma' WHERE role = 'answer'")  # type: ignore[attr-defined]
         assert all(one.kind != "answer" for one in memory.recall("gamma"))
-    assert any("goes on without it" in record.message for record in caplog.records)
+    assert any("continues without it" in record.message for record in caplog.records)
 
 
 def test_many_processes_remember_and_recall_at_once(tmp_path: Path) -> None:
