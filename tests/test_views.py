@@ -28,7 +28,7 @@ def texts(messages: list[Any]) -> str:
 def shoot(step: Any, agent: Any) -> None:
     """The documented screenshot callback, without its pruning."""
     if step.step_number % 2 == 0:
-        step.observations_images = [Image.new("RGB", (1024, 768), (step.step_number % 255, 0, 0))]
+        step.observations_images = [Image.new("L", (1024, 768), step.step_number % 255)]
 
 
 def walker(steps: int, *, read: str = "lorem ipsum dolor " * 12, **options: Any) -> CodeAgent:
