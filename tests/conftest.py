@@ -65,12 +65,13 @@ def no_faults_left() -> Iterator[None]:
     faults.hook = None
 
 
+FETCH = ".venv/bin/python -c 'from smolmem.recall import models; models.fetch(models.{})'"
 HOW_TO_RUN = {
     "chromium": "apt-get install chromium chromium-driver",
     "smolagents": "make .venv/oldest",
-    "the local model": "make .venv/model",
-    "the second model": "python -c 'from smolmem.recall.models import BGE, fetch; fetch(BGE)'",
-    "the reranker": "python -c 'from smolmem.recall.models import RERANKER, fetch; fetch(RERANKER)'",
+    "the local model": FETCH.format("E5"),
+    "the second model": FETCH.format("BGE"),
+    "the reranker": FETCH.format("RERANKER"),
     "root may": "run the tests as a user who is not root",
     "bash": "apt-get install bash",
 }
