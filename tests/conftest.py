@@ -79,7 +79,7 @@ HOW_TO_RUN = {
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Says what was skipped and how to have it run; what is left to `make torture` too."""
+    """Says what was skipped and how to have it run, and that `make torture` does more."""
     skipped: Counter[str] = Counter()
     for report in terminalreporter.stats.get("skipped", []):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
@@ -90,5 +90,6 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         how = next((how for word, how in HOW_TO_RUN.items() if word in reason), None)
         tests = f"{count} test{'s' * (count != 1)}"
         terminalreporter.write_line(f"{tests}: {reason}" + (f": {how}" if how else ""))
-    if not TORTURE:
-        terminalreporter.write_line("Samples only; `make torture` runs the long versions of the tests of promises.")
+    promises = sum("promise" in report.keywords for report in terminalreporter.stats.get("passed", []))
+    if promises and not TORTURE:
+        terminalreporter.write_line(f"{promises} tests of promises ran with samples: `make torture` runs them in full.")
