@@ -39,7 +39,7 @@ def test_in_a_browser(number):
 def test_of_nothing():
     raise AssertionError
 
-@pytest.mark.promise("D0")
+@pytest.mark.promise(id="of the inner test")
 def test_of_a_promise():
     pass
 
