@@ -3,6 +3,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
+# A file system in memory with 4 GB free: `make test` writes there and waits for no disk; `make torture` uses the disk.
+IN_MEMORY := $(shell [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $$4}')" -gt 4000000 ] 2>/dev/null \
+	&& echo PYTEST_DEBUG_TEMPROOT=/dev/shm)
+
 demo: .venv/ready      ## an agent mends a web shop, is killed in the middle of it, goes on, and remembers
 	@$(BIN)/python demo.py $(ARGS)
 
@@ -10,15 +14,15 @@ test: .venv/ready .venv/model .venv/oldest   ## lint, types, every test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n auto $(ARGS)
+	$(IN_MEMORY) $(BIN)/pytest -n auto --dist worksteal $(ARGS)
 
 check: .venv/ready     ## lint and types alone
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-torture: .venv/ready   ## the long version: thousands of kills, many processes
-	SMOLMEM_TORTURE=1 $(BIN)/pytest -n auto -m promise $(ARGS)
+torture: .venv/ready .venv/model .venv/oldest   ## the long versions of the tests of promises: thousands of kills, many processes
+	SMOLMEM_TORTURE=1 $(BIN)/pytest -n auto --dist worksteal -m promise $(ARGS)
 
 bench: .venv-bench/ready   ## side by side with what one would use instead
 	.venv-bench/bin/python bench/growth.py $(ARGS)

@@ -1,14 +1,31 @@
 from __future__ import annotations
 
+import os
+import signal
+import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import quick  # noqa: F401  makes agents quickly, in every test
 
 from smolmem import Memory
 from smolmem.core import faults
 
 pytest.register_assert_rewrite("conformance", "recalling")
+
+TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))
+
+
+def pytest_configure() -> None:
+    """Lets children be interrupted where the tests themselves are started with interrupts ignored (`make test &`).
+
+    A program inherits that interrupts are ignored, but not a handler: the tests ignore them with one.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, lambda *_: None)
 
 
 @pytest.fixture
@@ -23,7 +40,56 @@ def memory(path: Path) -> Iterator[Memory]:
         yield opened
 
 
+class Clock:
+    """The time as a test sets it: it stands still until it is moved."""
+
+    def __init__(self, now: float) -> None:
+        self.time = now
+
+    def pass_by(self, seconds: float) -> None:
+        self.time += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock that decides what has expired and what has been silent for too long."""
+    made = Clock(time.time())
+    monkeypatch.setattr("smolmem.core.clock.now", lambda: made.time)
+    monkeypatch.setattr("smolmem.core.clock.elapsed", lambda: made.time)
+    return made
+
+
 @pytest.fixture(autouse=True)
 def no_faults_left() -> Iterator[None]:
     yield
     faults.hook = None
+
+
+FETCH = ".venv/bin/python -c 'from smolmem.recall import models; models.fetch(models.{})'"
+HOW_TO_RUN = {
+    "chromium": "apt-get install chromium chromium-driver",
+    "smolagents": "make .venv/oldest",
+    "the local model": FETCH.format("E5"),
+    "the second model": FETCH.format("BGE"),
+    "the reranker": FETCH.format("RERANKER"),
+    "root may": "run the tests as a user who is not root",
+    "bash": "apt-get install bash",
+}
+"""What makes skipped tests run, by a word of the reason why they are skipped."""
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Says what was skipped and how to have it run, and that `make torture` does more."""
+    skipped: Counter[str] = Counter()
+    for report in terminalreporter.stats.get("skipped", []):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        skipped[reason.removeprefix("Skipped: ")] += 1
+    if skipped:
+        terminalreporter.section("skipped, and how to have it run", sep="-")
+    for reason, count in skipped.most_common():
+        how = next((how for word, how in HOW_TO_RUN.items() if word in reason), None)
+        tests = f"{count} test{'s' * (count != 1)}"
+        terminalreporter.write_line(f"{tests}: {reason}" + (f": {how}" if how else ""))
+    promises = sum("promise" in report.keywords for report in terminalreporter.stats.get("passed", []))
+    if promises and not TORTURE:
+        terminalreporter.write_line(f"{promises} tests of promises ran with samples: `make torture` runs them in full.")

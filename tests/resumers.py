@@ -182,7 +182,9 @@ def main(name: str) -> dict[str, Any]:
     for die_at in range(0, 1000, every(name)):
         for file in folder.iterdir():
             file.unlink()
-        if os.waitpid(fork(lambda: work(name, tables, die_at)), 0)[1] == 0:
+        ended = os.waitpid(fork(lambda: work(name, tables, die_at)), 0)[1]
+        if not os.WIFSIGNALED(ended):
+            outcome["failed without being killed"] += ended != 0
             break
         outcome["killed"] += 1
         if (folder / "answer").exists():
@@ -198,7 +200,7 @@ def main(name: str) -> dict[str, Any]:
         outcome["doubled"] += sum(again.values()) > unknown
         outcome["lost"] += bool(Counter(paid) - Counter((folder / "paid").read_text().split()))
         outcome["resumed"] += 1
-    return dict(outcome)
+    return dict(+outcome) | {key: outcome[key] for key in ("wrong answer", "lost", "doubled")}
 
 
 if __name__ == "__main__":

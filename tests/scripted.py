@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import quick  # noqa: F401  every program that runs these agents makes them quickly
 from smolagents import CodeAgent, Model, ToolCallingAgent, tool
 from smolagents.models import (
     ChatMessage,

@@ -486,6 +486,8 @@ def test_a_locked_file_is_named_and_the_agent_is_not_held_up(path: Path, monkeyp
         agent = memory.attach(code_agent(code("x = 1"), code("final_answer(x)")))
         other = apsw.Connection(str(path))
         other.execute("BEGIN IMMEDIATE")
+        wait = memory._store._be_patient  # type: ignore[attr-defined]
+        monkeypatch.setattr(memory._store, "_be_patient", lambda seconds: wait(min(seconds, 0.05)))
         memory._store._be_patient(0.05)  # type: ignore[attr-defined]
         assert agent.run("Wait") == 1
         assert isinstance(memory._failures.last, Busy)

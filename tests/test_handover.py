@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import timedelta
 from typing import Any
 
@@ -79,11 +78,11 @@ def test_what_is_injected_in_the_middle_of_a_run_is_read_in_the_next_step(memory
     assert [step.number for step in memory.runs()[0].steps if step.kind == "action"] == [1, 2]
 
 
-def test_an_injection_is_withdrawn_or_expires(memory: Memory) -> None:
+def test_an_injection_is_withdrawn_or_expires(memory: Memory, clock: Any) -> None:
     agent = memory.attach(code_agent(DONE, DONE))
     given = memory.inject(agent, "a baseline")
-    memory.inject(agent, "a maintenance window", expires=timedelta(seconds=0.05))
-    time.sleep(0.1)
+    memory.inject(agent, "a maintenance window", expires=timedelta(hours=1))
+    clock.pass_by(3601)
     agent.run("One")
     assert [step.observations for step in agent.memory.steps if isinstance(step, Injected)] == ["a baseline"]
     given.withdraw()
@@ -248,12 +247,12 @@ def test_restoring_keeps_what_stands(memory: Memory) -> None:
     assert any("a baseline" in text for text in shown(agent))
 
 
-def test_an_expired_injection_leaves_a_conversation_too(memory: Memory) -> None:
+def test_an_expired_injection_leaves_a_conversation_too(memory: Memory, clock: Any) -> None:
     agent = memory.attach(code_agent(DONE, DONE))
-    memory.inject(agent, "a window", expires=timedelta(seconds=0.3))
+    memory.inject(agent, "a window", expires=timedelta(hours=1))
     agent.run("One")
     assert any("a window" in text for text in shown(agent))
-    time.sleep(0.35)
+    clock.pass_by(3601)
     agent.run("Two", reset=False)
     assert not any("a window" in text for text in shown(agent))
     assert memory.verify()

@@ -25,7 +25,7 @@ from smolmem.recall.embedders import EmbeddingServer
 from smolmem.recall.vectors import CANDIDATES, Index, Where, facts_of, numbers_of
 
 SIZE = 384
-needs_model = pytest.mark.skipif(not models.E5.here, reason="the local model is not here: make model")
+needs_model = pytest.mark.skipif(not models.E5.here, reason="the local model is not here")
 needs_reranker = pytest.mark.skipif(not models.RERANKER.here, reason="the reranker is not here")
 
 

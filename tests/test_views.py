@@ -28,7 +28,7 @@ def texts(messages: list[Any]) -> str:
 def shoot(step: Any, agent: Any) -> None:
     """The documented screenshot callback, without its pruning."""
     if step.step_number % 2 == 0:
-        step.observations_images = [Image.new("RGB", (1024, 768), (step.step_number % 255, 0, 0))]
+        step.observations_images = [Image.new("L", (1024, 768), step.step_number % 255)]
 
 
 def walker(steps: int, *, read: str = "lorem ipsum dolor " * 12, **options: Any) -> CodeAgent:
@@ -144,9 +144,9 @@ def test_a_pattern_that_takes_forever_is_stopped_and_its_text_not_shown(
     agent = code_agent(code("print('a' * 3000 + '!')"), code("final_answer(1)"))
     memory.attach(agent, views=[views.Redact(r"(a|aa)+$")])
     with caplog.at_level(logging.WARNING, "smolmem"):
-        began = time.perf_counter()
+        began = time.process_time()
         agent.run("Go")
-    assert time.perf_counter() - began < 20
+    assert time.process_time() - began < 20
     assert "takes too long" in caplog.text
     assert "aaaaaaaaaa" not in texts(agent.model.prompts[-1])
 

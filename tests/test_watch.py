@@ -99,12 +99,17 @@ def test_ceilings_hold_for_one_run_or_for_hours() -> None:
     assert Ceiling(400, (1e6, 1e6), 1.0).see(SeenStep(used[0], 1))[1] is None
 
 
-def test_silence_is_noticed_while_it_lasts_and_told_in_the_next_step() -> None:
+def test_silence_is_noticed_while_it_lasts_and_told_in_the_next_step(clock: Any) -> None:
     rang = threading.Event()
-    rule = Watch.silence(0.15, then=["note", lambda alert: rang.set()])
-    agent = code_agent(WELL, lambda _: time.sleep(0.6) or WELL, code("final_answer(1)"), step_callbacks=[rule])
+
+    def think_long(_: Any) -> str:
+        clock.pass_by(1)
+        assert rang.wait(60)
+        return WELL
+
+    rule = Watch.silence(0.05, then=["note", lambda alert: rang.set()])
+    agent = code_agent(WELL, think_long, code("final_answer(1)"), step_callbacks=[rule])
     agent.run("Watch")
-    assert rang.is_set()
     assert ["silence: no step" in text for text in seen(agent)] == [False, True, False]
 
 
@@ -194,7 +199,7 @@ def test_an_alert_is_posted_to_a_webhook() -> None:
         threading.Thread(target=server.handle_request, daemon=True).start()
         rule = Watch("bad", window=1, threshold=1, then=f"http://127.0.0.1:{server.server_port}/")
         rule(step(7, "bad"), agent=Someone())
-        for _ in range(100):
+        for _ in range(1000):
             if got:
                 break
             time.sleep(0.05)
@@ -207,7 +212,7 @@ def test_a_webhook_that_is_not_there_is_said_and_no_harm(caplog: pytest.LogCaptu
     bad = step(1, "bad")
     with caplog.at_level(logging.WARNING, "smolmem"):
         rule(bad, agent=Someone())
-        for _ in range(100):
+        for _ in range(1000):
             if "could not be posted" in caplog.text:
                 break
             time.sleep(0.05)
@@ -308,9 +313,9 @@ def test_an_act_that_raises_is_no_harm(caplog: pytest.LogCaptureFixture) -> None
 def test_a_pattern_that_takes_forever_is_stopped(caplog: pytest.LogCaptureFixture) -> None:
     rule = Watch(r"(a|aa)+$", threshold=1)
     with caplog.at_level(logging.WARNING, "smolmem"):
-        began = time.perf_counter()
+        began = time.process_time()
         rule(step(1, "a" * 5_000 + "!"), agent=Someone())
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
     assert "takes too long" in caplog.text
 
 

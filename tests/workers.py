@@ -6,6 +6,7 @@ Prints one JSON line.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import random
@@ -23,10 +24,14 @@ from smolmem import Memory
 from smolmem.store import sqlite
 from smolmem.store.base import migrations
 
+PATIENCE = 100.0
+"""Seconds until a child that is neither killed nor done is taken for one that hangs."""
+
 
 def fork(work: Callable[[], None]) -> int:
     child = os.fork()
     if child == 0:
+        faulthandler.dump_traceback_later(PATIENCE, exit=True)  # a child that hangs says where
         try:
             work()
             os._exit(0)
@@ -52,6 +57,7 @@ def kill(path: str, count: int, seed: int) -> dict[str, int]:
     """Kills `count` recording processes at random moments; counts what they had been told is safe and is not."""
     chance = random.Random(seed)
     promised = lost = 0
+    code_agent()  # the children inherit the compiled prompt templates
     for number in range(count):
         reading, writing = os.pipe()
         name = f"agent_{number}"
@@ -83,6 +89,7 @@ def kill(path: str, count: int, seed: int) -> dict[str, int]:
 
 def write(path: str, processes: int, steps: int) -> dict[str, int]:
     """Many processes record into one file at once."""
+    code_agent()  # the children inherit the compiled prompt templates
     children = [
         fork(lambda number=number: record(path, f"agent_{number}", steps, lambda step: None))  # type: ignore[misc]
         for number in range(processes)

@@ -22,6 +22,7 @@ from typing import Literal
 import apsw
 
 from smolmem.agents import compat
+from smolmem.core import clock
 from smolmem.core.display import Drawable
 from smolmem.core.errors import NotAStore, SmolmemError, StoreError
 from smolmem.core.text import byte_size, one_line
@@ -294,12 +295,12 @@ def _pending(journal: Journal) -> Iterator[Finding]:
 
 
 def _notes(journal: Journal) -> Iterator[Finding]:
-    expired = int(journal.store.do("expired_notes", {"now": time.time()}))
+    expired = int(journal.store.do("expired_notes", {"now": clock.now()}))
     if expired:
         text = f"{_many(expired, 'note')} expired since the last recall, and will be left out from the next one on."
         yield Finding("ok", text)
-    current = journal.store.rows("current_notes", {"now": time.time(), "limit": 200})
-    stale = [note for note in current if journal.store.do("stale", {"id": note["id"], "now": time.time()})]
+    current = journal.store.rows("current_notes", {"now": clock.now(), "limit": 200})
+    stale = [note for note in current if journal.store.do("stale", {"id": note["id"], "now": clock.now()})]
     if stale:
         first = one_line(stale[0]["text"], 60)
         text = f"{_many(len(stale), 'note')} made from sources that are no longer current: {first!r}."

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from datetime import datetime, timedelta, timezone
 from typing import Any, TypedDict
 
+from smolmem.core import clock
 from smolmem.core.errors import InvalidArgument
 from smolmem.core.text import storable
 
@@ -84,5 +85,5 @@ def to_timestamp(value: Any) -> float | None:
 def to_deadline(value: Time | timedelta | None) -> float | None:
     """When something expires: a time, or a duration from now."""
     if isinstance(value, timedelta):
-        return (datetime.now(timezone.utc) + value).timestamp()
+        return clock.now() + value.total_seconds()
     return to_timestamp(value)

@@ -7,7 +7,6 @@ it. It has a timing, so that nothing fails on it, and it says where it comes fro
 from __future__ import annotations
 
 import secrets
-import time
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -15,6 +14,8 @@ from typing import Any
 from smolagents.memory import ActionStep
 from smolagents.models import ChatMessage, MessageRole
 from smolagents.monitoring import Timing
+
+from smolmem.core import clock
 
 
 @dataclass
@@ -41,7 +42,7 @@ class Injected(ActionStep):  # type: ignore[misc]
 
 def injected(text: str, title: str, origin: str, until: float | None = None) -> Injected:
     """A new injected step."""
-    now = time.time()
+    now = clock.now()
     return Injected(
         0, Timing(now, now), observations=text, title=title, origin=origin, until=until, name=secrets.token_hex(8)
     )
@@ -56,4 +57,4 @@ def copy_of(step: Injected) -> Injected:
 
 def expired(step: Any) -> bool:
     """Whether a step is an injection that has expired."""
-    return isinstance(step, Injected) and step.until is not None and step.until <= time.time()
+    return isinstance(step, Injected) and step.until is not None and step.until <= clock.now()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import time
 import urllib.request
 import weakref
 from collections.abc import Callable, Hashable, Iterable
@@ -18,6 +17,7 @@ from typing import Any, Protocol
 from smolagents.memory import ActionStep, FinalAnswerStep, PlanningStep
 
 from smolmem.agents.compat import agent_name
+from smolmem.core import clock
 from smolmem.core.injected import Injected, injected
 from smolmem.core.values import Alert
 from smolmem.policies.detectors import ALERT, Detector, Gap, SeenStep
@@ -57,7 +57,7 @@ class Alarm:
 
     def set(self) -> None:
         """Starts the wait again."""
-        self._set = time.monotonic()
+        self._set = clock.elapsed()
         if self._stopped.is_set():
             self._stopped = threading.Event()
             threading.Thread(target=self._wait, args=(self._stopped,), name="smolmem-silence", daemon=True).start()
@@ -75,7 +75,7 @@ class Alarm:
                     stopped.set()
 
     def _left(self) -> float:
-        return max(0.0, self._set + self._seconds - time.monotonic())
+        return max(0.0, self._set + self._seconds - clock.elapsed())
 
 
 _alert_lines: dict[int, list[str]] = {}

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterable
 from typing import Any, Literal
 
+from smolmem.core import clock
 from smolmem.core.arguments import EVERYWHERE, ScopeFilter
 from smolmem.core.errors import InvalidArgument, NotFound
 from smolmem.core.rows import ORIGINS, NoteRow, Origin, Passage
@@ -121,7 +122,7 @@ class Notes:
 
     def find(self, *, past: bool, **filters: Any) -> list[Note]:
         """Notes, the newest first; with `past` also those that are no longer current."""
-        return [self._note(row) for row in self._store.rows("find_notes", filters | {"past": past, "now": time.time()})]
+        return [self._note(row) for row in self._store.rows("find_notes", filters | {"past": past, "now": clock.now()})]
 
     def kinds(self) -> list[str]:
         """The kinds of all notes."""
@@ -151,20 +152,20 @@ class Notes:
 
     def is_stale(self, note: str) -> bool:
         """Whether a source of a note is no longer current."""
-        return bool(self._store.do("stale", {"id": note, "now": time.time()}))
+        return bool(self._store.do("stale", {"id": note, "now": clock.now()}))
 
     def _status(self, note: str, expires: float | None) -> Any:
         if self._store.rows("forgotten", {"what": "note", "target": note}):
             return "forgotten"
         if self._store.rows("superseding", {"id": note}):
             return "superseded"
-        return "expired" if expires is not None and expires <= time.time() else "current"
+        return "expired" if expires is not None and expires <= clock.now() else "current"
 
     # --- forgetting ------------------------------------------------------------------------------------------------
 
     def sweep(self) -> None:
         """Drops the passages of notes that have expired."""
-        over = self._store.rows("expired", {"now": time.time()})
+        over = self._store.rows("expired", {"now": clock.now()})
         if over:
             with self._store.write(sync=False):
                 drop_passages(self._store, over)

@@ -1,0 +1,79 @@
+"""The test suite itself: started in any way, it says what it left out."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+PROMPTS = """
+from smolagents import CodeAgent, Model, ToolCallingAgent
+for kind in (CodeAgent, ToolCallingAgent, CodeAgent):
+    agent = kind(tools=[], model=Model(model_id="m"))
+    print(agent.system_prompt, agent.prompt_templates)
+    agent.prompt_templates["system_prompt"] = "changed for this agent alone"
+"""
+WAITING = "import time; print('ready', flush=True); time.sleep(60)"
+
+
+def test_what_a_test_starts_can_be_interrupted_however_the_tests_were_started() -> None:
+    with subprocess.Popen([sys.executable, "-c", WAITING], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+        child.send_signal(signal.SIGINT)
+        assert b"KeyboardInterrupt" in child.communicate(timeout=50)[1]
+
+
+INNER = """
+import pytest
+
+@pytest.mark.skip(reason="chromium or chromedriver is not installed")
+@pytest.mark.parametrize("number", range(3))
+def test_in_a_browser(number):
+    raise AssertionError
+
+@pytest.mark.skipif(True, reason="nobody knows why")
+def test_of_nothing():
+    raise AssertionError
+
+@pytest.mark.promise(id="of the inner test")
+def test_of_a_promise():
+    pass
+
+from test_suite import test_what_a_test_starts_can_be_interrupted_however_the_tests_were_started
+"""
+
+
+def test_started_in_the_background_children_are_interrupted_and_what_was_skipped_is_said_with_how_to_run_it(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "test_inner.py").write_text(INNER)
+    (tmp_path / "conftest.py").write_text((HERE / "conftest.py").read_text())
+    ignoring = "import signal, sys, pytest; signal.signal(signal.SIGINT, signal.SIG_IGN); sys.exit(pytest.main())"
+    done = subprocess.run(
+        [sys.executable, "-c", ignoring, "-q", "-n", "1", "-W", "ignore", "-p", "no:cacheprovider", str(tmp_path)],
+        env={name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "SMOLMEM_"))}
+        | {"PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    told = done.stdout.splitlines()
+    assert "3 tests: chromium or chromedriver is not installed: apt-get install chromium chromium-driver" in told
+    assert "1 test: nobody knows why" in told
+    assert "1 tests of promises ran with samples: `make torture` runs them in full." in told
+    assert "2 passed, 4 skipped" in told[-1]
+
+
+def test_agents_made_quickly_are_the_same_agents() -> None:
+    made = [
+        subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True, cwd=HERE).stdout
+        for text in (PROMPTS, "import quick\n" + PROMPTS)
+    ]
+    assert made[0] == made[1]
+    assert len(made[0]) > 10_000
