@@ -10,7 +10,7 @@ IN_MEMORY := $(shell [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $$4
 demo: .venv/ready      ## an agent mends a web shop, is killed in the middle of it, goes on, and remembers
 	@$(BIN)/python demo.py $(ARGS)
 
-test: .venv/ready .venv/model .venv/oldest   ## lint, types, every test
+test: .venv/ready .venv/model .venv/oldest .venv/encrypting   ## lint, types, every test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -59,6 +59,11 @@ locomo: .venv/ready .venv/model   ## how much recall finds: make locomo DATA=fol
 # The oldest smolagents that is supported, beside the newest: the pages and examples are run on both.
 .venv/oldest: .venv/ready
 	$(BIN)/pip install -q --no-deps --upgrade --target $@ "smolagents==1.24.0"
+	@touch $@
+
+# The encrypting build of apsw, beside the plain one: both have the same module name.
+.venv/encrypting: .venv/ready
+	$(BIN)/pip install -q --no-deps --upgrade --target $@ apsw-sqlite3mc
 	@touch $@
 
 .venv-bench/ready: pyproject.toml bench/requirements.txt

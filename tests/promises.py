@@ -23,7 +23,9 @@ PROMISES = {
     "S8": "Recalled text enters as data from a known source, and goes when its source goes.",
     "S9": "A recalled memory does not reproduce.",
     "S10": "Scopes do not leak.",
+    "S12": "Erased means gone: from the file, its log, the index, the vectors, and every later copy.",
     "S13": "A foreign database is only data: unknown triggers and views are refused.",
     "S16": "Imports are not believed.",
     "S15": "Terminal output is inert.",
+    "S18": "Encrypted means encrypted: no word on disk; a wrong or missing key is one sentence; never silently plain.",
 }

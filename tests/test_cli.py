@@ -176,7 +176,7 @@ def inspector(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 @pytest.fixture
 def empty(monkeypatch: pytest.MonkeyPatch) -> None:
     """No agents work for the demo."""
-    monkeypatch.setattr("smolmem.cli.sample.fill", lambda path: Memory(path).close())
+    monkeypatch.setattr("smolmem.cli.sample.fill", lambda path, key=None: Memory(path, key=key).close())
 
 
 @pytest.fixture
@@ -195,7 +195,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_commands_are_those_of_the_issue() -> None:
     wanted = (
         "runs show steps replay diff fork search notes remember forget context watch alerts stats export load backup "
-        "verify doctor migrate ui demo completion"
+        "erase prune verify doctor migrate encrypt decrypt rekey ui demo completion"
     )
     assert sorted(NAMES) == sorted(wanted.split()) == sorted(group.commands)
     assert {command.section for command in NAMES.values()} == set(SECTIONS)
@@ -213,12 +213,13 @@ def test_every_command_has_help_with_examples(name: str, run: Run) -> None:
     for example in NAMES[name].examples:
         assert f"  {example}\n" in out
         assert shlex.split(example)[:2] == ["smolmem", name]
-    for option in ("--db", "--scope", "--json"):
+    for option in ("--db", "--scope", "--key-file", "--json"):
         assert option in out
     assert run("help", name)[1] == out
 
 
-EXAMPLES = [example for command in NAMES.values() for example in command.examples]
+ENCRYPTING = ("encrypt", "decrypt", "rekey")  # test_encryption.py runs their examples on the encrypting build
+EXAMPLES = [example for command in NAMES.values() if command.name not in ENCRYPTING for example in command.examples]
 
 
 @pytest.mark.usefixtures("inspector", "impatient", "empty")
@@ -397,6 +398,8 @@ def test_every_command_speaks_json_with_the_names_that_are_documented(
         "context": ["deploys", "--lexical"],
         "remember": ["Tea is at four"],
         "forget": [sample.note],
+        "erase": ["--before", "0s", "--dry-run"],
+        "prune": ["--older-than", "0s", "--dry-run"],
         "watch": ["--rule", "failures", "--threshold", "1", "--backtest"],
         "fork": [sample.count, "--step", "1"],
         "export": ["out"],
@@ -406,7 +409,7 @@ def test_every_command_speaks_json_with_the_names_that_are_documented(
         "completion": ["bash"],
     }
     for name in NAMES:
-        if name == "ui":
+        if name == "ui" or name in ENCRYPTING:
             continue
         code, out, err = run(name, *arguments.get(name, []), "--json")
         assert (code, err.replace("Sample agents are running…\n", "")) == (0, ""), name
@@ -605,6 +608,7 @@ def test_ui_and_demo_start_the_inspector(sample: Sample, run: Run, inspector: li
     assert run("ui", "--read-only", "--port", "9000", "--no-browser", "--scope", "acme")[0] == 0
     assert run("demo")[0] == 0
     plain = {"host": "127.0.0.1", "port": None, "read_only": False, "open_browser": True, "scope": "default"}
+    plain["key"] = None
     first = {**plain, "port": 9000, "read_only": True, "open_browser": False, "scope": "acme", "url": "smolmem.db"}
     assert inspector == [first, {**plain, "url": "smolmem-demo.db"}]
     assert run("demo")[0] == 3
@@ -620,6 +624,7 @@ def test_a_file_that_is_not_there_is_named_and_never_made(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     needs = {"diff": ["a", "b"], "fork": ["a"], "forget": ["a"], "watch": ["--rule", "x"]}
+    needs |= {"erase": ["a", "--yes"], "prune": ["--older-than", "9d", "--yes"]}
     needs |= {name: ["x"] for name in ("search", "context", "remember", "export", "backup")}
     for name in set(NAMES) - {"load", "demo", "completion", "doctor", "migrate"}:
         code, out, err = run(name, *needs.get(name, []))
@@ -654,6 +659,11 @@ def test_exit_codes(sample: Sample, run: Run, monkeypatch: pytest.MonkeyPatch) -
         (["diff", "a"], 2, "Missing argument 'B'"),
         (["search", " "], 2, ""),
         (["forget"], 2, "give the id of a note or a run"),
+        (["erase"], 2, "give the id of a run or a note, --step N, --scope SCOPE, --before TIME, or --finish"),
+        (["erase", sample.count, "--before", "9d"], 2, "give the id of a run or a note"),
+        (["erase", sample.count], 2, "give --yes, or --dry-run to see what would go"),
+        (["erase", "ffff", "--yes"], 1, "no run 'ffff'"),
+        (["prune", "--older-than", "old"], 2, "'old' is not a duration such as 12h, 90d or 52w"),
         (["watch", "--rule", "("], 2, ""),
         (["watch", "--rule", "tokens"], 2, "tokens:1000"),
         (["watch", "--rule", "cost:5"], 2, "--prices"),
@@ -822,7 +832,7 @@ def test_commands_options_choices_files_and_run_ids_are_completed(sample: Sample
     Path("smolmem.db").unlink()
     runs = [f"plain,{id[:8]}" for id in (sample.failed, sample.weather, sample.fork, sample.count)]
     for words, expected in (
-        (["re"], ["plain,remember", "plain,replay"]),
+        (["re"], ["plain,rekey", "plain,remember", "plain,replay"]),
         (["runs", "--st"], ["plain,--status"]),
         (["runs", "--status", "f"], ["plain,finished", "plain,failed"]),
         (["--db", "agent.db", "show", ""], runs),
@@ -979,6 +989,10 @@ def changing(payload: str, runs: list[str], notes: list[str], number: int) -> It
         ["remember", payload],
         ["fork", runs[number % 20], "--step", "1"],
         ["forget", notes[number % 20], "--yes"],
+        ["erase", runs[number % 20], "--dry-run"],
+        ["erase", payload, "--yes"],
+        ["erase", "--scope", payload, "--dry-run"],
+        ["prune", "--older-than", payload],
     )
     yield from (["show", payload], ["notes", payload], ["diff", payload, payload], ["steps", "--run", payload])
     yield from (["runs", "--db", payload], ["runs", "--scope", payload], ["runs", "--since", payload], [payload])

@@ -569,6 +569,8 @@ def test_read_only_refuses_every_action_and_shows_no_forms(sampled: Path) -> Non
             ("/notes", {"text": "Deploys happen on Fridays", "supersedes": note.id}),
             ("/forget", {"id": note.id}),
             ("/forget", {"id": note.id, "influenced": "1"}),
+            ("/erase", {"id": note.id}),
+            ("/erase", {"id": found.id, "confirmed": "1"}),
             ("/nowhere", {}),
         ):
             refused = site.post(target, **form)
@@ -755,7 +757,7 @@ def test_each_page_has_its_own_title_and_marks_its_navigation_link(shown: Site) 
 
 
 def test_the_list_can_be_filtered_by_text_status_agent_and_scope(many: Site) -> None:
-    memory = many.memory
+    memory = many.memory.scoped("*")
     songs = rows(many.get("/?text=sing+SONG").text)
     assert len(songs) == 50
     assert {memory.run(id).title.split()[0] for id in songs} == {"Sing"}
@@ -786,7 +788,7 @@ def test_paging_through_older_runs_lists_each_run_once(many: Site) -> None:
             target = html.unescape(following[1])
         assert len(seen) == count
         assert len(set(seen)) == count
-        times = [many.memory.run(id).began for id in seen]
+        times = [many.memory.scoped("*").run(id).began for id in seen]
         assert times == sorted(times, reverse=True)
 
 
@@ -1253,6 +1255,32 @@ def test_a_step_and_a_run_are_removed_from_recall(site: Site) -> None:
     assert [one for one in memory.recall("sales of the last weeks", 20) if one.run == run.id] == []
 
 
+def test_erasing_asks_first_and_says_what_goes(site: Site) -> None:
+    memory = site.memory
+    run, note = of(memory, "forecaster"), memory.notes(scope="*")[0]
+    step = next(one for one in of(memory, "forecaster").steps if one.kind == "action")
+    for page, name, value in (
+        (f"/runs/{run.id}?step={step.id}", "step", str(step.id)),
+        (f"/runs/{run.id}", "id", run.id),
+        (f"/notes/{note.id}", "id", note.id),
+    ):
+        shown = site.get(f"/steps/{step.id}" if name == "step" else page).text
+        form = re.search(r'action="/erase">((?:<input type="hidden"[^>]*>)+)', shown)
+        assert form
+        assert dict(re.findall(r'name="(\w+)" value="([^"]*)"', form[1])) == {name: value}
+        before = state(memory)
+        asked = site.post("/erase", **{name: value})
+        assert asked.status == 200
+        assert "This cannot be undone" in asked.text
+        assert state(memory) == before, "nothing happens before it is confirmed"
+        form = re.search(r'action="/erase">((?:<input type="hidden"[^>]*>)+)', asked.text)
+        assert form
+        done = site.post("/erase", **dict(re.findall(r'name="(\w+)" value="([^"]*)"', form[1])))
+        assert "Deleted for good" in done.text
+        assert site.post("/erase", **{name: value}).status == 404
+    assert memory.verify()
+
+
 def test_a_note_id_of_digits_is_not_mistaken_for_a_step(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = site.memory
     monkeypatch.setattr("smolmem.recall.notes.secrets.token_hex", lambda _: "0000000000000012")
@@ -1308,6 +1336,10 @@ def test_a_step_of_another_run_is_not_shown_on_the_page_of_this_run(shown: Site)
         ("/notes", {"text": "x", "scope": "*"}, 400),
         ("/notes", {"text": "x", "supersedes": "zz"}, 404),
         ("/forget", {}, (400, 404)),
+        ("/erase", {}, (400, 404)),
+        ("/erase", {"id": "zz", "confirmed": "1"}, 404),
+        ("/erase", {"step": "abc"}, (400, 404)),
+        ("/erase", {"step": str(HUGE), "confirmed": "1"}, (400, 404)),
         ("/forget", {"id": "zz"}, 404),
         ("/forget", {"id": "²"}, (400, 404)),
         ("/forget", {"id": str(HUGE)}, 404),

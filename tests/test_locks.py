@@ -25,7 +25,7 @@ def elsewhere(program: str, *words: object) -> str:
         capture_output=True,
         text=True,
         check=True,
-        env=os.environ | {"PYTHONPATH": str(HERE)},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])},
     )
     return done.stdout
 

@@ -78,7 +78,7 @@ FRONT_DOOR = {
     "views",
 }
 SIGNATURES = {
-    "Memory.__init__": "url scope durability strict embedder",
+    "Memory.__init__": "url scope durability strict embedder retain key",
     "Memory.alerts": "scope run rule limit",
     "Memory.attach": "agent scope recall views watch tools",
     "Memory.backtest": "rule scope agent run since until limit",
@@ -87,7 +87,9 @@ SIGNATURES = {
     "Memory.context": "question tokens limit scope",
     "Memory.detach": "agent",
     "Memory.doctor": "",
+    "Memory.erase": "what scope before dry_run",
     "Memory.export": "path scope progress",
+    "Memory.finish_erase": "",
     "Memory.flush": "",
     "Memory.forget": "what influenced",
     "Memory.inject": "agent what title expires tokens",
@@ -95,6 +97,7 @@ SIGNATURES = {
     "Memory.note": "id",
     "Memory.notes": "scope kind tag run past limit",
     "Memory.preview": "agent task",
+    "Memory.prune": "older_than scope dry_run",
     "Memory.recall": "question limit scope agent run kind since until min_trust rerank",
     "Memory.remember": "text kind tags expires supersedes sources scope origin",
     "Memory.resume": "agent run unknown trust",

@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
@@ -29,9 +30,11 @@ from smolmem.core.text import byte_size, one_line
 from smolmem.recall import models
 from smolmem.recall.embedders import installed
 from smolmem.store.base import Row, migrations
+from smolmem.store.encryption import CIPHER, SWAP, Key, encrypting_build, resolve_key
+from smolmem.store.header import is_locked, read_header, read_version
 from smolmem.store.journal import Journal
 from smolmem.store.opening import open_store
-from smolmem.store.sqlite import APPLICATION_ID, is_locked, read_header, read_version
+from smolmem.store.sqlite import APPLICATION_ID, SqliteStore
 from smolmem.store.sqlite import copy as copy_database
 from smolmem.store.writer import is_dead
 
@@ -212,6 +215,7 @@ def _sync(journal: Journal) -> Iterator[Finding]:
 def _environment(journal: Journal) -> Iterator[Finding]:
     python = ".".join(map(str, sys.version_info[:3]))
     yield Finding("ok", f"Python {python}, apsw {apsw.apsw_version()}.")
+    yield from _encryption(journal)
     version = compat.SMOLAGENTS
     known = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     if known < compat.OLDEST:
@@ -231,6 +235,27 @@ def _environment(journal: Journal) -> Iterator[Finding]:
         yield Finding("hint", text, f"Memory(path, embedder='local') fetches it, {models.E5.megabytes} MB")
     else:
         yield Finding("ok", f"Semantic recall, with {models.E5.name}.")
+
+
+def _encryption(journal: Journal) -> Iterator[Finding]:
+    build = encrypting_build()
+    if journal.store.encrypted:
+        yield Finding("ok", f"The file is encrypted ({CIPHER}, {build}).")
+    if _same_folder("apsw", "apsw-sqlite3mc"):
+        which = "the plain build" if build is None else "the encrypting build"
+        text = f"apsw and apsw-sqlite3mc are installed in one folder, where each overwrites the other; {which} is used."
+        yield Finding("warning", text, f"{SWAP} (or `pip install apsw`)")
+
+
+def _same_folder(*names: str) -> bool:
+    """Whether several distributions are installed in one folder."""
+    folders = set()
+    for name in names:
+        try:
+            folders.add(Path(str(metadata.distribution(name).locate_file(""))).resolve())
+        except metadata.PackageNotFoundError:
+            return False
+    return len(folders) == 1
 
 
 # --- habits -------------------------------------------------------------------------------------------------------
@@ -321,23 +346,24 @@ def _many(count: int, what: str) -> str:
 # --- from outside -------------------------------------------------------------------------------------------------
 
 
-def examine_path(url: str | os.PathLike[str]) -> Diagnosis:
-    """Examines a file that may not open, without changing it."""
+def examine_path(url: str | os.PathLike[str], key: str | bytes | None = None) -> Diagnosis:
+    """Examines a file that may not open, without changing it; the key is `key`, else `SMOLMEM_KEY`."""
     text = os.fspath(url)
-    return Diagnosis(text, tuple(_outside(text)))
+    return Diagnosis(text, tuple(_outside(text, key)))
 
 
-def versions(url: str | os.PathLike[str]) -> tuple[int, int]:
+def versions(url: str | os.PathLike[str], key: str | bytes | None = None) -> tuple[int, int]:
     """The format of a file, and the newest there is; opening a store brings it up to date.
 
     Raises:
+        InvalidArgument: the key is empty or malformed.
         NotAStore: it is not there, or not a store.
         Unwritable: it cannot be read.
     """
     path = _path(os.fspath(url))
     if not path.exists():
         raise NotAStore(f"{path} is not there: check the path.")
-    return _format(path), len(migrations("sqlite"))
+    return _format(path, resolve_key(key)), len(migrations("sqlite"))
 
 
 def _path(url: str) -> Path:
@@ -346,7 +372,7 @@ def _path(url: str) -> Path:
     return Path(url.removeprefix("sqlite:///"))
 
 
-def _outside(url: str) -> Iterator[Finding]:
+def _outside(url: str, key: str | bytes | None) -> Iterator[Finding]:
     try:
         if "://" in url and not url.startswith("sqlite:"):
             open_store(url)  # says what it cannot open
@@ -356,7 +382,8 @@ def _outside(url: str) -> Iterator[Finding]:
             repair = "check the path; Memory(path) would create it" if folder.is_dir() else f"mkdir -p {folder}"
             yield Finding("problem", f"{path} is not there.", repair)
             return
-        version, newest = versions(url)
+        version, newest = versions(url, key)
+        resolved = resolve_key(key)
     except SmolmemError as error:
         said, _, repair = str(error).partition(": ")
         yield Finding("problem", f"{said}.", repair)
@@ -367,35 +394,33 @@ def _outside(url: str) -> Iterator[Finding]:
         return
     if not os.access(path, os.W_OK):
         yield Finding("problem", f"{path} is read-only.", f"chmod u+w {path}, or copy it to where it can be written")
-    yield from _holder(path)
-    yield from _opens(path)
+    yield from _holder(path, resolved)
+    yield from _opens(path, resolved)
     if version < newest:
         yield Finding("hint", f"Its format is {version}; the newest is {newest}.", f"smolmem migrate --db {path}")
 
 
-def _format(path: Path) -> int:
+def _format(path: Path, key: Key | None) -> int:
     """The version in a file's header or in its write-ahead log."""
     if not path.is_file():
         raise NotAStore(f"{path} is {'a folder' if path.is_dir() else 'not a regular file'}: give the path of a file.")
     if not path.stat().st_size:
         return 0
-    header = read_header(path)
-    if not header.startswith(b"SQLite format 3\0"):
-        raise NotAStore(f"{path} is not a smolmem file: give another path.")
+    header = read_header(path, key)
     if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
         raise NotAStore(f"{path} is a database of another program: give another path.")
-    return read_version(path)
+    return read_version(path, key)
 
 
-def _holder(path: Path) -> Iterator[Finding]:
+def _holder(path: Path, key: Key | None) -> Iterator[Finding]:
     """Whether another process holds the write lock for longer than a write takes."""
-    if is_locked(path, seconds=0.5):
+    if is_locked(path, seconds=0.5, key=key):
         text = f"Another process holds {path} locked; others cannot write."
         yield Finding("problem", text, f"wait for it, or find it with `fuser {path}` and end it")
 
 
-def _opens(path: Path) -> Iterator[Finding]:
-    """Opens a copy, so that the file stays as it is."""
+def _opens(path: Path, key: Key | None) -> Iterator[Finding]:
+    """Opens a copy, with the same key, so that the file stays as it is."""
     size = sum(file.stat().st_size for file in (path, Path(f"{path}-wal")) if file.exists())
     if size > 500 << 20 or size > shutil.disk_usage(tempfile.gettempdir()).free // 2:
         yield Finding("hint", f"{path} is too large to be tried out on a copy.", f"smolmem verify --db {path}")
@@ -403,8 +428,8 @@ def _opens(path: Path) -> Iterator[Finding]:
     with tempfile.TemporaryDirectory(prefix="smolmem-") as folder:
         copy = Path(folder) / path.name
         try:
-            copy_database(str(path), str(copy), None)
-            store = open_store(copy)
+            copy_database(str(path), str(copy), None, key)
+            store = SqliteStore(str(copy), key=key)
             try:
                 problems = [str(value) for row in store.rows("quick_check", {}) for value in row.values()]
             finally:

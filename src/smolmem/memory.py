@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -20,7 +21,7 @@ from smolmem.agents.resume import Resumed, Unknown, drain
 from smolmem.agents.stepwise import Stepwise, stepwise
 from smolmem.agents.tools import MemoryAccess
 from smolmem.core.arguments import Time, check_choice, check_count, check_scope, check_text, scope_filter, to_deadline
-from smolmem.core.errors import InvalidArgument, NotFound
+from smolmem.core.errors import InvalidArgument, NotFound, SmolmemError
 from smolmem.core.values import Run
 from smolmem.doctor import Diagnosis, examine
 from smolmem.operations import Operations
@@ -30,13 +31,16 @@ from smolmem.policies.detectors import alert_lines
 from smolmem.policies.transcript import TOKENS, as_text
 from smolmem.policies.watch import Watch
 from smolmem.recall.engine import EmbedderChoice, RecallEngine
-from smolmem.recalling import Recalling
+from smolmem.recalling import Recalling, check_retention
 from smolmem.store.base import Durability, Progress
+from smolmem.store.erase import unfinished
 from smolmem.store.journal import Journal
 from smolmem.store.opening import open_store
 from smolmem.store.verify import Report, Stats, stats, verify
 from smolmem.transfer.export import Exported, export
 from smolmem.transfer.load import Imported, Trusted, load
+
+log = logging.getLogger("smolmem")
 
 Agent = TypeVar("Agent", bound=MultiStepAgent)
 
@@ -56,6 +60,10 @@ class Memory(Recalling):
         embedder: what semantic recall uses: `local`, a small model that is fetched if it is not on this machine; an
             `EmbeddingServer` such as Ollama; a function from texts to vectors; `off` for words alone. By default the
             local model if it is on this machine, else words alone.
+        retain: how long runs are kept, by scope: `{"acme/*": timedelta(days=90)}`. Older runs are erased when the
+            memory is opened, and by `prune()`.
+        key: the key of an encrypted file, a passphrase or 32 bytes; by default the environment variable `SMOLMEM_KEY`.
+            A new file is then encrypted. Needs the encrypting build of apsw.
 
     Raises:
         StoreError: if the file cannot be used; the message says why and what to do.
@@ -69,18 +77,36 @@ class Memory(Recalling):
         durability: Durability = "full",
         strict: bool = False,
         embedder: EmbedderChoice = None,
+        retain: Mapping[str, timedelta] | None = None,
+        key: str | bytes | None = None,
     ) -> None:
         if durability not in ("full", "normal"):
             raise InvalidArgument(f"durability is 'full' or 'normal', not {durability!r}.")
         self._bounds = scope_filter(scope)
         self.scope = scope
         self.strict = strict
-        self._store = open_store(url, durability)
+        self._retain = check_retention(retain or {})
+        self._store = open_store(url, durability, key)
         self._journal = Journal(self._store)
         self._recall = RecallEngine(self._journal, embedder)
         self._operations = Operations(self._journal, self._recall, self._attach, self._bounds)
         self._failures = Failures()
         self._recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
+        self._apply_retention()
+
+    def _apply_retention(self) -> None:
+        """Erases runs that are older than they are to be kept; a failure does not keep the memory from opening."""
+        try:
+            if self._retain:
+                self.prune()
+            if unfinished(self._journal):
+                log.warning(
+                    "smolmem: an erase of %s was not finished, and the file may still hold erased bytes: run "
+                    "`smolmem erase --finish`.",
+                    self._store.url,
+                )
+        except SmolmemError as error:
+            log.warning("smolmem could not erase runs that are older than they are to be kept. %s", error)
 
     # --- recording -------------------------------------------------------------------------------------------------
 
@@ -167,6 +193,12 @@ class Memory(Recalling):
     def _release(self, recorder: Recorder) -> None:
         recorder.release()
         self._recorders.discard(recorder)
+
+    def _leave_sessions(self, sessions: Collection[str]) -> None:
+        self.flush()
+        for recorder in list(self._recorders):
+            if recorder.session.row["id"] in sessions:
+                recorder.agent.memory.reset()
 
     def flush(self) -> None:
         """Writes everything that is not written yet, including edits deep inside a step.
@@ -311,6 +343,8 @@ class Memory(Recalling):
     ) -> Exported:
         """Writes this memory's scope in an open format: JSON lines, and pictures as files.
 
+        An export is plain text, also if the store is encrypted.
+
         Args:
             path: a new folder, or a new file that ends in `.zip`.
             scope: another scope; `acme/*` for `acme` and all scopes in it, `*` for everything.
@@ -353,7 +387,10 @@ class Memory(Recalling):
         return other
 
     def backup(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
-        """Copies the whole file while others may write; the copy is complete or does not exist."""
+        """Copies the whole file while others may write; the copy is complete or does not exist.
+
+        The copy of an encrypted file is encrypted with the same key.
+        """
         self.flush()
         self._store.backup(path, progress)
 

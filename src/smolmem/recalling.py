@@ -1,11 +1,13 @@
-"""The part of `Memory` that recalls, remembers and forgets."""
+"""The part of `Memory` that recalls, remembers, forgets and erases."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import time
+from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta
+from typing import Any
 
-from smolmem.core.arguments import Time, check_count, check_scope, check_text, to_deadline, to_timestamp
+from smolmem.core.arguments import Time, check_count, check_scope, check_text, scope_filter, to_deadline, to_timestamp
 from smolmem.core.errors import InvalidArgument, NotFound
 from smolmem.core.rows import Origin
 from smolmem.core.values import Forgotten, Note, Recollection, Run, Step, Trust
@@ -14,12 +16,25 @@ from smolmem.recall.context import TOKENS, block
 from smolmem.recall.engine import RecallEngine, names
 from smolmem.recall.filters import PASSAGE_KINDS, Filter
 from smolmem.recall.notes import Target
+from smolmem.store.erase import Erased, Selection, erase, finish, select, sessions_of
+
+
+def check_retention(rules: Any) -> dict[str, timedelta]:
+    """How long runs are kept, by scope."""
+    if not isinstance(rules, Mapping) or not all(isinstance(age, timedelta) for age in rules.values()):
+        raise InvalidArgument(f"retain maps scopes to timedeltas, as {{'acme/*': timedelta(days=90)}}, not {rules!r}.")
+    for scope, age in rules.items():
+        scope_filter(scope)
+        if age < timedelta(0):
+            raise InvalidArgument(f"runs cannot be kept for {age}: give a timedelta that is not negative.")
+    return dict(rules)
 
 
 class Recalling(Queries):
     """Notes, and recall over everything in a store."""
 
     _recall: RecallEngine
+    _retain: Mapping[str, timedelta]
 
     def recall(
         self,
@@ -142,6 +157,80 @@ class Recalling(Queries):
         """
         gone = self._recall.notes.forget(self._target(what), influenced=influenced)
         return [Forgotten(kind, id) for kind, id in gone]
+
+    def erase(
+        self,
+        what: Note | Step | Run | int | str | None = None,
+        *,
+        scope: str | None = None,
+        before: Time | None = None,
+        dry_run: bool = False,
+    ) -> Erased:
+        """Deletes something for good: from the record, the index, what other runs recalled of it, and the file's bytes.
+
+        The runs that an erased run called go with it, and the notes that agents made from it. A fork of an erased run
+        keeps the steps that both share. An attached agent that still has erased steps in its memory starts again with
+        an empty memory.
+
+        Args:
+            what: a note, a step, a run, the id of a step, or the beginning of the id of a note or run.
+            scope: everything of this scope; `acme/*` for `acme` and all scopes in it.
+            before: runs that ended before this time; of this memory's scope, or of `scope`.
+            dry_run: delete nothing, and return what would go.
+
+        Returns:
+            A receipt with what went. `finished` is False if another process was reading the file: call
+            `finish_erase()` later to remove the last bytes from the disk.
+
+        Raises:
+            NotFound: if there is no such thing, or the beginning of an id fits several.
+            CannotResume: if a run is still running; nothing was erased.
+        """
+        if (what is None) == (scope is None and before is None):
+            raise InvalidArgument("erase() takes one run, step or note; or scope=, before= or both.")
+        if what is not None:
+            kind, id = self._target(what)
+            kinds: list[str] = [kind]
+            selection = Selection(**{f"{kind}s": {int(id) if kind == "step" else id}})  # type: ignore[arg-type]
+        else:
+            kinds = [name for name, given in (("scope", scope), ("before", before)) if given is not None]
+            selection = select(self._journal, **self._scope_filter(scope), before=to_timestamp(before))
+        return self._erase(selection, kinds, dry_run)
+
+    def prune(
+        self, older_than: timedelta | None = None, *, scope: str | None = None, dry_run: bool = False
+    ) -> list[Erased]:
+        """Erases runs that ended longer ago than they are to be kept; returns one receipt for each rule that erased.
+
+        Args:
+            older_than: how long runs are kept; without it, the rules that were given as `Memory(retain=…)` apply.
+            scope: the scope of the runs; by default this memory's scope.
+            dry_run: delete nothing, and return what would go.
+        """
+        if older_than is not None:
+            rules: Mapping[str, timedelta] = {self.scope if scope is None else scope: older_than}
+        elif scope is not None:
+            raise InvalidArgument("prune(scope=…) also takes how long runs are kept: older_than=timedelta(days=90).")
+        else:
+            rules = self._retain
+        receipts = []
+        for of, age in check_retention(rules).items():
+            selection = select(self._journal, **scope_filter(of), before=time.time() - age.total_seconds())
+            receipts.append(self._erase(selection, ["scope", "before"], dry_run))
+        return [receipt for receipt in receipts if receipt]
+
+    def finish_erase(self) -> bool:
+        """Removes the last erased bytes from the disk, where another process was in the way; false if it still is."""
+        return finish(self._journal)
+
+    def _erase(self, selection: Selection, kinds: list[str], dry_run: bool) -> Erased:
+        sessions = sessions_of(self._journal, selection)
+        if not dry_run:
+            self._leave_sessions(sessions)
+        return erase(self._journal, selection, kinds, dry_run=dry_run)
+
+    def _leave_sessions(self, sessions: Collection[str]) -> None:
+        """Makes attached agents leave sessions that are about to lose steps."""
 
     def _target(self, what: Note | Step | Run | int | str) -> Target:
         if isinstance(what, Note):

@@ -1,7 +1,7 @@
 """The click classes of the command line: a command with examples, arguments with help, commands listed by section.
 
-Every command takes `--db`, `--scope` and `--json`, before its name and after it: the options store their value in the
-`Environment` that click passes to the command.
+Every command takes `--db`, `--scope`, `--key-file` and `--json`, before its name and after it: the options store their
+value in the `Environment` that click passes to the command.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from smolmem.cli.environment import DEFAULT_DB, URL_VARIABLE, Environment
+from smolmem.cli.environment import DEFAULT_DB, KEY_VARIABLE, URL_VARIABLE, Environment
 
 SECTIONS = ("Runs and steps", "Recall and notes", "Rules and alerts", "Maintenance", "Getting started")
 EXIT_CODES = {
@@ -66,9 +66,11 @@ def common_options() -> list[click.Option]:
     """The options of every command."""
     stored: dict[str, Any] = {"expose_value": False, "callback": _store}
     where = f"The store (default: {URL_VARIABLE}, else {DEFAULT_DB} in this folder)."
+    key = f"A file with the key of an encrypted store (default: {KEY_VARIABLE}, else asked for)."
     return [
         click.Option(["--db"], metavar="PATH", type=click.Path(), help=where, **stored),
         click.Option(["--scope"], metavar="SCOPE", help="Only this scope; acme/* includes all scopes in it.", **stored),
+        click.Option(["--key-file"], metavar="PATH", type=click.Path(), help=key, **stored),
         click.Option(["--json"], is_flag=True, help="Print JSON.", **stored),
     ]
 

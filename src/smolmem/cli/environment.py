@@ -1,31 +1,43 @@
-"""What every command works with: the chosen store, scope and output."""
+"""What every command works with: the chosen store, its key, the scope and the output."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from smolmem.cli.output import Output
-from smolmem.core.errors import NotAStore, NotFound
+from smolmem.core.errors import InvalidArgument, NotAStore, NotFound
+from smolmem.core.text import sanitize
 
 if TYPE_CHECKING:
     from smolmem.core.values import Run
     from smolmem.memory import Memory
+    from smolmem.store.encryption import Key
     from smolmem.store.journal import Journal
 
 DEFAULT_DB = "smolmem.db"
 URL_VARIABLE = "SMOLMEM_URL"
+KEY_VARIABLE = "SMOLMEM_KEY"
+NEW_KEY_VARIABLE = "SMOLMEM_NEW_KEY"
 
 
 class Environment:
-    """The values of `--db`, `--scope` and `--json`, and what follows from them."""
+    """The values of `--db`, `--scope`, `--key-file` and `--json`, and what follows from them.
+
+    No option takes a key itself: other users of the machine can read the arguments of a process.
+    """
 
     def __init__(self) -> None:
         self.db: str | None = None
         self.scope: str | None = None
+        self.key_file: str | None = None
         self.json = False
 
     @property
@@ -44,6 +56,53 @@ class Environment:
         return self.scope or "*"
 
     @cached_property
+    def key(self) -> str | None:
+        """The key from `--key-file`, or typed in for an encrypted store; else none, and the library uses `SMOLMEM_KEY`.
+
+        Raises:
+            InvalidArgument: the file of the key cannot be read.
+        """
+        if self.key_file is not None:
+            return _read_key(self.key_file)
+        if KEY_VARIABLE in os.environ or not _can_ask() or not self._looks_encrypted():
+            return None
+        return _ask(f"Key of {self.path}")
+
+    def known_key(self) -> Key | None:
+        """The key, or none; nothing is asked for.
+
+        Raises:
+            InvalidArgument: the key is empty or malformed, or its file cannot be read.
+        """
+        from smolmem.store.encryption import resolve_key
+
+        return resolve_key(None if self.key_file is None else _read_key(self.key_file))
+
+    def required_key(self, title: str, file: str | None, variable: str, *, twice: bool = False) -> Key:
+        """A key from a file, else from an environment variable, else typed in; a new key is typed `twice`.
+
+        Raises:
+            InvalidArgument: there is no key, or the key is empty or malformed.
+        """
+        from smolmem.store.encryption import Key, key_in_variable
+
+        if file is not None:
+            return Key(_read_key(file))
+        key = key_in_variable(variable)
+        if key is not None:
+            return key
+        if not _can_ask():
+            option = "--key-file" if variable == KEY_VARIABLE else "--new-key-file"
+            raise InvalidArgument(f"no {title.lower()} was given: set {variable}, or give {option} PATH.")
+        return Key(_ask(f"{title} of {self.path}", twice=twice))
+
+    def _looks_encrypted(self) -> bool:
+        from smolmem.store.header import is_plain
+
+        path = Path(self.path)
+        return "\0" not in self.path and path.is_file() and path.stat().st_size >= 512 and not is_plain(path)
+
+    @cached_property
     def output(self) -> Output:
         """Where results are printed."""
         return Output(self.json)
@@ -56,25 +115,30 @@ class Environment:
             StoreError: the file cannot be used.
         """
         if not create:
-            self._require_file()
+            self.require_file()
         from smolmem.memory import Memory
 
-        return Memory(self.url, **{"scope": "*", **options})
+        return Memory(self.url, **{"scope": "*", "key": self.key, **options})
 
     @contextmanager
     def open_journal(self) -> Iterator[Journal]:
         """Opens the journal of the store alone, without recall."""
-        self._require_file()
+        self.require_file()
         from smolmem.store.journal import Journal
         from smolmem.store.opening import open_store
 
-        store = open_store(self.url)
+        store = open_store(self.url, key=self.key)
         try:
             yield Journal(store)
         finally:
             store.close()
 
-    def _require_file(self) -> None:
+    def require_file(self) -> None:
+        """Checks that the store exists.
+
+        Raises:
+            NotAStore: the file does not exist.
+        """
         path = self.path
         if "://" not in path and "\0" not in path and not os.path.lexists(path):
             raise NotAStore(
@@ -94,3 +158,27 @@ class Environment:
         if not found:
             raise NotFound(f"{self.url} holds no runs yet: `smolmem demo` creates a store with sample runs.")
         return found[0]
+
+
+def _can_ask() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def _ask(title: str, *, twice: bool = False) -> str:
+    """A key that is typed in and not shown."""
+    key: str = click.prompt(sanitize(title), hide_input=True, confirmation_prompt=twice, err=True)
+    return key
+
+
+def _read_key(path: str) -> str:
+    """The text of a file without the end of its line: a passphrase, or `raw:` and 64 hexadecimal digits."""
+    try:
+        text = Path(path).read_bytes().decode()
+    except OSError as error:
+        raise InvalidArgument(f"the key file {path} cannot be read: {error.strerror}.") from None
+    except ValueError:
+        raise InvalidArgument(f"the key file {path} is not text: write a passphrase, or raw: and 64 digits.") from None
+    key = text.removesuffix("\n").removesuffix("\r")
+    if not key:
+        raise InvalidArgument(f"the key file {path} is empty: write the key into it.")
+    return key

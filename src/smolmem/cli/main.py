@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import click
 
-from smolmem.cli import listing, maintenance, replaying, searching, start, watching
+from smolmem.cli import erasing, listing, maintenance, replaying, searching, start, watching
 from smolmem.cli.commands import HELP_SETTINGS, OVERVIEW, CommandGroup, NoSuchCommand, common_options
 from smolmem.cli.environment import URL_VARIABLE, Environment
 from smolmem.core.errors import InvalidArgument, SmolmemError, StoreError
@@ -48,7 +48,9 @@ for each in (
     *(searching.search, searching.context, searching.notes, searching.remember, searching.forget),
     *(watching.alerts, watching.watch),
     *(maintenance.export, maintenance.load, maintenance.backup),
+    *(erasing.erase, erasing.prune),
     *(maintenance.verify, maintenance.doctor, maintenance.migrate),
+    *(maintenance.encrypt, maintenance.decrypt, maintenance.rekey),
     *(start.ui, start.demo, start.completion),
 ):
     group.add_command(each)

@@ -1,4 +1,4 @@
-"""Commands that maintain a store: export, load, backup, verify, doctor, migrate."""
+"""Commands that maintain a store: export, load, backup, verify, doctor, migrate, encrypt, decrypt, rekey."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from smolmem.cli.commands import Decorator, argument, command
-from smolmem.cli.environment import Environment
-from smolmem.cli.options import flag
-from smolmem.core.errors import NotFound, StoreError, Unwritable
+from smolmem.cli.environment import KEY_VARIABLE, NEW_KEY_VARIABLE, Environment
+from smolmem.cli.options import flag, option
+from smolmem.core.errors import NotAStore, NotFound, StoreError, Unwritable
 from smolmem.core.text import byte_size
 
 if TYPE_CHECKING:
     from smolmem.doctor import Diagnosis
+    from smolmem.store.encryption import Key
 
 SECTION = "Maintenance"
 
@@ -28,7 +29,10 @@ def _path(help: str) -> Decorator:
 @command(SECTION, "smolmem export everything.zip", "smolmem export folder --scope default")
 @_path("A new folder, or a new file that ends in .zip.")
 def export(env: Environment, path: str) -> None:
-    """Export everything, or one scope, in an open format."""
+    """Export everything, or one scope, in an open format.
+
+    An export is plain text, also if the store is encrypted.
+    """
     with env.open() as memory, env.output.progress(f"exporting to {path}") as progress:
         written = memory.export(path, scope=env.read_scope, progress=progress)
     env.output.result(written)
@@ -51,7 +55,10 @@ def load(env: Environment, path: str) -> None:
 @command(SECTION, "smolmem backup copy.db")
 @_path("A new file.")
 def backup(env: Environment, path: str) -> None:
-    """Copy the store to a new file while agents continue to write."""
+    """Copy the store to a new file while agents continue to write.
+
+    The copy of an encrypted store is encrypted with the same key.
+    """
     with env.open() as memory, env.output.progress(f"copying to {path}") as progress:
         memory.backup(path, progress=progress)
     size = Path(path).stat().st_size
@@ -86,13 +93,13 @@ def _diagnosis(env: Environment) -> Diagnosis:
     from smolmem.doctor import examine_path, versions
 
     try:
-        version, newest = versions(env.url)
+        version, newest = versions(env.url, env.key)
         if version == newest:
             with env.open() as memory:
                 return memory.doctor()
     except StoreError:
         pass
-    return examine_path(env.url)
+    return examine_path(env.url, env.key)
 
 
 @command(SECTION, "smolmem migrate", "smolmem migrate --no-backup")
@@ -104,28 +111,29 @@ def migrate(env: Environment, no_backup: bool) -> None:
     """
     from smolmem.doctor import versions
 
-    before, newest = versions(env.url)
+    before, newest = versions(env.url, env.key)
     copy = None
     if before < newest and not no_backup:
         copy = f"{env.path}.format-{before}-{time.strftime('%Y%m%d-%H%M%S')}"
         with env.output.progress(f"copying to {copy}") as progress:
-            _copy(env.path, copy, progress)
+            _copy(env, copy, progress)
     with env.open():
-        after, _ = versions(env.url)
+        after, _ = versions(env.url, env.key)
     result = {"url": env.url, "before": before, "after": after, "backup": copy}
     env.output.result(result, lambda: _migrated(env.url, before, after, copy))
 
 
-def _copy(source: str, path: str, progress: Any) -> None:
-    """Copies a store without migrating it."""
+def _copy(env: Environment, path: str, progress: Any) -> None:
+    """Copies a store, with its key, without migrating it."""
     import apsw
 
+    from smolmem.store.encryption import resolve_key
     from smolmem.store.sqlite import copy
 
     target = Path(path).absolute()
     try:
         os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-        copy(str(Path(source).absolute()), str(target), progress)
+        copy(str(Path(env.path).absolute()), str(target), progress, resolve_key(env.key))
     except (OSError, apsw.Error) as error:
         if not isinstance(error, FileExistsError):
             target.unlink(missing_ok=True)
@@ -138,3 +146,62 @@ def _migrated(url: str, before: int, after: int, copy: str | None) -> str:
         return f"{url} has format {after}, the newest format: nothing was changed."
     kept = f"; a copy in the old format is {copy}" if copy else ""
     return f"{url} was migrated from format {before} to format {after}{kept}."
+
+
+@command(SECTION, "smolmem encrypt", "smolmem encrypt --key-file key.txt")
+def encrypt(env: Environment) -> None:
+    """Encrypt the store.
+
+    The key comes from --key-file, else from SMOLMEM_KEY, else it is asked for. Without the key the content is lost.
+    Close all programs that use the store. The old file is not wiped from the disk, and backups and exports that were
+    made before stay as they are.
+    """
+    if not _is_plain(env):
+        raise NotAStore(f"{env.path} is encrypted already or not a smolmem file: `smolmem rekey` changes a key.")
+    new = env.required_key("Key", env.key_file, KEY_VARIABLE, twice=True)
+    _change_key(env, None, new, "encrypted")
+
+
+@command(SECTION, "smolmem decrypt", "smolmem decrypt --key-file key.txt")
+def decrypt(env: Environment) -> None:
+    """Remove the encryption of the store: the file is plain afterwards.
+
+    The key comes from --key-file, else from SMOLMEM_KEY, else it is asked for.
+    """
+    if _is_plain(env):
+        raise NotAStore(f"{env.path} is not encrypted: there is nothing to decrypt.")
+    _change_key(env, env.required_key("Key", env.key_file, KEY_VARIABLE), None, "decrypted")
+
+
+@command(SECTION, "smolmem rekey", "smolmem rekey --key-file key.txt --new-key-file new.txt")
+@option("--new-key-file", "PATH", "A file with the new key (default: SMOLMEM_NEW_KEY, else asked for).")
+def rekey(env: Environment, new_key_file: str | None) -> None:
+    """Change the key of the store.
+
+    The old key comes from --key-file, else from SMOLMEM_KEY, else it is asked for. Backups keep the old key.
+    """
+    if _is_plain(env):
+        raise NotAStore(f"{env.path} is not encrypted: `smolmem encrypt` encrypts a store.")
+    old = env.required_key("Key", env.key_file, KEY_VARIABLE)
+    new = env.required_key("New key", new_key_file, NEW_KEY_VARIABLE, twice=True)
+    _change_key(env, old, new, "encrypted with the new key")
+
+
+def _is_plain(env: Environment) -> bool:
+    from smolmem.store.encryption import require_encrypting_build
+    from smolmem.store.header import is_plain
+
+    env.require_file()
+    require_encrypting_build()
+    if not Path(env.path).is_file():
+        raise NotAStore(f"{env.path} is not a file: give the path of a store.")
+    return is_plain(Path(env.path))
+
+
+def _change_key(env: Environment, old: Key | None, new: Key | None, done: str) -> None:
+    from smolmem.store.rekeying import change_key
+
+    with env.output.progress(f"writing {env.path}") as progress:
+        change_key(Path(env.path), old, new, progress)
+    result = {"path": env.path, "encrypted": new is not None}
+    env.output.result(result, lambda: f"{env.path} is {done}.")

@@ -45,6 +45,14 @@ def future(value: str) -> float:
     return _timestamp(value, +1)
 
 
+def duration(value: str) -> float:
+    """A duration such as `90d`, in seconds."""
+    found = re.fullmatch(r"(\d{1,9})([smhdw])", value, re.ASCII)
+    if found is None:
+        raise click.BadParameter(f"{value!r} is not a duration such as 12h, 90d or 52w")
+    return int(found[1]) * _SECONDS[found[2]]
+
+
 def _timestamp(value: str, direction: int) -> float:
     duration = re.fullmatch(r"(\d{1,9})([smhdw])", value, re.ASCII)
     if duration is not None:
@@ -73,21 +81,22 @@ def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) ->
     from click.shell_completion import CompletionItem
 
     from smolmem.store.base import migrations
-    from smolmem.store.opening import open_store
-    from smolmem.store.sqlite import read_version
+    from smolmem.store.header import read_version
+    from smolmem.store.sqlite import SqliteStore
 
     env = ctx.find_object(Environment) or Environment()
     names = ("scope", "below", "agent", "status", "since", "until", "text", "parent", "session", "roots")
     filters = {**dict.fromkeys(names), "dead": "[]", "limit": _MOST_COMPLETIONS}
     try:
-        if not os.path.isfile(env.path) or read_version(Path(env.path)) != len(migrations("sqlite")):
+        key = env.known_key()
+        if not os.path.isfile(env.path) or read_version(Path(env.path), key) != len(migrations("sqlite")):
             return []
-        store = open_store(env.url)
+        store = SqliteStore(env.path, key=key)
         try:
             rows = store.rows("find_runs", filters)
         finally:
             store.close()
-    except StoreError:
+    except (StoreError, InvalidArgument):
         return []
     found = [(str(row["id"]), one_line(str(row["title"]), 60)) for row in rows]
     return [CompletionItem(id[:8], help=title) for id, title in found if id.startswith(incomplete)]

@@ -30,6 +30,9 @@ smolmem demo                # create a sample store
 
 - `--db PATH` names the store. Without `--db`, the store is `SMOLMEM_URL`; without both, `smolmem.db` in the current
   folder. A missing file is an error: only `load`, `demo` and `remember --create` create a store.
+- `--key-file PATH` names a file with the key of an encrypted store: a passphrase, or `raw:` and 64 hexadecimal digits.
+  Without `--key-file`, the key is `SMOLMEM_KEY`; without both, a terminal asks for the key. No option takes the key
+  itself, because other users can read the arguments of a process.
 - Runs and notes are named by the beginning of their id, as short as it is unique.
 - `--scope SCOPE` reads one scope, `acme/*` that scope and all scopes in it. Without `--scope`, all scopes are read, and
   `remember` writes to the scope `default`. An id names its run or note in every scope.
@@ -72,6 +75,8 @@ _SHAPES = {
     "notes": "array of *note*; with an id one *note*",
     "remember": "the *note*",
     "forget": "array of `kind` (note, step, run) and `id`",
+    "erase": "`at`, `runs`, `steps`, `notes`, `counts`, `bytes_freed`, `finished`, `dry_run`",
+    "prune": "array of `at`, `runs`, `steps`, `notes`, `counts`, `bytes_freed`, `finished`, `dry_run`",
     "fork": "`run`, a *run*, and `python`, an array of lines",
     "export": "`path`, `scope`, `written`, `media`, `bytes`",
     "load": "`path`, `added`, `skipped`, `differing`",
@@ -79,6 +84,9 @@ _SHAPES = {
     "verify": "`url`, `checked`, `problems`, `count`",
     "doctor": "`url`, `findings`, an array of `level` (ok, hint, warning, problem), `text`, `repair`",
     "migrate": "`url`, `before`, `after`, `backup`",
+    "encrypt": "`path`, `encrypted`",
+    "decrypt": "`path`, `encrypted`",
+    "rekey": "`path`, `encrypted`",
     "ui": "nothing",
     "demo": "`path`, `try`; the inspector is not opened",
     "completion": "`shell`, `script`",

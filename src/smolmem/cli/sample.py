@@ -46,9 +46,9 @@ class Script(Model):  # type: ignore[misc]
         return ChatMessage(MessageRole.ASSISTANT, reply, token_usage=used)
 
 
-def fill(path: str | Path) -> None:
+def fill(path: str | Path, key: str | None = None) -> None:
     """Fills a new file with sample runs."""
-    with Memory(path, embedder="off") as memory:
+    with Memory(path, embedder="off", key=key) as memory:
         _forecast(memory)
         _browse(memory)
         _incident(memory)

@@ -195,7 +195,7 @@ def forget(env: Environment, id: str | None, step: int | None, influenced: bool,
     if target is None or (id is not None and step is not None):
         raise InvalidArgument("give the id of a note or a run, or the id of a step with --step N.")
     with env.open() as memory:
-        if not yes and not env.output.confirm(f"Forget {_described(memory, target)}?"):
+        if not yes and not env.output.confirm(f"Forget {described(memory, target)}?"):
             env.output.hint("Nothing was forgotten.")
             return 1
         forgotten = memory.forget(target, influenced=influenced)
@@ -204,7 +204,8 @@ def forget(env: Environment, id: str | None, step: int | None, influenced: bool,
     return None
 
 
-def _described(memory: Memory, target: int | str) -> str:
+def described(memory: Memory, target: int | str) -> str:
+    """A run, note or step, as a question names it."""
     if isinstance(target, int):
         step = memory.step(target)
         return f"step {step.id} of run {step.run[:8]}, {one_line(step.text, 60)!r}"

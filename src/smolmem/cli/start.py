@@ -38,16 +38,16 @@ def _server_options(function: Function) -> Function:
 def ui(env: Environment, **server: Any) -> None:
     """Open the inspector in the browser."""
     env.open().close()  # reports a store that cannot be used here, not in the browser
-    _serve(env, env.url, **server)
+    _serve(env, env.url, env.key, **server)
 
 
-def _serve(env: Environment, url: str, no_browser: bool, **server: Any) -> None:
+def _serve(env: Environment, url: str, key: str | None, no_browser: bool, **server: Any) -> None:
     try:
         from smolmem.inspector.serve import serve
     except ImportError as error:
         raise SmolmemError(f"the inspector needs {error.name}: pip install 'smolmem[ui]'.") from error
     try:
-        serve(url, open_browser=not no_browser, scope=env.scope or "default", **server)
+        serve(url, open_browser=not no_browser, scope=env.scope or "default", key=key, **server)
     except InvalidArgument as error:  # the port is in use
         raise SmolmemError(str(error)) from error
 
@@ -63,14 +63,15 @@ def demo(env: Environment, path: str | None, no_ui: bool, **server: Any) -> None
     path = path or env.db or SAMPLE
     if os.path.lexists(path):
         raise Unwritable(f"{path} exists already and was not changed: give another path, or open it with --db.")
+    key = env.key if env.key_file else None
     env.output.hint("Sample agents are running…")
-    fill(path)
+    fill(path, key)
     commands = ("runs", "replay", "search checkout", "stats", "ui")
     tries = [f"smolmem {rest} --db {shlex.quote(path)}" for rest in commands]
     text = "\n".join([f"{path} holds sample runs. Try:", "", *(f"  {line}" for line in tries)])
     env.output.result({"path": path, "try": tries}, lambda: text)
     if not no_ui and not env.json:
-        _serve(env, path, **server)
+        _serve(env, path, key, **server)
 
 
 @command(

@@ -245,6 +245,20 @@ class Inspector:
         text = f"Recall no longer returns: {', '.join(map(str, forgotten))}."
         return self.render("message.html", title="Forgotten", text=text)
 
+    def erase(self, request: Request, form: Mapping[str, str]) -> Response:
+        """Asks whether a note, step or run is to be erased, and what goes with it; erases it once confirmed."""
+        step = parameters.number(form.get("step"), "step")
+        target = page_data.erase_target(self.memory, form.get("id", "") if step is None else step)
+        if not form.get("confirmed"):
+            planned = self.memory.erase(target.what, dry_run=True)
+            counts = page_data.counted(planned.counts)
+            return self.render("erase.html", **target._asdict(), planned=planned, counts=counts)
+        erased = self.memory.erase(target.what)
+        text = f"Deleted for good: {page_data.counted(erased.counts)}."
+        if not erased.finished:
+            text += " Another process is reading the file: run `smolmem erase --finish` to remove the last bytes."
+        return self.render("message.html", title="Erased", text=text)
+
     # --- errors -------------------------------------------------------------------------------------------------------
 
     def error(self, request: Request, error: Exception) -> Response:
@@ -329,6 +343,7 @@ def make_app(memory: Memory, access: Access) -> Guard:
         "/steps/{step}/edit": inspector.edit,
         "/notes": inspector.remember,
         "/forget": inspector.forget,
+        "/erase": inspector.erase,
     }
     routes = [
         *(Route(path, _page(inspector, page)) for path, page in pages.items()),

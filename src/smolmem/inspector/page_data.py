@@ -7,18 +7,19 @@ whole steps, so that a page costs the same in a large memory as in a small one.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from difflib import unified_diff
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import PIL.Image
 from smolagents.memory import ActionStep, PlanningStep, TaskStep
 
 from smolmem.core import type_codecs, wire
+from smolmem.core.errors import NotFound
 from smolmem.core.injected import Injected
 from smolmem.core.values import Note, Run, Step, Trim, when
 from smolmem.inspector import formatting
@@ -393,3 +394,38 @@ def runs_that_recalled(memory: Memory, note: Note) -> list[dict[str, Any]]:
     """The runs that recalled a note, the newest first."""
     rows = memory._journal.store.rows("influenced", {"what": note.id})
     return [row | {"at": when(row["at"])} for row in rows]
+
+
+# --- erasing ------------------------------------------------------------------------------------------------------
+
+
+class EraseTarget(NamedTuple):
+    """A run, note or step that is to be erased: its kind, its id, its text, and the page to go back to."""
+
+    what: Run | Note | Step
+    kind: str
+    target: str
+    text: str
+    back: str
+
+
+def erase_target(memory: Memory, id: str | int) -> EraseTarget:
+    """The step with a number, or the run or note whose id begins with a text.
+
+    Raises:
+        NotFound: there is none.
+    """
+    if isinstance(id, int):
+        step = memory.step(id)
+        return EraseTarget(step, "step", str(step.id), step.text, f"/runs/{step.run}?step={step.id}")
+    try:
+        note = memory.note(id)
+        return EraseTarget(note, "note", note.id, note.text, f"/notes/{note.id}")
+    except NotFound:
+        run = memory.run(id)
+        return EraseTarget(run, "run", run.id, run.title, f"/runs/{run.id}")
+
+
+def counted(counts: Mapping[str, int]) -> str:
+    """Counts as a list in words."""
+    return ", ".join(f"{count:,} {name}" for name, count in counts.items()) or "nothing"

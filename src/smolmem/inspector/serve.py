@@ -31,6 +31,7 @@ def serve(
     read_only: bool = False,
     open_browser: bool = True,
     scope: str = "default",
+    key: str | bytes | None = None,
 ) -> None:
     """Serves the inspector until it is stopped.
 
@@ -41,12 +42,13 @@ def serve(
         read_only: allow no changes.
         open_browser: open the link in the default browser.
         scope: the scope of new notes.
+        key: the key of an encrypted file; by default the environment variable `SMOLMEM_KEY`.
 
     Raises:
         InvalidArgument: if the given port is in use.
     """
     with (
-        Memory(url, scope=scope) as memory,
+        Memory(url, scope=scope, key=key) as memory,
         listen(host, PORT if port is None else port, strict=bool(port)) as listening,
     ):
         number = listening.getsockname()[1]

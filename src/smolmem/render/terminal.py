@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from smolmem.core.values import Alert, Diff, Note, Recollection, Run, Step
     from smolmem.doctor import Diagnosis
     from smolmem.policies.backtest import Backtest
+    from smolmem.store.erase import Erased
     from smolmem.store.verify import Report
     from smolmem.transfer.export import Exported
     from smolmem.transfer.load import Imported
@@ -239,6 +240,26 @@ def imported(value: Imported) -> RenderableType:
             Text(f"  {value.differing:,} sessions go on differently there, and stay as they are here:", "yellow")
         )
         lines.append(Text("  → load it into a new file to see them", "dim"))
+    return Group(*lines)
+
+
+@draws("Erased")
+def erased(value: Erased) -> RenderableType:
+    """What was erased, or would be."""
+    if not value:
+        return Text("nothing to erase", "dim")
+    counts = ("runs", "steps", "notes")
+    named = _counted({name[:-1]: value.counts[name] for name in counts if value.counts.get(name)}) or "rows"
+    rest = {name: count for name, count in value.counts.items() if name not in counts}
+    details = ", ".join(f"{count:,} {name}" for name, count in rest.items())
+    if value.dry_run:
+        head = Text.assemble(("• ", "cyan"), "would erase ", (named, "bold"))
+    else:
+        head = Text.assemble(("✓ ", "green"), "erased ", (named, "bold"), f"  {byte_size(value.bytes_freed)} freed")
+    lines = [head, Text(f"  {details}", "dim")]
+    if not value.finished:
+        text = "  another process is reading the file, and erased bytes may still be on the disk:"
+        lines += [Text(text, "yellow"), Text("  → run `smolmem erase --finish` when it has ended", "dim")]
     return Group(*lines)
 
 

@@ -28,6 +28,15 @@ class Store(Protocol):
         """What a user would open it by."""
         ...
 
+    @property
+    def encrypted(self) -> bool:
+        """Whether it is stored encrypted, with a key that this store was given."""
+        ...
+
+    def reopened(self) -> Store:
+        """The same store through a connection of its own."""
+        ...
+
     def write(self, *, sync: bool = True) -> AbstractContextManager[None]:
         """The only way into a transaction: all of it is on disk when the block ends, or none.
 

@@ -107,6 +107,11 @@ class Contents:
         part = self.value(number)
         return part if isinstance(part, list) else [part]
 
+    def forget_cached(self) -> None:
+        """Reads contents and prompts anew: some were erased."""
+        self.part.cache_clear()
+        self._latest_prompt = (0, [])
+
     # --- rows ------------------------------------------------------------------------------------------------------
 
     def sealed(self, table: str, row: Row) -> Row:

@@ -7,18 +7,21 @@ import re
 
 from smolmem.core.errors import NotAStore
 from smolmem.store.base import Durability, Store
+from smolmem.store.encryption import resolve_key
 from smolmem.store.sqlite import SqliteStore
 
 
-def open_store(url: str | os.PathLike[str], durability: Durability = "full") -> Store:
-    """Opens or creates a store.
+def open_store(url: str | os.PathLike[str], durability: Durability = "full", key: str | bytes | None = None) -> Store:
+    """Opens or creates a store; the key of an encrypted file is `key`, else the environment variable `SMOLMEM_KEY`.
 
     Raises:
+        InvalidArgument: if the key is empty or malformed.
         NotAStore: if the URL names no store this version knows.
         StoreError: if the store cannot be opened.
     """
     text = os.fspath(url)
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+)://", text)
     if scheme is None or scheme[1] == "sqlite":
-        return SqliteStore(text[scheme.end() :].removeprefix("/") if scheme else text, durability)
+        path = text[scheme.end() :].removeprefix("/") if scheme else text
+        return SqliteStore(path, durability, resolve_key(key))
     raise NotAStore(f"{text!r} is not a store smolmem can open: give the path of a file, for instance 'agent.db'.")

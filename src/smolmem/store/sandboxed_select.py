@@ -19,6 +19,7 @@ import apsw
 
 from smolmem.core.errors import InvalidArgument
 from smolmem.store.base import Row, views
+from smolmem.store.encryption import Key, connect
 
 SECONDS = 1.0
 ROWS = 200
@@ -47,13 +48,13 @@ def time_limit(connection: apsw.Connection, seconds: float | None) -> Iterator[N
         connection.set_progress_handler(None)
 
 
-def select(path: str, scope: str, statement: str) -> list[Row]:
+def select(path: str, scope: str, statement: str, key: Key | None = None) -> list[Row]:
     """The rows of a SELECT over the `runs`, `steps` and `notes` of a scope.
 
     Raises:
         InvalidArgument: it is not a SELECT over those, or it takes too long.
     """
-    connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
+    connection = connect(path, apsw.SQLITE_OPEN_READONLY, key)
     try:
         connection.set_busy_timeout(5_000)
         connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)

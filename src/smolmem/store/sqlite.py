@@ -8,6 +8,8 @@ What must stay true:
 - Nothing but SQLite opens the file. POSIX drops all of a process's locks on a file when the process closes any
   descriptor of it: reading the header with `open()` would unlock other connections of this process, and the next
   process to close the file could delete the log that they write to.
+- A key is tried on the header before SQLite reads the write-ahead log: a connection with a wrong key would take the log
+  for empty, and tell other connections so.
 - WAL with `synchronous=FULL`: a step whose write returned survives `kill -9` and a power cut; one write is one sync.
 - `BEGIN IMMEDIATE` only. A transaction that starts by reading and then writes fails under load, whatever the timeout.
 - A file is data: no trigger, no view, no schema that our own scripts do not make.
@@ -20,7 +22,6 @@ import secrets
 import stat
 import threading
 import time
-import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -31,7 +32,10 @@ import apsw
 
 from smolmem.core import faults
 from smolmem.core.errors import Busy, Damaged, NotAStore, StoreError, TooNew, Unwritable
+from smolmem.store import fork_hooks
 from smolmem.store.base import Durability, Progress, Row, migrations, statements
+from smolmem.store.encryption import Key, connect, require_encrypting_build
+from smolmem.store.header import decrypted_header, is_plain, stored_header
 from smolmem.store.sandboxed_select import select, time_limit
 
 APPLICATION_ID = 0x736D656D  # "smem", in the file's header
@@ -39,38 +43,49 @@ BUSY_SECONDS = 30.0
 """Seconds to wait for another writer; one second while writes keep failing, so that an agent is not held up."""
 
 _SYNC = {True: "PRAGMA synchronous = FULL", False: "PRAGMA synchronous = NORMAL"}
-_MAGIC = b"SQLite format 3\0"
 _PAGES = 1024  # of a backup, between two words about how far it is
-_stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
+_TRIES = 100  # to open a file that is being replaced
 
 
 class SqliteStore:
     """A `Store` in one file; usable from many threads and processes."""
 
-    def __init__(self, path: str, durability: Durability = "full") -> None:
+    def __init__(self, path: str, durability: Durability = "full", key: Key | None = None) -> None:
         if not path or "\0" in path or path == ":memory:":
             raise NotAStore(f"{path!r} is not a file name: give the path of a file, for instance 'agent.db'.")
+        if key is not None:
+            require_encrypting_build()
         self.path = Path(path)
+        self._key = key
         self._absolute = self.path.absolute()
         self.durability = durability
         self._statements = statements("sqlite")
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._patience = BUSY_SECONDS
         self._syncs = True
         self._connection: apsw.Connection | None = None
         self._reopens = False
         self._open()
-        _stores.add(self)
+        fork_hooks.stores.add(self)
 
     @property
     def url(self) -> str:
         """The path, as given."""
         return str(self.path)
 
+    @property
+    def encrypted(self) -> bool:
+        """Whether the file is encrypted."""
+        return self._key is not None
+
+    def reopened(self) -> SqliteStore:
+        """The same file through a connection of its own; see `Store.reopened`."""
+        return SqliteStore(str(self.path), self.durability, self._key)
+
     @contextmanager
     def write(self, *, sync: bool = True) -> Iterator[None]:
         """One transaction; see `Store.write`."""
-        with self._lock:
+        with self.lock:
             try:
                 with self._wrapped("written"):
                     self._set_sync(sync and self.durability == "full")
@@ -88,7 +103,7 @@ class SqliteStore:
 
     def do(self, name: str, values: Mapping[str, Any]) -> Any:
         """Runs a statement; see `Store.do`."""
-        with self._lock:
+        with self.lock:
             try:
                 first = self._live().execute(self._statements[name], values).fetchone()
             except apsw.Error as error:
@@ -97,7 +112,7 @@ class SqliteStore:
 
     def rows(self, name: str, values: Mapping[str, Any], seconds: float | None = None) -> list[Row]:
         """All rows of a query; see `Store.rows`."""
-        with self._lock, self._wrapped("read"), time_limit(self._live(), seconds):
+        with self.lock, self._wrapped("read"), time_limit(self._live(), seconds):
             cursor = self._live().execute(self._statements[name], dict(values))
             try:
                 names = [column[0] for column in cursor.get_description()]
@@ -107,18 +122,18 @@ class SqliteStore:
 
     def columns(self, name: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         """All rows of a query by column; see `Store.columns`."""
-        with self._lock, self._wrapped("read"):
+        with self.lock, self._wrapped("read"):
             found = self._live().execute(self._statements[name], dict(values)).fetchall()
         return list(zip(*found, strict=True))
 
     def select(self, scope: str, statement: str) -> list[Row]:
         """Somebody's own SELECT; see `Store.select`."""
         self._live()
-        return select(str(self._absolute), scope, statement)
+        return select(str(self._absolute), scope, statement, self._key)
 
     def check(self) -> list[str]:
         """SQLite's own integrity and foreign-key checks."""
-        with self._lock, self._wrapped("checked"):
+        with self.lock, self._wrapped("checked"):
             integrity = [str(row[0]) for row in self._live().execute("PRAGMA integrity_check(20)")]
             dangling = [
                 f"{row[0]} row {row[1]} refers to a missing {row[2]}"
@@ -148,7 +163,7 @@ class SqliteStore:
             os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
             try:
                 with self._wrapped("copied"):
-                    copy(str(self._absolute), str(part), progress)
+                    copy(str(self._absolute), str(part), progress, self._key)
                 with open(part, "rb+") as whole:
                     os.fsync(whole.fileno())
                 os.rename(part, target)
@@ -159,24 +174,52 @@ class SqliteStore:
 
     def close(self) -> None:
         """Closes the file."""
-        with self._lock:
+        with self.lock:
             if self._connection is not None:
                 self._connection.close()
             self._connection, self._reopens = None, False
 
+    def after_fork_in_child(self) -> None:
+        """Closes the inherited connection; the next use opens one of this process."""
+        self.lock = threading.RLock()
+        if self._connection is not None:
+            self._connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            self._connection.close()
+            self._connection, self._reopens = None, True
+
     # --- opening ---------------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
+        for _ in range(_TRIES):
+            if self._try_to_open():
+                return
+            time.sleep(0.01)
+        raise Busy(f"{self.path} cannot be opened: another program keeps replacing it. Close that program.")
+
+    def _try_to_open(self) -> bool:
+        """False if another file got this name meanwhile, which is how a store gets another key."""
         self._refuse_foreign()
         with self._wrapped("opened"):
             self._create()
-            connection = apsw.Connection(str(self._absolute), flags=apsw.SQLITE_OPEN_READWRITE)
+            found = _status(self._absolute)
+            connection = connect(str(self._absolute), apsw.SQLITE_OPEN_READWRITE, self._key)
             try:
-                self._prepare(connection)
-            except BaseException:
+                if self._key is not None and found is not None and found.st_size:
+                    self._refuse_other_owner(decrypted_header(connection, self.path))
+                self._configure(connection)
+                version = connection.pragma("user_version")  # from now on no other process can replace the file
+                now = _status(self._absolute)
+                if found is None or now is None or not os.path.samestat(found, now):
+                    connection.close()
+                    return False
+                self._prepare(connection, version)
+            except BaseException as error:
                 connection.close()
+                if isinstance(error, apsw.NotADBError) and self._key is not None and found and not found.st_size:
+                    return False  # the file was empty, and another process has chosen the salt
                 raise
             self._connection = connection
+        return True
 
     def _refuse_foreign(self) -> None:
         """Looks at the file before SQLite runs a statement, which could change it."""
@@ -198,22 +241,21 @@ class SqliteStore:
             raise NotAStore(f"{self.path} is {what}: give the path of a file, for instance 'agent.db'.")
         if not size:
             return
-        header = self._header()
-        if not header.startswith(_MAGIC):
-            if self._is_ours_in_log():
-                return
-            raise NotAStore(f"{self.path} is not a smolmem file, and was left as it is: give another path.")
+        if self._key is None and self._is_garbled_but_in_log():
+            return
+        header = stored_header(self._absolute, self._key, self.path)
+        if self._key is None:
+            self._refuse_other_owner(header)
+
+    def _refuse_other_owner(self, header: bytes) -> None:
         owner = int.from_bytes(header[68:72], "big")
         if owner != APPLICATION_ID and (owner != 0 or self._has_tables()):
             raise NotAStore(f"{self.path} is a database of another program, and was left as it is: give another path.")
 
-    def _header(self) -> bytes:
-        return read_header(self._absolute)
-
-    def _is_ours_in_log(self) -> bool:
-        """Whether the write-ahead log holds our first page: a power cut can garble the file during a checkpoint."""
+    def _is_garbled_but_in_log(self) -> bool:
+        """Whether the log holds our first page and the file does not: a power cut can garble it in a checkpoint."""
         log = self._absolute.with_name(f"{self.path.name}-wal")
-        if not log.exists() or not log.stat().st_size:
+        if not log.exists() or not log.stat().st_size or is_plain(self._absolute):
             return False
         try:
             reading = apsw.Connection(str(self._absolute), flags=apsw.SQLITE_OPEN_READWRITE)
@@ -228,20 +270,26 @@ class SqliteStore:
     def _has_tables(self) -> bool:
         with self._wrapped("opened"):
             uri = f"{self._absolute.as_uri()}?immutable=1"
-            reading = apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+            reading = connect(uri, apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI, self._key)
             try:
                 return bool(reading.execute("SELECT count(*) FROM sqlite_schema").get)
             finally:
                 reading.close()
 
     def _create(self) -> None:
-        """Creates an empty private file. It gets its name once it is closed: no other thread can have it open then."""
+        """Creates a private file. It gets its name once it is closed: no other thread can have it open then.
+
+        An encrypted file begins with a random salt, which each connection to an empty file would choose for itself;
+        such a file therefore has its first page before it has its name.
+        """
         if self.path.exists():
             return
         new = self._absolute.with_name(f".{self.path.name}.{secrets.token_hex(4)}.new")
         try:
             os.close(os.open(new, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
             try:
+                if self._key is not None:
+                    self._write_first_page(new)
                 _link(new, self._absolute)
             finally:
                 new.unlink(missing_ok=True)
@@ -252,7 +300,15 @@ class SqliteStore:
                 f"{self.path} cannot be created: {error.strerror}. Give a path that can be written."
             ) from error
 
-    def _prepare(self, connection: apsw.Connection) -> None:
+    def _write_first_page(self, new: Path) -> None:
+        connection = connect(str(new), apsw.SQLITE_OPEN_READWRITE, self._key)
+        try:
+            connection.pragma("journal_mode", "MEMORY")
+            self._claim(connection)
+        finally:
+            connection.close()
+
+    def _configure(self, connection: apsw.Connection) -> None:
         connection.set_busy_timeout(int(BUSY_SECONDS * 1000))
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # until we know that the file is ours
         connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
@@ -260,7 +316,8 @@ class SqliteStore:
         connection.execute("PRAGMA cell_size_check = ON; PRAGMA cache_size = -32000")
         if connection.readonly("main"):
             raise Unwritable(f"{self.path} is read-only: make it writable, or copy it to where it can be written.")
-        version = connection.pragma("user_version")
+
+    def _prepare(self, connection: apsw.Connection, version: int) -> None:
         latest = len(migrations("sqlite"))
         if version > latest:
             raise TooNew(
@@ -334,10 +391,11 @@ class SqliteStore:
             ) from error
 
     def _explained(self, error: apsw.Error, done: str) -> StoreError:
-        return _explain(error, f"{self.path} cannot be {done}")
+        return explained(error, f"{self.path} cannot be {done}")
 
 
-def _explain(error: apsw.Error, what: str) -> StoreError:
+def explained(error: apsw.Error, what: str) -> StoreError:
+    """A driver's error as ours, with what happened and what to do next."""
     detail = str(error)
     if isinstance(error, (apsw.BusyError, apsw.LockedError)):
         return Busy(f"{what}: another process has held it for too long ({detail}). Close that process, or try again.")
@@ -350,6 +408,14 @@ def _explain(error: apsw.Error, what: str) -> StoreError:
     return StoreError(f"{what}: {detail}.")
 
 
+def _status(path: Path) -> os.stat_result | None:
+    """The status of a file; none if there is no file."""
+    try:
+        return os.stat(path)
+    except OSError:
+        return None
+
+
 def _link(new: Path, path: Path) -> None:
     """Gives a file its name unless something has that name; some file systems have no hard links."""
     try:
@@ -358,57 +424,6 @@ def _link(new: Path, path: Path) -> None:
         raise
     except OSError:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-
-
-def read_header(path: Path) -> bytes:
-    """The first 100 bytes of a file, read through SQLite: no lock is taken, and none is lost; empty if there are fewer.
-
-    Raises:
-        Unwritable: the file cannot be read.
-    """
-    try:
-        reading = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
-        try:
-            whole, header = reading.read("main", 0, 0, 100)
-            return header if whole else b""
-        finally:
-            reading.close()
-    except apsw.Error as error:
-        denied = "" if os.access(path, os.R_OK) else " (permission denied)"
-        raise Unwritable(f"{path} cannot be read{denied}: {error}. Check its permissions.") from error
-
-
-def read_version(path: Path) -> int:
-    """The format of a file that is ours; SQLite is asked only where the write-ahead log may hold a newer one."""
-    in_file = int.from_bytes(read_header(path)[60:64], "big")
-    log = Path(f"{path}-wal")
-    if not log.exists() or not log.stat().st_size or not os.access(path, os.W_OK):
-        return in_file
-    try:
-        reading = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
-        try:
-            reading.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-            return int(reading.pragma("user_version"))
-        finally:
-            reading.close()
-    except apsw.Error:
-        return in_file
-
-
-def is_locked(path: Path, seconds: float) -> bool:
-    """Whether another connection holds the write lock for longer than some seconds."""
-    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
-    try:
-        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-        connection.set_busy_timeout(int(seconds * 1000))
-        connection.execute("BEGIN IMMEDIATE; ROLLBACK")
-    except (apsw.BusyError, apsw.LockedError):
-        return True
-    except apsw.Error:
-        return False
-    finally:
-        connection.close()
-    return False
 
 
 def _set_wal(connection: apsw.Connection) -> None:
@@ -424,9 +439,13 @@ def _set_wal(connection: apsw.Connection) -> None:
             time.sleep(0.01)
 
 
-def copy(source: str, target: str, progress: Progress | None) -> None:
-    """Copies a database through connections of its own. A held snapshot keeps other writers from starting it over."""
-    reading, writing = apsw.Connection(source, flags=apsw.SQLITE_OPEN_READWRITE), apsw.Connection(target)
+def copy(source: str, target: str, progress: Progress | None, key: Key | None = None) -> None:
+    """Copies a database, with the same key, through connections of its own.
+
+    A held snapshot keeps other writers from starting the copy over.
+    """
+    reading = connect(source, apsw.SQLITE_OPEN_READWRITE, key)
+    writing = connect(target, apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE, key)
     try:
         reading.set_busy_timeout(int(BUSY_SECONDS * 1000))
         reading.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
@@ -470,34 +489,3 @@ def _expected_schema(version: int) -> frozenset[tuple[str, str, str]]:
         return _schema(scratch)
     finally:
         scratch.close()
-
-
-# --- fork ---------------------------------------------------------------------------------------------------------
-#
-# SQLite keeps the locks of a process in its memory, and a forked child inherits that memory, not the locks. So no
-# transaction may be under way at a fork, and the child closes the inherited connections before it opens its own.
-
-_held: list[SqliteStore] = []
-
-
-def _before_fork() -> None:
-    _held[:] = [store for store in list(_stores) if store._lock.acquire(timeout=BUSY_SECONDS)]
-
-
-def _after_fork_in_parent() -> None:
-    while _held:
-        _held.pop()._lock.release()
-
-
-def _after_fork_in_child() -> None:
-    _held.clear()
-    for store in list(_stores):
-        store._lock = threading.RLock()
-        if store._connection is not None:
-            store._connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-            store._connection.close()
-            store._connection, store._reopens = None, True
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

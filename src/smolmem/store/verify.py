@@ -12,6 +12,7 @@ from smolmem.core.errors import Damaged, StoreError
 from smolmem.core.timeline import Misplaced, Timeline
 from smolmem.store.base import Row
 from smolmem.store.contents import seal
+from smolmem.store.erase import erased_events
 from smolmem.store.journal import Journal
 from smolmem.store.records import apply_row
 
@@ -104,16 +105,24 @@ def _check_seals(journal: Journal, report: Report) -> None:
         report.checked[f"{table}s"] = len(rows)
         for row in rows:
             _check_seal(table, row, report)
-    last = 0
     for row in _pages(journal, "prompts_after", report, "prompts"):
         _check_seal("prompt", row, report)
     for row in _pages(journal, "calls_after", report, "calls"):
         _check_seal("call", row, report)
     for row in journal.store.rows("missing_parts", {}):
         report.add(f"prompt {row['prompt']}: content {row['content']} is missing")
+    for row in journal.store.rows("erased", {}):
+        _check_seal("erased", row, report)
+    _check_events(journal, report)
+
+
+def _check_events(journal: Journal, report: Report) -> None:
+    """No event may be missing, except those that were erased: of these there is a receipt."""
+    erased = {number for first, last in erased_events(journal) for number in range(first, last + 1)}
+    last = 0
     for row in _pages(journal, "events_after", report, "events"):
         _check_seal("event", row, report)
-        if row["id"] != last + 1:
+        if row["id"] != last + 1 and not erased.issuperset(range(last + 1, row["id"])):
             report.add(f"events {last + 1} to {row['id'] - 1} are missing")
         last = row["id"]
 

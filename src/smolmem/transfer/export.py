@@ -37,7 +37,6 @@ from smolmem.core.version import __version__
 from smolmem.store.base import Progress, Row, Store
 from smolmem.store.contents import Contents
 from smolmem.store.journal import Journal
-from smolmem.store.opening import open_store
 from smolmem.store.writer import is_dead
 from smolmem.transfer.archive import Outbox, create
 from smolmem.transfer.lines import FORMAT, VERSION
@@ -84,7 +83,7 @@ def _still(store: Store) -> Iterator[Store]:
     """The store as it is now, through a connection of its own; others continue to write."""
     if not store.size():  # a path that was relative, and the working folder is another one now
         raise StoreError(f"{store.url} is not where it was opened: open it again by its whole path.")
-    other = open_store(store.url)
+    other = store.reopened()
     try:
         other.do("begin_reading", {})
         yield other

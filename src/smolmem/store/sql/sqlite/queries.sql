@@ -597,7 +597,8 @@ ORDER BY rowid DESC LIMIT :limit;
 SELECT (SELECT coalesce(max(id), 0) FROM event) AS events, (SELECT count(*) FROM run WHERE status = 'running') AS running,
     (SELECT coalesce(max(rowid), 0) FROM run) AS runs, (SELECT coalesce(max(ended), 0) FROM run) AS ended,
     (SELECT coalesce(max(id), 0) FROM alert) AS alerts, (SELECT count(*) FROM note) AS notes,
-    (SELECT coalesce(max(id), 0) FROM forgotten) AS forgotten, (SELECT coalesce(max(id), 0) FROM recalled) AS recalled;
+    (SELECT coalesce(max(id), 0) FROM forgotten) AS forgotten, (SELECT coalesce(max(id), 0) FROM recalled) AS recalled,
+    (SELECT coalesce(max(id), 0) FROM erased) AS erased;
 
 -- name: agents
 SELECT DISTINCT agent FROM run ORDER BY agent LIMIT 200;
@@ -634,3 +635,207 @@ WHERE EXISTS (SELECT 1 FROM json_each(recalled.found) WHERE value = :what) ORDER
 
 -- name: step_runs
 SELECT step.id, step.run FROM json_each(:ids) AS wanted JOIN step ON step.id = wanted.value;
+
+-- name: erased
+SELECT * FROM erased ORDER BY id;
+
+-- name: add_erased
+INSERT INTO erased (at, what, counts, events, finished, hash) VALUES (:at, :what, :counts, :events, :finished, :hash)
+RETURNING id;
+
+-- name: finish_erased
+UPDATE erased SET finished = 1, hash = :hash WHERE id = :id;
+
+-- name: secure_delete
+PRAGMA secure_delete = ON;
+
+-- name: compact
+VACUUM;
+
+-- name: empty_log
+PRAGMA wal_checkpoint (TRUNCATE);
+
+-- name: rebuild_words
+INSERT INTO words (words) VALUES ('rebuild');
+
+-- name: erasable_runs
+SELECT * FROM run
+WHERE (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :below)
+  AND (:before IS NULL
+       OR coalesce(ended, (SELECT max(at) FROM event WHERE event.session = run.session AND event.run = run.id), began) < :before)
+ORDER BY rowid;
+
+-- name: erasable_notes
+SELECT * FROM note WHERE :scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :below ORDER BY rowid;
+
+-- name: erasable_alerts
+SELECT id FROM alert
+WHERE run IS NULL AND (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :below);
+
+-- name: runs_by_ids
+SELECT * FROM run WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY rowid;
+
+-- name: steps_by_runs
+SELECT * FROM step WHERE run IN (SELECT value FROM json_each(:ids)) ORDER BY id;
+
+-- name: steps_by_ids
+SELECT * FROM step WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id;
+
+-- name: steps_by_records
+SELECT * FROM step WHERE record IN (SELECT value FROM json_each(:ids)) ORDER BY id;
+
+-- name: events_by_sessions
+SELECT * FROM event WHERE session IN (SELECT value FROM json_each(:ids)) ORDER BY id;
+
+-- name: calls_by_runs
+SELECT * FROM call WHERE run IN (SELECT value FROM json_each(:ids)) ORDER BY id;
+
+-- name: recalled_by_runs
+SELECT * FROM recalled WHERE run IN (SELECT value FROM json_each(:ids)) ORDER BY id;
+
+-- name: recalled_by_steps
+SELECT * FROM recalled WHERE step IN (SELECT value FROM json_each(:ids)) ORDER BY id;
+
+-- name: recalled_from
+SELECT DISTINCT recalled.*, run.session FROM recalled, json_each(recalled.found) AS source JOIN run ON run.id = recalled.run
+WHERE source.value IN (SELECT value FROM json_each(:sources))
+   OR (source.value = '*' AND run.scope IN (SELECT value FROM json_each(:scopes)))
+ORDER BY recalled.id;
+
+-- name: notes_from
+SELECT DISTINCT note.* FROM note, json_each(note.sources) AS source
+WHERE source.value IN (SELECT value FROM json_each(:sources)) ORDER BY note.rowid;
+
+-- name: notes_by_runs
+SELECT * FROM note WHERE run IN (SELECT value FROM json_each(:ids)) ORDER BY rowid;
+
+-- name: notes_by_ids
+SELECT * FROM note WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY rowid;
+
+-- name: notes_superseding
+SELECT * FROM note WHERE supersedes IN (SELECT value FROM json_each(:ids)) ORDER BY rowid;
+
+-- name: prompts_by_ids
+SELECT * FROM prompt WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id;
+
+-- name: prompts_in_use
+SELECT DISTINCT prompt FROM event WHERE prompt IN (SELECT value FROM json_each(:ids));
+
+-- name: prompts_beginning_with
+SELECT id, parent FROM prompt WHERE parent IN (SELECT value FROM json_each(:ids));
+
+-- name: contents_in_use
+SELECT record AS id FROM event WHERE record IN (SELECT value FROM json_each(:ids))
+UNION SELECT shown FROM event WHERE shown IN (SELECT value FROM json_each(:ids))
+UNION SELECT state FROM event WHERE state IN (SELECT value FROM json_each(:ids))
+UNION SELECT answer FROM run WHERE answer IN (SELECT value FROM json_each(:ids))
+UNION SELECT failure FROM run WHERE failure IN (SELECT value FROM json_each(:ids))
+UNION SELECT arguments FROM call WHERE arguments IN (SELECT value FROM json_each(:ids))
+UNION SELECT outcome FROM call WHERE outcome IN (SELECT value FROM json_each(:ids))
+UNION SELECT block FROM recalled WHERE block IN (SELECT value FROM json_each(:ids));
+
+-- name: contents_in_prompts
+SELECT part.value AS id, prompt.id AS prompt FROM prompt, json_each(prompt.suffix) AS part
+WHERE part.value IN (SELECT value FROM json_each(:ids));
+
+-- name: last_content
+SELECT max(id) FROM content;
+
+-- name: last_prompt
+SELECT max(id) FROM prompt;
+
+-- name: put_content
+UPDATE content SET hash = :hash, bytes = :bytes WHERE id = :id;
+
+-- name: put_prompt
+UPDATE prompt SET parent = :parent, keep = :keep, size = :size, suffix = :suffix, hash = :hash WHERE id = :id;
+
+-- name: put_session
+UPDATE session SET fork_of = :fork_of, fork_at = :fork_at, hash = :hash WHERE id = :id;
+
+-- name: put_run_lineage
+UPDATE run SET title = :title, fork_of = :fork_of, answer = :answer, failure = :failure, steps = :steps, errors = :errors,
+    input_tokens = :input_tokens, output_tokens = :output_tokens, hash = :hash
+WHERE id = :id;
+
+-- name: put_event
+UPDATE event SET session = :session, run = :run, place = :place, state = :state, hash = :hash WHERE id = :id;
+
+-- name: put_step
+UPDATE step SET
+    run = :run, session = :session, place = :place, kind = :kind, number = :number, seconds = :seconds, error = :error,
+    tools = :tools, input_tokens = :input_tokens, output_tokens = :output_tokens, text = :text, revision = :revision,
+    record = :record, prompt = :prompt, hash = :hash
+WHERE id = :id;
+
+-- name: put_call
+UPDATE call SET run = :run, turn = :turn, arguments = :arguments, hash = :hash WHERE id = :id;
+
+-- name: put_recalled
+UPDATE recalled SET run = :run, found = :found, hash = :hash WHERE id = :id;
+
+-- name: put_note
+UPDATE note SET run = :run, supersedes = :supersedes, sources = :sources, hash = :hash WHERE id = :id;
+
+-- name: erase_units
+DELETE FROM unit
+WHERE session IN (SELECT value FROM json_each(:sessions)) OR note IN (SELECT value FROM json_each(:notes))
+RETURNING step, note;
+
+-- name: erase_vectors
+DELETE FROM vector WHERE unit IN (
+    SELECT id FROM unit
+    WHERE session IN (SELECT value FROM json_each(:sessions)) OR note IN (SELECT value FROM json_each(:notes))
+) RETURNING unit;
+
+-- name: index_sessions
+INSERT INTO unread (step) SELECT id FROM step WHERE session IN (SELECT value FROM json_each(:sessions)) ON CONFLICT DO NOTHING;
+
+-- name: erase_unread
+DELETE FROM unread WHERE step IN (SELECT value FROM json_each(:ids)) RETURNING step;
+
+-- name: erase_events
+DELETE FROM event WHERE id IN (SELECT value FROM json_each(:ids)) RETURNING id;
+
+-- name: erase_steps
+DELETE FROM step WHERE id IN (SELECT value FROM json_each(:ids)) RETURNING id;
+
+-- name: erase_runs
+DELETE FROM run WHERE id IN (SELECT value FROM json_each(:ids)) RETURNING id;
+
+-- name: erase_sessions
+DELETE FROM session WHERE id IN (SELECT value FROM json_each(:ids)) RETURNING id;
+
+-- name: erase_calls
+DELETE FROM call WHERE id IN (SELECT value FROM json_each(:ids)) RETURNING id;
+
+-- name: erase_prompts
+DELETE FROM prompt WHERE id IN (SELECT value FROM json_each(:ids)) RETURNING id;
+
+-- name: erase_contents
+DELETE FROM content WHERE id IN (SELECT value FROM json_each(:ids)) RETURNING id;
+
+-- name: erase_recalled
+DELETE FROM recalled WHERE id IN (SELECT value FROM json_each(:ids)) RETURNING id;
+
+-- name: erase_notes
+DELETE FROM note WHERE id IN (SELECT value FROM json_each(:ids)) RETURNING id;
+
+-- name: erase_forgotten
+DELETE FROM forgotten
+WHERE (what = 'run' AND target IN (SELECT value FROM json_each(:runs)))
+   OR (what = 'note' AND target IN (SELECT value FROM json_each(:notes)))
+   OR (what = 'step' AND target IN (SELECT CAST(value AS TEXT) FROM json_each(:steps)))
+RETURNING id;
+
+-- name: erase_trims
+DELETE FROM cut WHERE session IN (SELECT value FROM json_each(:sessions)) RETURNING id;
+
+-- name: alerts_of
+SELECT alert.id FROM alert
+WHERE run IN (SELECT value FROM json_each(:runs))
+   OR EXISTS (SELECT 1 FROM json_each(:steps) AS given JOIN step ON step.id = given.value
+              WHERE step.run = alert.run AND step.number = alert.number);
+
+-- name: erase_alerts
+DELETE FROM alert WHERE id IN (SELECT value FROM json_each(:ids)) RETURNING id;

@@ -1,0 +1,107 @@
+"""Commands that delete data for good: erase, prune."""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from smolmem.cli.commands import argument, command
+from smolmem.cli.environment import Environment
+from smolmem.cli.options import count, duration, flag, option, past
+from smolmem.cli.searching import described
+from smolmem.core.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from smolmem.memory import Memory
+    from smolmem.store.erase import Erased
+
+SECTION = "Maintenance"
+
+_dry_run = flag("--dry-run", "Erase nothing; print what would go.")
+_yes = flag("--yes", "Do not ask for confirmation.")
+
+
+@command(
+    SECTION,
+    "smolmem erase 5c1e92b7 --yes",
+    "smolmem erase --step 2 --dry-run",
+    "smolmem erase --scope 'acme/alice' --yes",
+    "smolmem erase --before 90d --dry-run",
+)
+@argument("id", "[ID]", "The beginning of the id of a run or a note.", required=False)
+@option("--step", "N", "The id of a step, as `smolmem steps` lists it.", type=count)
+@option("--before", "TIME", "Runs that ended before this time: 2025-03-31T12:00, or 90d ago.", type=past)
+@flag("--finish", "Remove bytes that an earlier erase had to leave on the disk.")
+@_dry_run
+@_yes
+def erase(
+    env: Environment, id: str | None, step: int | None, before: float | None, finish: bool, dry_run: bool, yes: bool
+) -> int | None:
+    """Delete a run, note, step, scope, or old runs for good.
+
+    Everything goes: the record, the index, what other runs recalled of it, and the bytes in the file. Runs of managed
+    agents go with the run that called them. With --scope alone, everything of the scope is erased. On a terminal,
+    confirmation is asked for first.
+    """
+    target = step if id is None else id
+    chosen = target is not None or before is not None or env.scope is not None
+    if finish == chosen or (id is not None and step is not None) or (target is not None and before is not None):
+        raise InvalidArgument("give the id of a run or a note, --step N, --scope SCOPE, --before TIME, or --finish.")
+    with env.open() as memory:
+        if finish:
+            return _finish(env, memory)
+        if target is not None:
+            return _confirmed(env, memory, dry_run, yes, described(memory, target), what=target)
+        what = "all runs and notes" if before is None else "runs that ended before that time"
+        scope = env.read_scope
+        return _confirmed(env, memory, dry_run, yes, f"{what} of the scope {scope}", scope=scope, before=before)
+
+
+def _finish(env: Environment, memory: Memory) -> int:
+    done = memory.finish_erase()
+    text = "No erased bytes are left in the file." if done else "Another process is reading the file: try again later."
+    env.output.result({"finished": done}, lambda: text)
+    return 0 if done else 1
+
+
+def _agreed(env: Environment, question: str) -> bool:
+    """Asks on a terminal. Elsewhere nobody can answer, and what is erased does not come back."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise InvalidArgument("what is erased cannot be brought back: give --yes, or --dry-run to see what would go.")
+    if env.output.confirm(f"{question} This cannot be undone."):
+        return True
+    env.output.hint("Nothing was erased.")
+    return False
+
+
+def _confirmed(env: Environment, memory: Memory, dry_run: bool, yes: bool, described: str, **chosen: Any) -> int | None:
+    if not dry_run and not yes and not _agreed(env, f"Erase {described}?"):
+        return 1
+    env.output.result(memory.erase(**chosen, dry_run=dry_run))
+    return None
+
+
+@command(SECTION, "smolmem prune --older-than 90d --scope 'acme/*' --dry-run", "smolmem prune --older-than 52w --yes")
+@option("--older-than", "AGE", "How long runs are kept: 12h, 90d or 52w.", type=duration, required=True)
+@_dry_run
+@_yes
+def prune(env: Environment, older_than: float, dry_run: bool, yes: bool) -> int | None:
+    """Erase runs that ended longer ago than they are to be kept.
+
+    All scopes, or with --scope one scope. On a terminal, confirmation is asked for first.
+    """
+    age, scope = timedelta(seconds=older_than), env.read_scope
+    with env.open() as memory:
+        question = f"Erase runs of the scope {scope} that ended more than {age} ago?"
+        if not dry_run and not yes and not _agreed(env, question):
+            return 1
+        receipts = memory.prune(age, scope=scope, dry_run=dry_run)
+    env.output.result(receipts, lambda: _drawn(receipts))
+    return None
+
+
+def _drawn(receipts: list[Erased]) -> Any:
+    from rich.console import Group
+
+    return Group(*receipts) if receipts else "No run is that old."

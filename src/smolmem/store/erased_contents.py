@@ -1,0 +1,224 @@
+"""Contents and prompts after an erase, and other runs that quote what was erased.
+
+A content that nothing refers to is deleted. A content that only prompts of other runs refer to becomes a placeholder in
+its place, with the same number of messages and the same roles: the prompts keep their length and their seals.
+
+Where a run recalled something that is erased, the recalled lines become `[erased]` in everything that its session
+holds: the block, the prompts, the observations and the results of calls. What a model said about them in its own
+words belongs to that run.
+
+Each placeholder names its content's number, because contents are known by a hash and no two may be equal. The newest
+content and prompt become placeholders instead of going: the database would give their numbers again, and other
+processes remember contents by number.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from smolmem.core import codec, wire
+from smolmem.store.base import Row
+from smolmem.store.contents import seal
+from smolmem.store.journal import Journal
+from smolmem.store.passage_rows import json_list
+from smolmem.store.reminders import QUOTE, quoted_lines
+
+_BLOB = re.compile(rb'"blob":"([0-9a-f]{40})"')
+_HEAD = re.compile(r"\[(\d+)\] ")
+_SHORTEST = 12
+"""Characters of a line that is recognised by its text alone."""
+
+
+class Sweep:
+    """Removes contents and prompts that erased rows leave behind; part of the caller's transaction."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._store = journal.store
+        self.deleted = self.replaced = self.prompts = 0
+
+    # --- prompts ---------------------------------------------------------------------------------------------------
+
+    def drop_prompts(self, given: Iterable[int]) -> set[int]:
+        """Deletes those of the given prompts, and of the prompts they begin with, that nothing needs.
+
+        Returns:
+            The contents that the deleted prompts named.
+        """
+        doomed = set(self.chain(given))
+        doomed -= {row["prompt"] for row in self._store.rows("prompts_in_use", {"ids": json_list(doomed)})}
+        following = [
+            (row["parent"], row["id"]) for row in self._store.rows("prompts_beginning_with", {"ids": json_list(doomed)})
+        ]
+        while needed := {parent for parent, child in following if parent in doomed and child not in doomed}:
+            doomed -= needed
+        rows = self._store.rows("prompts_by_ids", {"ids": json_list(doomed)})
+        contents = {part for row in rows for part in json.loads(row["suffix"])}
+        last = self._store.do("last_prompt", {})
+        if last in doomed:
+            empty: Row = {"parent": None, "keep": 0, "size": 0, "suffix": "[]"}
+            self._store.do("put_prompt", empty | {"id": last, "hash": seal("prompt", empty)})
+        self.prompts = len(self._store.rows("erase_prompts", {"ids": json_list(doomed - {last})}))
+        return contents
+
+    def chain(self, prompts: Iterable[int]) -> dict[int, list[int]]:
+        """Prompts and those they begin with, each with the contents it adds."""
+        found: dict[int, list[int]] = {}
+        coming = set(prompts)
+        while coming:
+            rows = self._store.rows("prompts_by_ids", {"ids": json_list(coming)})
+            found |= {row["id"]: json.loads(row["suffix"]) for row in rows}
+            coming = {row["parent"] for row in rows if row["parent"] is not None} - found.keys()
+        return found
+
+    # --- contents --------------------------------------------------------------------------------------------------
+
+    def drop_contents(self, erased: set[int], unclear: set[int], lossy: set[int]) -> None:
+        """Deletes contents that nothing refers to; makes placeholders of those that only prompts refer to.
+
+        Args:
+            erased: contents of erased rows.
+            unclear: contents of prompts that were deleted, or that belong to sessions which lost steps.
+            lossy: the prompts of sessions which lost steps.
+        """
+        given = erased | unclear
+        given -= {row["id"] for row in self._store.rows("contents_in_use", {"ids": json_list(given)})}
+        users: dict[int, set[int]] = {}
+        for row in self._store.rows("contents_in_prompts", {"ids": json_list(given)}):
+            users.setdefault(row["id"], set()).add(row["prompt"])
+        doomed = {number for number in given if number not in users}
+        blank = {number for number in given & users.keys() if number in erased or users[number] <= lossy}
+        blobs = self._blobs(doomed | blank)
+        for number in sorted(blank):
+            self.put(number, self._placeholder(number))
+        self._delete(doomed)
+        self._drop_blobs(blobs)
+
+    def _delete(self, doomed: set[int]) -> None:
+        last = self._store.do("last_content", {})
+        if last in doomed:
+            self.put(last, codec.encode(f"[erased {last}]").record)
+        self.deleted += len(self._store.rows("erase_contents", {"ids": json_list(doomed - {last})}))
+
+    def put(self, number: int, data: bytes) -> None:
+        """Gives a content other bytes; whatever refers to it refers to those."""
+        key = bytes.fromhex(wire.fingerprint(data))
+        self._store.do("put_content", {"id": number, "hash": key, "bytes": wire.pack(data)})
+        self.replaced += 1
+
+    def _placeholder(self, number: int) -> bytes:
+        value = self._journal.value(number)
+        text = f"[erased {number}]"
+        messages = value if isinstance(value, list) else [value]
+        if not all(hasattr(message, "role") for message in messages):
+            return codec.encode(text).record
+        new = [type(each)(role=each.role, content=[{"type": "text", "text": text}]) for each in messages]
+        return codec.encode(new if isinstance(value, list) else new[0]).record
+
+    def _blobs(self, numbers: Iterable[int]) -> set[bytes]:
+        return {key for number in numbers for key in _BLOB.findall(self._journal.content(number))}
+
+    def _drop_blobs(self, keys: set[bytes]) -> None:
+        """Deletes blobs that no content names any more."""
+        if not keys:
+            return
+        left, last = set(keys), 0
+        while left and (rows := self._store.rows("contents_after", {"id": last})):
+            last = rows[-1]["id"]
+            for row in rows:
+                left -= set(_BLOB.findall(self._journal.checked([row], f"content {row['id']}")))
+        numbers = {self._store.do("content_id", {"hash": bytes.fromhex(key.decode())}) for key in left} - {None}
+        numbers -= {row["id"] for row in self._store.rows("contents_in_use", {"ids": json_list(numbers)})}
+        numbers -= {row["id"] for row in self._store.rows("contents_in_prompts", {"ids": json_list(numbers)})}
+        self._delete(numbers)
+
+    def own_parts(self, shown: Iterable[int]) -> set[int]:
+        """Contents that hold one message of what steps are shown as: prompts of other shapes are made of them."""
+        keys = [codec.encode(message).key for number in shown for message in self._journal.part(number)]
+        found = (self._store.do("content_id", {"hash": bytes.fromhex(key)}) for key in set(keys))
+        return {number for number in found if number is not None}
+
+    # --- quotes in other runs --------------------------------------------------------------------------------------
+
+    def erase_quotes(self, steps: Iterable[int], notes: Iterable[str], scopes: set[str], texts: list[str]) -> set[str]:
+        """Replaces recalled lines that came from erased steps and notes; returns the sessions that held them."""
+        gone: set[int | str] = {*steps, *notes}
+        everything = "\n".join(texts)
+        lines: dict[str, set[str]] = {}
+        sources = {"sources": json_list(gone), "scopes": json_list(scopes)}
+        for row in self._store.rows("recalled_from", sources):
+            session = row.pop("session")
+            found = json.loads(row["found"])
+            if row["block"] is not None:
+                lines.setdefault(session, set()).update(self._quoted(row["block"], found, gone, everything))
+            left = row | {"found": json.dumps([0 if source in gone else source for source in found])}
+            if left != row:
+                self._store.do("put_recalled", left | {"hash": seal("recalled", left)})
+        touched = {session for session, found in lines.items() if found}
+        for session in touched:
+            self._replace_lines(session, lines[session])
+        return touched
+
+    def _quoted(self, block: int, found: list[Any], gone: set[int | str], everything: str) -> set[str]:
+        """The lines of a block that quote something erased."""
+        messages = self._journal.part(block)
+        texts = [part["text"] for message in messages for part in message.content if part.get("type") == "text"]
+        heads = [line for text in texts for line in text.splitlines() if _HEAD.match(line)]
+        if len(heads) != len(found) or "*" in found:
+            quotes = (line for line in quoted_lines(messages) if len(line.strip()) >= _SHORTEST)
+            return {f"{QUOTE}{line}" for line in quotes if line.strip() in everything}
+        lines_gone: set[str] = set()
+        erased = False
+        for line in (line for text in texts for line in text.splitlines()):
+            head = _HEAD.match(line)
+            if head is not None:
+                number = int(head[1]) - 1
+                erased = number < len(found) and found[number] in gone
+            if erased and (line.startswith(QUOTE) or head is not None):
+                lines_gone.add(line)
+        return lines_gone
+
+    def _replace_lines(self, session: str, lines: set[str]) -> None:
+        """Replaces lines in all contents of a session, and brings its steps in line."""
+        events = self._store.rows("events_by_sessions", {"ids": json_list([session])})
+        runs = json_list({event["run"] for event in events})
+        numbers = {event[column] for event in events for column in ("record", "shown", "state")}
+        for row in self._store.rows("calls_by_runs", {"ids": runs}):
+            numbers |= {row["arguments"], row["outcome"]}
+        for row in self._store.rows("runs_by_ids", {"ids": runs}):
+            numbers |= {row["answer"], row["failure"]}
+        numbers |= {row["block"] for row in self._store.rows("recalled_by_runs", {"ids": runs})}
+        chain = self.chain(event["prompt"] for event in events if event["prompt"] is not None)
+        numbers |= {part for parts in chain.values() for part in parts}
+        changed = [number for number in sorted(numbers - {None}) if self._replace(number, lines)]
+        self._journal.part.cache_clear()
+        for row in self._store.rows("steps_by_records", {"ids": json_list(changed)}):
+            new = row | codec.facts(self._journal.value(row["record"]))
+            self._store.do("put_step", new | {"hash": seal("step", new)})
+
+    def _replace(self, number: int, lines: set[str]) -> bool:
+        """Replaces lines in one content and in the long texts beside it."""
+        before = data = self._journal.content(number)
+        ordered = sorted(lines, key=len, reverse=True)
+        dropped: set[bytes] = set()
+        for key in set(_BLOB.findall(data)):
+            text = self._journal.blob(key.decode())
+            new = text
+            for line in ordered:
+                new = new.replace(line.encode("utf-8", "surrogatepass"), f"{QUOTE}[erased]".encode())
+            if new != text:
+                fresh = wire.fingerprint(new)
+                self._store.do("add_content", {"hash": bytes.fromhex(fresh), "bytes": wire.pack(new)})
+                data = data.replace(key, fresh.encode())
+                dropped.add(key)
+        for line in ordered:
+            head = _HEAD.match(line)
+            new_line = f"{head[0]}[erased {number}]" if head is not None else f"{QUOTE}[erased {number}]"
+            data = data.replace(wire.dumps(line)[1:-1], wire.dumps(new_line)[1:-1])
+        if data != before:
+            self.put(number, data)
+            self._drop_blobs(dropped)
+        return data != before
