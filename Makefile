@@ -7,7 +7,7 @@ BIN := .venv/bin
 IN_MEMORY := $(shell [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $$4}')" -gt 4000000 ] 2>/dev/null \
 	&& echo PYTEST_DEBUG_TEMPROOT=/dev/shm)
 
-demo: .venv/ready      ## an agent mends a web shop, is killed in the middle of it, goes on, and remembers
+demo: .venv/ready      ## an agent repairs a web shop, is killed in the middle, is resumed, and the next one remembers
 	@$(BIN)/python demo.py $(ARGS)
 
 test: .venv/ready .venv/model .venv/oldest .venv/encrypting   ## lint, types, every test
@@ -36,13 +36,13 @@ bench-prompts: .venv/ready   ## what a long run's prompts cost, with views and w
 bench-recall: .venv/ready .venv/model   ## how long a recall takes among 100,000 memories
 	$(BIN)/python bench/recall.py $(ARGS)
 
-bench-runs: .venv/ready .venv/model   ## which step was it? recall on agents' runs
+bench-runs: .venv/ready .venv/model   ## recall quality on agents' runs
 	$(BIN)/python bench/runs.py $(ARGS)
 
 bench-inspector: .venv/ready   ## how quickly the inspector shows 10,000 runs and 1,000,000 steps
 	$(BIN)/python bench/inspector.py $(ARGS)
 
-locomo: .venv/ready .venv/model   ## how much recall finds: make locomo DATA=folder/of/locomo10.json
+locomo: .venv/ready .venv/model   ## recall quality: make locomo DATA=folder/of/locomo10.json
 	$(BIN)/python bench/locomo.py $(DATA) $(ARGS)
 
 .venv/ready: pyproject.toml

@@ -26,7 +26,7 @@ from smolmem import Memory
 from smolmem.core.rows import Passage
 from smolmem.recall.embedders import installed, open_embedder
 from smolmem.recall.vectors import facts_of, numbers_of
-from smolmem.store.passage_rows import Place, add_units
+from smolmem.store.passage_rows import PassageOwner, add_passages
 
 SIZE = 384
 chance = random.Random(1)
@@ -81,8 +81,8 @@ def fill(path: Path, rows: int) -> None:
                 for number in range(start, min(start + 1_000, rows)):
                     session = f"session{number // 50}"
                     about = {"session": session, "run": "r", "agent": "a", "at": float(number)}
-                    place = Place(scope="default", step=number + 1, note=None, **about)
-                    add_units(store, place, [Passage("observation", "tool", sentence())])
+                    place = PassageOwner(scope="default", step=number + 1, note=None, **about)
+                    add_passages(store, place, [Passage("observation", "tool", sentence())])
                     facts = facts_of({**about, "role": "observation", "origin": "tool"})
                     row = {"unit": number + 1, "model": f"given/{SIZE}", "facts": facts}
                     store.do("put_vector", row | {"numbers": numbers_of(vectors[number])})

@@ -87,7 +87,7 @@ class Smolmem(Engine):
     """A store of units and their vectors, filled and asked by the statements that `SemanticSearch` uses."""
 
     title = "smolmem"
-    needs = ("smolmem", "smolmem.store.base", "smolmem.recall.meaning", "smolmem.recall.search")
+    needs = ("smolmem", "smolmem.store.opening", "smolmem.recall.semantic", "smolmem.recall.search")
     note = "filtered: the index of a scope. Its file holds each row's unit and full text too"
     model = f"bench/{SIZE}"
 
@@ -115,14 +115,14 @@ class Smolmem(Engine):
     def _put(self, store: Any, scope: str, places: range, rows: Array) -> list[int]:
         from smolmem.core.rows import Passage
         from smolmem.recall.vectors import facts_of, numbers_of
-        from smolmem.store.passage_rows import add_units
+        from smolmem.store.passage_rows import add_passages
 
         common = {"scope": scope, "step": None, "note": None, "run": None, "agent": None, "at": time.time()}
         after = store.do("last_unit", {})
         with store.write(sync=False):
             for place in places:
                 session = "tenth" if place % EVERY == 0 else "rest"
-                add_units(store, common | {"session": session}, [Passage("said", "agent", f"row {place}")])
+                add_passages(store, common | {"session": session}, [Passage("said", "agent", f"row {place}")])
             asked = {"scope": scope, "model": self.model, "id": after, "limit": len(places)}
             units = store.rows("unembedded", asked)
             for place, unit in zip(places, units, strict=True):
@@ -140,12 +140,12 @@ class Smolmem(Engine):
 
     def ask(self, vector: Array, tenth: bool, where: Any = None) -> Found:
         """As recall does it: takes in what is new, searches, looks whether what it found is still there."""
-        from smolmem.store.passage_rows import ids
+        from smolmem.store.passage_rows import json_list
 
         index = self.indexes[tenth]
         index.update(self.store)
         found = [unit for unit, _ in index.search(vector, TOP, where)]
-        there = {row["id"] for row in self.store.rows("there", {"ids": ids(found)})}
+        there = {row["id"] for row in self.store.rows("there", {"ids": json_list(found)})}
         return [self._place(unit) for unit in found if unit in there]
 
     def _place(self, unit: int) -> int:
@@ -156,7 +156,7 @@ class Smolmem(Engine):
 
     def kinds(self) -> dict[str, Callable[[Array], Found]]:
         """Also: a filter within one index, the search without the store, and all that recall does for a question."""
-        from smolmem.recall.search import Filter
+        from smolmem.recall.filters import Filter
         from smolmem.recall.semantic import SemanticSearch
 
         class Given:

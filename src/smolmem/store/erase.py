@@ -254,7 +254,7 @@ class _Work:
     def _erase_rows(
         self, chosen: Selection, runs: list[Row], gone: list[int], change: Change, alerts: set[int]
     ) -> set[int]:
-        """Deletes rows, and mends notes that stay; returns the contents that the rows referred to."""
+        """Deletes rows, and repairs notes that stay; returns the contents that the rows referred to."""
         contents = {event[column] for event in change.events for column in ("record", "shown", "state")}
         contents |= {call[column] for call in change.calls for column in ("arguments", "outcome")}
         contents |= {run[column] for run in runs for column in ("answer", "failure")}
@@ -269,7 +269,7 @@ class _Work:
         trims = _ids(sessions=change.dead | change.lossy)
         self._counts["trims"] = len(self._store.rows("erase_trims", trims))
         self._erase("alerts", alerts)
-        self._mend_notes(chosen, gone)
+        self._repair_notes(chosen, gone)
         self._erase("notes", chosen.notes)
         self._erase("steps", gone)
         self._erase("runs", chosen.runs)
@@ -294,7 +294,7 @@ class _Work:
         self._erase("recalled", rows)
         return {row["block"] for row in rows.values()}
 
-    def _mend_notes(self, chosen: Selection, gone: list[int]) -> None:
+    def _repair_notes(self, chosen: Selection, gone: list[int]) -> None:
         """Notes that stay no longer name erased runs, steps and notes; what an erased note replaced stays replaced."""
         lost: set[Any] = {*gone, *chosen.notes}
         staying = {row["id"]: row for row in self._store.rows("notes_from", {"sources": json_list(lost)})}

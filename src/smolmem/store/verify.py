@@ -133,7 +133,7 @@ def _check_recall(journal: Journal, report: Report) -> None:
     report.checked["notes"] = len(notes)
     for row in notes:
         _check_seal("note", row, report)
-    tables = {"unit": "units", "recalled": "recalled", "forgotten": "forgotten", "cut": "cuts", "alert": "alerts"}
+    tables = {"unit": "passages", "recalled": "recalled", "forgotten": "forgotten", "cut": "trims", "alert": "alerts"}
     for table, word in tables.items():
         for row in _pages(journal, f"{table}_after", report, word):
             _check_seal(table, row, report)

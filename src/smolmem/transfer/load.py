@@ -429,7 +429,7 @@ class _Loading:
         try:
             quoted_lines(self._journal.part(made["block"]) if made["block"] is not None else [])
         except (SmolmemError, AttributeError, TypeError, KeyError) as error:
-            raise Wrong("what was brought to mind is no message") from error
+            raise Wrong("a reminder that is not a message") from error
         self._add("recalled", made)
 
     def _cut(self, row: Row) -> None:
