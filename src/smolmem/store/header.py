@@ -92,6 +92,24 @@ def is_plain(path: Path) -> bool:
     return _read(path).startswith(MAGIC)
 
 
+def log_has_first_page(path: Path, application_id: int) -> bool:
+    """Whether the write-ahead log of a plain database holds a first page with an application id.
+
+    SQLite is not asked: it would take the log of an encrypted file for empty. The log may be opened, unlike the file:
+    SQLite locks the file and its shared memory, not the log.
+    """
+    try:
+        with open(f"{path}-wal", "rb") as log:
+            page_size = int.from_bytes(log.read(32)[8:12], "big")
+            while 512 <= page_size <= 65536 and len(frame := log.read(24)) == 24:
+                page = log.read(page_size)
+                if frame[:4] == b"\0\0\0\1" and page.startswith(MAGIC):
+                    return int.from_bytes(page[68:72], "big") == application_id
+    except OSError:
+        pass
+    return False
+
+
 def read_version(path: Path, key: Key | None = None) -> int:
     """The format of a file that is ours; SQLite is asked only where the write-ahead log may hold a newer one."""
     in_file = int.from_bytes(read_header(path, key)[60:64], "big")

@@ -35,7 +35,7 @@ from smolmem.core.errors import Busy, Damaged, NotAStore, StoreError, TooNew, Un
 from smolmem.store import fork_hooks
 from smolmem.store.base import Durability, Progress, Row, migrations, statements
 from smolmem.store.encryption import Key, connect, require_encrypting_build
-from smolmem.store.header import decrypted_header, is_plain, stored_header
+from smolmem.store.header import decrypted_header, is_plain, log_has_first_page, stored_header
 from smolmem.store.sandboxed_select import select, time_limit
 
 APPLICATION_ID = 0x736D656D  # "smem", in the file's header
@@ -241,8 +241,8 @@ class SqliteStore:
             raise NotAStore(f"{self.path} is {what}: give the path of a file, for instance 'agent.db'.")
         if not size:
             return
-        if self._key is None and self._is_garbled_but_in_log():
-            return
+        if self._key is None and not is_plain(self._absolute) and log_has_first_page(self._absolute, APPLICATION_ID):
+            return  # a power cut garbled the file during a checkpoint, and SQLite recovers it from the log
         header = stored_header(self._absolute, self._key, self.path)
         if self._key is None:
             self._refuse_other_owner(header)
@@ -251,21 +251,6 @@ class SqliteStore:
         owner = int.from_bytes(header[68:72], "big")
         if owner != APPLICATION_ID and (owner != 0 or self._has_tables()):
             raise NotAStore(f"{self.path} is a database of another program, and was left as it is: give another path.")
-
-    def _is_garbled_but_in_log(self) -> bool:
-        """Whether the log holds our first page and the file does not: a power cut can garble it in a checkpoint."""
-        log = self._absolute.with_name(f"{self.path.name}-wal")
-        if not log.exists() or not log.stat().st_size or is_plain(self._absolute):
-            return False
-        try:
-            reading = apsw.Connection(str(self._absolute), flags=apsw.SQLITE_OPEN_READWRITE)
-            try:
-                reading.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-                return bool(reading.pragma("application_id") == APPLICATION_ID)
-            finally:
-                reading.close()
-        except apsw.Error:
-            return False
 
     def _has_tables(self) -> bool:
         with self._wrapped("opened"):
