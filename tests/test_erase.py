@@ -575,3 +575,12 @@ def test_words_of_earlier_revisions_are_in_no_free_page(memory: Memory, path: Pa
     memory.erase(run)
     assert hits(path, "mkpage", "mkrevision") == 0
     assert sound(memory)
+
+
+def test_a_run_object_of_an_erased_run_says_that_it_is_gone(memory: Memory) -> None:
+    memory.attach(code_agent(code("final_answer(1)"))).run("Go")
+    run = memory.runs()[0]
+    memory.erase(run)
+    for look in (lambda: run.fork(), lambda: run.as_of(1), lambda: memory.run(run.id)):
+        with pytest.raises(NotFound):
+            look()

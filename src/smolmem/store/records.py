@@ -175,8 +175,15 @@ class Records(Contents):
         return [self.sealed("event", event) for event in events if event["step"] == step.id]
 
     def session_row(self, session: str) -> SessionRow:
-        """The row of a session."""
-        row = self.sealed("session", self.store.rows("session_row", {"id": session})[0])
+        """The row of a session.
+
+        Raises:
+            NotFound: if the session was erased.
+        """
+        found = self.store.rows("session_row", {"id": session})
+        if not found:
+            raise NotFound(f"session {session[:8]} is no longer in {self.store.url}: its runs were erased.")
+        row = self.sealed("session", found[0])
         return cast(SessionRow, {name: value for name, value in row.items() if name != "hash"})
 
     def _events(self, row: SessionRow, until: int | None = None) -> Iterator[Row]:
