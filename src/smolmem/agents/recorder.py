@@ -112,7 +112,7 @@ class Recorder:
         if agent.model is not self._model:
             self._model = agent.model
             self.patches.model(agent.model, observed_models.observe, observed_models.unobserve)
-        elif any(callable(vars(agent.model).get(name)) for name in ("generate", "generate_stream")):
+        else:  # a method may have been set on the model itself
             observed_models.observe(agent.model)
         if compat.holds("memory") and not observed_list.reports_to(agent.memory, self):
             self.resetting()

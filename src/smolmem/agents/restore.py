@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from smolmem.agents import compat, interpreter
+from smolmem.agents import interpreter
 from smolmem.agents.interpreter import Restored
 from smolmem.agents.recorder import Recorder
 from smolmem.core.values import Run
@@ -17,6 +17,6 @@ def restore(recorder: Recorder, journal: Journal, run: Run, step: int | None) ->
     agent.memory.steps = [*(entry.step for entry in stored.entries), *agent.memory.steps]  # injections come last
     restored = interpreter.restore_all(agent, stored)
     left = sorted((stored.variables or {}).get("variables", {}))
-    if left and not compat.runs_code_locally(agent) and not hasattr(agent, "python_executor"):
+    if left and not hasattr(agent, "python_executor"):
         return Restored(f"{type(agent).__name__} has no interpreter; its state is restored", left)
     return restored
