@@ -36,7 +36,6 @@ from smolmem.store.journal import Journal
 from smolmem.store.opening import open_store
 from smolmem.store.sqlite import APPLICATION_ID, SqliteStore
 from smolmem.store.sqlite import copy as copy_database
-from smolmem.store.writer import is_dead
 
 Level = Literal["ok", "hint", "warning", "problem"]
 SAFE_SQLITE = (3, 51, 3)
@@ -263,17 +262,11 @@ def _same_folder(*names: str) -> bool:
 
 def _unfinished(journal: Journal) -> Iterator[Finding]:
     going = journal.store.rows("open_runs", {"limit": 1000})
-    killed = [run for run in going if is_dead(run["writer"])]
+    killed = [run for run in going if journal.is_gone(run["writer"])]
     if killed:
         text = f"{_many(len(killed), 'run')} ended with the process that did it; the newest is {_named(killed[0])}."
         yield Finding("warning", text, f"memory.resume(agent, {killed[0]['id'][:8]!r}) continues it")
     week = time.time() - 7 * 86_400
-    old = [run for run in going if run not in killed and run["began"] < week]
-    if old:
-        text = (
-            f"{_many(len(old), 'run')} of other machines are marked as running for more than a week: {_named(old[0])}."
-        )
-        yield Finding("hint", text, f"smolmem show {old[0]['id'][:8]}")
     left = journal.store.rows("newest_unfinished", {"since": week, "limit": 1000})
     if left:
         text = f"{_many(len(left), 'run')} of this week did not finish; the newest is {_named(left[0])}."

@@ -247,10 +247,14 @@ class Memory(Recalling):
 
     def _newest_unfinished(self, agent: MultiStepAgent) -> Run:
         recorder, name = self._attach(agent), agent_name(agent)
-        for run in self._journal.latest_runs(recorder.scope, name):
-            if run.status in ("interrupted", "failed") and run.parent is None and not run.imported:
+        latest = [run for run in self._journal.latest_runs(recorder.scope, name) if run.parent is None]
+        for run in latest:
+            if run.status in ("interrupted", "failed") and not run.imported:
                 return self._operations.bind(run)
-        raise NotFound(f"no unfinished run of {name!r} in {self._store.url}: memory.runs() lists what there is.")
+        in_use = "".join(f" Note: {self._journal.in_use(run.id)}" for run in latest[:1] if run.status == "running")
+        raise NotFound(
+            f"no unfinished run of {name!r} in {self._store.url}: memory.runs() lists what there is.{in_use}"
+        )
 
     def stepwise(
         self, agent: MultiStepAgent, task: str | None = None, *, unknown: Unknown = "raise", **options: Any
@@ -404,7 +408,7 @@ class Memory(Recalling):
             for recorder in list(self._recorders):
                 self._release(recorder)
         finally:
-            self._store.close()
+            self._journal.close()
 
     def __enter__(self) -> Memory:
         return self

@@ -14,7 +14,7 @@ import secrets
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -28,7 +28,6 @@ from smolmem.core.codec import Encoded
 from smolmem.core.injected import Injected
 from smolmem.core.rows import RunRow, Status
 from smolmem.core.text import storable
-from smolmem.store.writer import this_process
 
 
 @dataclass(eq=False)
@@ -54,9 +53,10 @@ _current: ContextVar[ActiveRun | None] = ContextVar("smolmem_run", default=None)
 class ActiveRuns:
     """The runs of one agent."""
 
-    def __init__(self, agent: Any, scope: str) -> None:
+    def __init__(self, agent: Any, scope: str, writer: Callable[[], str]) -> None:
         self.agent = agent
         self.scope = scope
+        self._writer = writer
         self.parents: weakref.WeakSet[ActiveRuns] = weakref.WeakSet()
         self._active: list[ActiveRun] = []
         self._thread = threading.local()
@@ -160,7 +160,7 @@ class ActiveRuns:
             "output_tokens": 0,
             "answer": None,
             "failure": None,
-            "writer": this_process(),
+            "writer": self._writer(),
         }
         self._rows[run["id"]] = run
         self._unsaved.add(run["id"])
@@ -203,10 +203,12 @@ class ActiveRuns:
         self._rows[run] = {**self._rows[run], "status": status, "ended": time.time()}
         self._unsaved.add(run)
 
-    def forget_all(self) -> None:
-        """Forgets all runs: in a forked child they are the parent's."""
+    def forget_all(self) -> list[str]:
+        """Forgets all runs, and returns them: they are another process's, after a fork or a takeover."""
+        forgotten = list(self._rows)
         self._active, self._rows, self._turns = [], {}, {}
         self._unsaved, self._results, self._manual, self._latest = set(), {}, None, None
+        return forgotten
 
     # --- saving ----------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from smolmem.core import codec
 from smolmem.core.codec import Encoded
+from smolmem.core.errors import TakenOver
 from smolmem.core.rows import CallRow, RecordedCall
 from smolmem.core.text import storable
 from smolmem.store.journal import Journal
@@ -36,6 +37,14 @@ class Turn(NamedTuple):
 
 class Diverged(BaseException):
     """An interrupted step that is being finished calls something else than it did; no agent may catch this."""
+
+
+class Fenced(BaseException):
+    """Another process has taken the run over; no agent may catch this, or it would go on."""
+
+    def __init__(self, error: TakenOver) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class Ledger:
@@ -145,9 +154,12 @@ class Ledger:
 
         Raises:
             StoreError: if that cannot be recorded, and the memory is strict: then the call is not made.
+            Fenced: if another process has taken the run over: then the call is not made.
         """
         try:
             return self._journal.begin_call(row, given)
+        except TakenOver as error:
+            raise Fenced(error) from error
         except Exception as error:
             self._failed(error)
             if self._strict:
@@ -205,6 +217,8 @@ class Ledger:
     def _try(self, write: Callable[[], T]) -> T | None:
         try:
             return write()
+        except TakenOver as error:
+            raise Fenced(error) from error
         except Exception as error:
             self._failed(error)
             return None

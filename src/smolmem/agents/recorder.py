@@ -36,11 +36,12 @@ from smolmem.agents import compat, ledger, observed_list, observed_models, varia
 from smolmem.agents.active_runs import ActiveRun, ActiveRuns
 from smolmem.agents.failures import Failures
 from smolmem.agents.injections import Injections
-from smolmem.agents.ledger import Ledger
+from smolmem.agents.ledger import Fenced, Ledger
 from smolmem.agents.prompt_renderer import PromptRenderer, RecorderState
 from smolmem.agents.session import Care, Session, Surroundings
 from smolmem.core import codec
 from smolmem.core.codec import Encoded
+from smolmem.core.errors import TakenOver
 from smolmem.core.injected import Injected
 from smolmem.core.rows import Batch, RunRow, SessionRow, Status, StoredSession
 from smolmem.core.text import storable
@@ -67,7 +68,7 @@ class Recorder:
         self.agent = agent
         self.scope = scope
         self.strict = strict
-        self.runs = ActiveRuns(agent, scope)
+        self.runs = ActiveRuns(agent, scope, lambda: journal.writer)
         self.injections = Injections()
         self.patches = compat.Patches()
         """Everything that was changed on the agent; other parts of smolmem add theirs."""
@@ -208,13 +209,30 @@ class Recorder:
 
     @contextmanager
     def working_on(self, active: ActiveRun) -> Iterator[None]:
-        """Marks this thread as working on a run: its steps and calls belong to that run."""
+        """Marks this thread as working on a run: its steps and calls belong to that run.
+
+        Raises:
+            TakenOver: if another process has taken the run over.
+        """
         token = ledger.current.set(self.ledger)
         try:
             with self.runs.working_on(active):
                 yield
+        except Fenced as fenced:
+            self._lose(active)
+            raise fenced.error from None
         finally:
             ledger.current.reset(token)
+
+    def _lose(self, active: ActiveRun | None = None) -> None:
+        """Another process has taken the session over: what this process records from now on is another session."""
+        with self._lock:
+            if active is not None:
+                active.run = None
+            for run in self.runs.forget_all():
+                self._journal.leave(run)
+            self._session.close()
+            self._session = self._new_session()
 
     def finish(self, active: ActiveRun, answer: Any) -> None:
         """Ends a run that was killed after its last step, with its answer."""
@@ -416,9 +434,19 @@ class Recorder:
 
     @contextmanager
     def guard(self, *, quiet: bool = False) -> Iterator[None]:
-        """Counts an error and continues; raises it when strict, unless `quiet`: another error is being raised."""
+        """Counts an error and continues; raises it when strict, unless `quiet`: another error is being raised.
+
+        Raises:
+            TakenOver: if another process has taken the run over; inside `agent.run()`, as `Fenced`.
+        """
         try:
             yield
+        except TakenOver as error:
+            if self.runs.of_this_thread() is not None:
+                raise Fenced(error) from error
+            self._lose()
+            if not quiet:
+                raise
         except Exception as error:
             self._failures.count(error)
             if self.strict and not quiet:

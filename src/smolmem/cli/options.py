@@ -86,7 +86,7 @@ def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 
     env = ctx.find_object(Environment) or Environment()
     names = ("scope", "below", "agent", "status", "since", "until", "text", "parent", "session", "roots")
-    filters = {**dict.fromkeys(names), "dead": "[]", "limit": _MOST_COMPLETIONS}
+    filters = {**dict.fromkeys(names), "gone": "[]", "limit": _MOST_COMPLETIONS}
     try:
         key = env.known_key()
         if not os.path.isfile(env.path) or read_version(Path(env.path), key) != len(migrations("sqlite")):

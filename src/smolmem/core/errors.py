@@ -9,7 +9,8 @@
     │   └── Unwritable        no space, no permission, an I/O error
     ├── NotFound              no such run or step, or the beginning of an id that fits several
     ├── CannotResume          the run is finished, in use, another agent's, or does not go the same way again
-    │   └── UnknownOutcome    it is unknown whether a tool was called
+    │   ├── UnknownOutcome    it is unknown whether a tool was called
+    │   └── TakenOver         another process continues the run
     └── InvalidArgument       an argument that is not valid
         └── BudgetTooSmall    the parts that must be sent to a model exceed the budget
 
@@ -57,6 +58,10 @@ class CannotResume(SmolmemError):
 
 class UnknownOutcome(CannotResume):
     """A tool was being called when the process died: it is unknown whether the call happened."""
+
+
+class TakenOver(CannotResume):
+    """Another process has taken the run over: this process must not work on it any more."""
 
 
 class InvalidArgument(SmolmemError, ValueError):

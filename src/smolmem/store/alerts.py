@@ -22,10 +22,14 @@ class Alerts:
     def add(self, alert: Alert, scope: str) -> None:
         """Writes that a rule fired."""
         with self._contents.store.write(sync=False):
-            row = {name: getattr(alert, name) for name in _COLUMNS}
-            row |= {name: storable(row[name]) for name in ("rule", "reason", "agent")}
-            row |= {"scope": scope, "at": alert.at.timestamp(), "acts": json.dumps(list(alert.actions))}
-            self._contents.add("alert", row)
+            self.add_within(alert, scope)
+
+    def add_within(self, alert: Alert, scope: str) -> None:
+        """`add` as part of the caller's transaction."""
+        row = {name: getattr(alert, name) for name in _COLUMNS}
+        row |= {name: storable(row[name]) for name in ("rule", "reason", "agent")}
+        row |= {"scope": scope, "at": alert.at.timestamp(), "acts": json.dumps(list(alert.actions))}
+        self._contents.add("alert", row)
 
     def find(self, **filters: Any) -> list[Alert]:
         """Alerts, the newest first; each filter is a parameter of `find_alerts`, and open if not given."""

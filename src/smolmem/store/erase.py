@@ -33,7 +33,7 @@ from smolmem.store.erased_contents import Sweep
 from smolmem.store.erased_sessions import Change, Sessions
 from smolmem.store.journal import Journal
 from smolmem.store.passage_rows import json_list
-from smolmem.store.writer import is_dead
+from smolmem.store.writer import describe
 
 PLACEHOLDER = "[erased]"
 
@@ -76,7 +76,7 @@ def select(journal: Journal, scope: str | None, below: str | None, before: float
     of = {"scope": scope, "below": below}
     rows = journal.store.rows("erasable_runs", of | {"before": before})
     if before is not None:
-        return Selection(runs={row["id"] for row in rows if not _is_running(row)})
+        return Selection(runs={row["id"] for row in rows if not _is_running(journal, row)})
     notes = {row["id"] for row in journal.store.rows("erasable_notes", of)}
     alerts = {row["id"] for row in journal.store.rows("erasable_alerts", of)}
     return Selection(runs={row["id"] for row in rows}, notes=notes, alerts=alerts)
@@ -91,15 +91,15 @@ def sessions_of(journal: Journal, selection: Selection) -> set[str]:
     chosen = _with_called(journal, selection)
     steps = journal.store.rows("steps_by_ids", {"ids": json_list(chosen.steps)})
     runs = journal.store.rows("runs_by_ids", {"ids": json_list(chosen.runs | {row["run"] for row in steps})})
-    _refuse_running(runs)
+    _refuse_running(journal, runs)
     return {row["session"] for row in (*runs, *steps)}
 
 
-def _refuse_running(runs: Iterable[Row]) -> None:
+def _refuse_running(journal: Journal, runs: Iterable[Row]) -> None:
     for run in runs:
-        if _is_running(run):
+        if _is_running(journal, run):
             raise CannotResume(
-                f"run {run['id'][:8]} is running ({run['writer']}): nothing was erased. "
+                f"run {run['id'][:8]} is running ({describe(run['writer'])}): nothing was erased. "
                 "Stop the run, or erase it when it has ended."
             )
 
@@ -157,8 +157,8 @@ def erased_events(journal: Journal) -> list[tuple[int, int]]:
     return [(first, last) for row in journal.store.rows("erased", {}) for first, last in json.loads(row["events"])]
 
 
-def _is_running(run: Row) -> bool:
-    return run["status"] == "running" and not is_dead(run["writer"])
+def _is_running(journal: Journal, run: Row) -> bool:
+    return run["status"] == "running" and not journal.is_gone(run["writer"])
 
 
 def _with_called(journal: Journal, selection: Selection) -> Selection:
@@ -188,7 +188,7 @@ class _Work:
         """Erases everything; returns the fields of the receipt."""
         chosen = _with_called(self._journal, self._selection)
         runs = self._store.rows("runs_by_ids", {"ids": json_list(chosen.runs)})
-        _refuse_running((*runs, *self._runs_of(chosen.steps)))
+        _refuse_running(self._journal, (*runs, *self._runs_of(chosen.steps)))
         chosen.steps = chosen.steps | {row["id"] for row in self._by("steps_by_runs", chosen.runs)}
         chosen.notes = self._with_derived(chosen)
         texts = [

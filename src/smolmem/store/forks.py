@@ -17,7 +17,6 @@ from smolmem.core.prompts import rendered
 from smolmem.core.rows import Batch, Change, RunRow, SessionRow
 from smolmem.core.values import Diff, Revision, Run, Step, when
 from smolmem.store.journal import Journal
-from smolmem.store.writer import this_process
 
 
 def fork(journal: Journal, run: Run, step: int | None) -> Run:
@@ -45,7 +44,7 @@ def fork(journal: Journal, run: Run, step: int | None) -> Run:
         "fork_of": run.id,
         "answer": None,
         "failure": None,
-        "writer": this_process(),
+        "writer": journal.writer,
     }
     journal.save(Batch(session, new_session=True, runs=[forked]))
     return journal.run(forked["id"])

@@ -7,18 +7,25 @@ export both pass through it, and it keeps the `step` table in line with the even
 from __future__ import annotations
 
 import json
+import os
+import secrets
+from collections.abc import Iterable
+from datetime import datetime, timezone
 from typing import Any, cast
 
 from smolmem.core.codec import Encoded, Facts
-from smolmem.core.errors import CannotResume
+from smolmem.core.errors import CannotResume, TakenOver
 from smolmem.core.rows import Batch, CallRow, Change, RunRow, Saved, SharedPrompt
+from smolmem.core.values import Alert
+from smolmem.store import heartbeat
 from smolmem.store.alerts import Alerts
 from smolmem.store.base import Row, Store
 from smolmem.store.contents import seal
+from smolmem.store.heartbeat import Heartbeat
 from smolmem.store.records import Records
 from smolmem.store.reminders import Reminders
 from smolmem.store.trims import Trims
-from smolmem.store.writer import is_dead, this_process
+from smolmem.store.writer import describe, name_writer
 
 
 class Journal(Records):
@@ -29,12 +36,16 @@ class Journal(Records):
         self.reminders = Reminders(self)
         self.trims = Trims(self)
         self.alerts = Alerts(self)
+        self._token = secrets.token_hex(4)
+        self._heartbeat = Heartbeat(self._renew_lease)
 
     # --- batches ---------------------------------------------------------------------------------------------------
 
     def save(self, batch: Batch) -> list[Saved]:
         """Writes a batch in one transaction and returns the ids of its changes, in order."""
         with self.store.write():
+            named = (change.run for change in batch.changes), (run["id"] for run in batch.runs)
+            self._refuse_taken_over({*named[0], *named[1], *(run["parent"] for run in batch.runs)})
             if batch.new_session:
                 self.add("session", batch.session)
             saved = [self._change(batch.session["id"], change) for change in batch.changes]
@@ -42,6 +53,11 @@ class Journal(Records):
             for run in batch.runs:
                 given = {column: number for (of, column), number in results.items() if of == run["id"]}
                 self._put_run({**run, **given})
+            began = [run["id"] for run in batch.runs if run["status"] == "running" and run["writer"] == self.writer]
+            if began:
+                self._renew_within()
+        self._heartbeat.add(began)
+        self._heartbeat.remove(run["id"] for run in batch.runs if run["status"] != "running")
         return saved
 
     def saved(self, session: str, skip: int) -> list[Saved]:
@@ -137,19 +153,26 @@ class Journal(Records):
         An answer need not be synced: should a power cut take it, nothing that was synced depends on it yet.
         """
         with self.store.write(sync=outcome is None):
+            self._refuse_taken_over([call["run"]])
             given = {"arguments": self.keep(arguments), "outcome": self._keep_optional(outcome)}
             return int(self.add("call", {**call, **given}))
 
     def end_call(self, number: int, call: CallRow, arguments: Encoded, outcome: Encoded) -> None:
         """Writes how a call ended; should a power cut take that, the call is unknown, not forgotten."""
         with self.store.write(sync=False):
+            self._refuse_taken_over([call["run"]])
             row: dict[str, Any] = {**call, "arguments": self.keep(arguments), "outcome": self.keep(outcome)}
             self.store.do("end_call", row | {"id": number, "hash": seal("call", row)})
 
     # --- who works on a run ----------------------------------------------------------------------------------------
 
+    @property
+    def writer(self) -> str:
+        """The name that this process writes beside its runs, through this journal."""
+        return name_writer(os.getpid(), self._token)
+
     def claim(self, run: str) -> tuple[RunRow, RunRow]:
-        """Makes this process the writer of a run that no living process writes.
+        """Makes this process the writer of a run that no living process writes, and of the runs that it called.
 
         Returns:
             The row as it was, to `release` the run to, and as it is now.
@@ -161,14 +184,69 @@ class Journal(Records):
             before = self.run_row(run)
             if before["status"] == "finished":
                 raise CannotResume(f"run {run[:8]} is finished: memory.run({run[:8]!r}).answer is its answer.")
-            if before["status"] == "running" and not is_dead(before["writer"]):
-                raise CannotResume(f"run {run[:8]} is in use by another process or thread ({before['writer']}).")
-            now: dict[str, Any] = {**before, "status": "running", "writer": this_process(), "ended": None}
+            if before["status"] == "running":
+                self._take_over(before)
+            now: dict[str, Any] = {**before, "status": "running", "writer": self.writer, "ended": None}
             now |= {"answer": None, "failure": None}
             self._put_run(now)
+            self._renew_within()
+        self._heartbeat.add([run])
         return before, cast(RunRow, now)
+
+    def in_use(self, run: str) -> str:
+        """A sentence about the process that writes a run."""
+        writer = self.run_row(run)["writer"]
+        left = self.leases.seconds_left(writer)
+        ends = f"; if that process is gone, its lease ends in {left:.0f} s, and then resume() takes the run over"
+        return f"run {run[:8]} is in use by {describe(writer)}{ends if left else ''}."
+
+    def _take_over(self, run: RunRow) -> None:
+        """Refuses the run of a living writer. Else its next write is refused, also to runs that this one called."""
+        if self._heartbeat.of([run["id"]]) or not self.is_gone(run["writer"]):
+            raise CannotResume(self.in_use(run["id"]))
+        for row in self.store.rows("running_below", {"run": run["id"]}):
+            columns = {name: value for name, value in self.sealed("run", row).items() if name != "hash"}
+            self._put_run(columns | {"status": "interrupted", "writer": self.writer})
+        reason = f"{describe(self.writer)} continues the run of {describe(run['writer'])}, which is gone"
+        alert = Alert("takeover", reason, run["agent"], run["id"], None, datetime.now(timezone.utc))
+        self.alerts.add_within(alert, run["scope"])
 
     def release(self, before: RunRow) -> None:
         """Gives a claimed run back as it was."""
         with self.store.write():
+            self._refuse_taken_over([before["id"]])
             self._put_run({**before, "status": "interrupted"} if before["status"] == "running" else {**before})
+        self.leave(before["id"])
+
+    def leave(self, run: str) -> None:
+        """This process no longer works on a run."""
+        self._heartbeat.remove([run])
+
+    def _refuse_taken_over(self, runs: Iterable[str | None]) -> None:
+        """Part of the transaction that writes to these runs.
+
+        Raises:
+            TakenOver: if another process has become the writer of a run that this process works on.
+        """
+        mine = self._heartbeat.of(runs)
+        if not mine:
+            return
+        for row in self.store.rows("other_writer", {"ids": json.dumps(mine), "writer": self.writer}):
+            run = row["id"][:8]
+            raise TakenOver(
+                f"run {run} was taken over by {describe(row['writer'])}, because this process had not renewed its "
+                f"lease in time. This process stops here, and nothing more is recorded of it: memory.run({run!r}) is "
+                "the run as the other process continues it."
+            )
+
+    def _renew_lease(self) -> None:
+        with self.store.write(sync=False):
+            self._renew_within()
+
+    def _renew_within(self) -> None:
+        self.leases.acquire_within(self.writer, self.writer, heartbeat.LEASE_SECONDS)
+
+    def close(self) -> None:
+        """Closes the store. The lease of a run that is still in progress is no longer renewed."""
+        self._heartbeat.stop()
+        self.store.close()

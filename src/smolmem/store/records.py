@@ -13,9 +13,10 @@ from smolmem.core.errors import NotFound
 from smolmem.core.rows import RecordedCall, RecordedCode, RunRow, SessionRow, Status, StoredEntry, StoredSession
 from smolmem.core.timeline import Timeline
 from smolmem.core.values import Event, Failure, Run, Step, when
-from smolmem.store.base import Row
+from smolmem.store.base import Row, Store
 from smolmem.store.contents import Contents, id_prefix, seal
-from smolmem.store.writer import IMPORTED, is_dead
+from smolmem.store.leases import Leases
+from smolmem.store.writer import IMPORTED, is_dead, needs_no_lease
 
 _STEP_FILTERS: Row = dict.fromkeys(
     ("scope", "below", "run", "agent", "status", "kind", "tool", "failed", "error", "since", "until", "text")
@@ -40,12 +41,16 @@ def _number(value: Any) -> int | None:
 class Records(Contents):
     """Runs, steps, events and calls of a store, as values."""
 
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.leases = Leases(store)
+
     # --- runs ------------------------------------------------------------------------------------------------------
 
     def find_runs(self, **filters: Any) -> list[Run]:
         """Runs, newest first; each filter is a parameter of `find_runs` in queries.sql, and open if not given."""
-        dead = {"dead": self._dead_writers()}
-        return [self._run(row) for row in self.store.rows("find_runs", _RUN_FILTERS | filters | dead)]
+        gone = {"gone": self._gone_writers()}
+        return [self._run(row) for row in self.store.rows("find_runs", _RUN_FILTERS | filters | gone)]
 
     def latest_runs(self, scope: str, agent: str) -> list[Run]:
         """The runs of an agent by when they were written last, whatever the clock said."""
@@ -78,13 +83,17 @@ class Records(Contents):
         begins = id_prefix(prefix)
         return [] if begins is None else self.store.rows("runs_by_prefix", {"prefix": begins, **bounds})
 
-    def _dead_writers(self) -> str:
+    def _gone_writers(self) -> str:
         writers = (row["writer"] for row in self.store.rows("open_writers", {}))
-        return json.dumps([writer for writer in writers if is_dead(writer)])
+        return json.dumps([writer for writer in writers if self.is_gone(writer)])
+
+    def is_gone(self, writer: str) -> bool:
+        """Whether the writer of a run is known to be dead, or its lease has run out."""
+        return is_dead(writer) or not (needs_no_lease(writer) or self.leases.holder(writer))
 
     def _run(self, row: Row) -> Run:
         self.sealed("run", row)
-        status: Status = "interrupted" if row["status"] == "running" and is_dead(row["writer"]) else row["status"]
+        status: Status = "interrupted" if row["status"] == "running" and self.is_gone(row["writer"]) else row["status"]
         if row["status"] == "running":
             row = row | self.run_counts(row["id"])
         return Run(
@@ -135,8 +144,8 @@ class Records(Contents):
 
     def find_steps(self, **filters: Any) -> list[Step]:
         """Steps, newest first; each filter is a parameter of `find_steps` in queries.sql, and open if not given."""
-        dead = {"dead": self._dead_writers()}
-        return self._steps(self.store.rows("find_steps", _STEP_FILTERS | filters | dead))
+        gone = {"gone": self._gone_writers()}
+        return self._steps(self.store.rows("find_steps", _STEP_FILTERS | filters | gone))
 
     def step(self, number: int, bounds: ScopeFilter = EVERYWHERE) -> Step:
         """The step with an id, if it is of a run within some scopes.

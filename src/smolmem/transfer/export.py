@@ -35,9 +35,8 @@ from smolmem.core.display import Drawable
 from smolmem.core.errors import StoreError
 from smolmem.core.version import __version__
 from smolmem.store.base import Progress, Row, Store
-from smolmem.store.contents import Contents
 from smolmem.store.journal import Journal
-from smolmem.store.writer import is_dead
+from smolmem.store.records import Records
 from smolmem.transfer.archive import Outbox, create
 from smolmem.transfer.lines import FORMAT, VERSION
 
@@ -73,7 +72,7 @@ def export(
         Damaged: if the store is damaged.
     """
     with create(Path(path)) as box, _still(journal.store) as store:
-        written = _Export(Contents(store), box, {"scope": scope, "below": below}, progress).write()
+        written = _Export(Records(store), box, {"scope": scope, "below": below}, progress).write()
     size = os.stat(path).st_size if Path(path).is_file() else box.bytes
     return Exported(os.fspath(path), scope, written, box.media_files, size)
 
@@ -119,8 +118,8 @@ class _Numbers:
 class _Export:
     """One export: it walks the tables together, so that contents and prompts come just before what refers to them."""
 
-    def __init__(self, contents: Contents, box: Outbox, of: Row, progress: Progress | None) -> None:
-        self._contents, self._store, self._box, self._of = contents, contents.store, box, of
+    def __init__(self, records: Records, box: Outbox, of: Row, progress: Progress | None) -> None:
+        self._records, self._store, self._box, self._of = records, records.store, box, of
         self._written: Counter[str] = Counter()
         self._progress = progress
         self._total = sum(self._store.rows("export_sizes", {})[0].values()) if progress else 0
@@ -177,7 +176,7 @@ class _Export:
 
     def _prompt(self, prompt: Row) -> None:
         if prompt["id"] in self.prompts:
-            suffix: list[int] = json.loads(self._contents.sealed("prompt", prompt)["suffix"])
+            suffix: list[int] = json.loads(self._records.sealed("prompt", prompt)["suffix"])
             self._contents_until(max(suffix, default=0))
             self._line("prompt", prompt | {"suffix": [self._hash(number) for number in suffix]})
 
@@ -185,7 +184,7 @@ class _Export:
         del run["number"]
         if run["status"] == "running":
             run |= self._store.rows("run_counts", {"run": run["id"]})[0]
-            run["status"] = "interrupted" if is_dead(run["writer"]) else "running"
+            run["status"] = "interrupted" if self._records.is_gone(run["writer"]) else "running"
         del run["writer"]
         run |= {name: run[name] if self._has_run(run[name]) else None for name in ("parent", "fork_of")}
         self._line("run", self._named(run, "answer", "failure"))
@@ -221,7 +220,7 @@ class _Export:
             self._next = next(self._coming, None)
 
     def _content(self, number: int) -> None:
-        key, data = self._hash(number), self._contents.content(number)
+        key, data = self._hash(number), self._records.content(number)
         said, extension = _in_line(data)
         if extension:
             said = {"file": f"media/{key}.{extension}"}
@@ -238,7 +237,7 @@ class _Export:
     def _read_hash(self, number: int) -> str:
         found = self._store.do("content_hash", {"id": number})
         if not isinstance(found, bytes):
-            raise self._contents.damaged(f"content {number} is missing")
+            raise self._records.damaged(f"content {number} is missing")
         return found.hex()
 
     # --- rows ------------------------------------------------------------------------------------------------------
@@ -251,9 +250,7 @@ class _Export:
 
     def _sealed(self, query: str, table: str, key: str = "id") -> Iterator[Row]:
         for row in self._pages(query, key):
-            self._contents.sealed(
-                table, {name: value for name, value in row.items() if name != "number" or key == "id"}
-            )
+            self._records.sealed(table, {name: value for name, value in row.items() if name != "number" or key == "id"})
             yield row
 
     def _content_ids(self) -> Iterator[int]:
@@ -296,7 +293,7 @@ class _Export:
             for row in self._pages(query, key):
                 contents.add(*(row[column] for column in columns))
         for number in contents:
-            for blob in _BLOB.findall(self._contents.content(number)):
+            for blob in _BLOB.findall(self._records.content(number)):
                 contents.add(self._store.do("content_id", {"hash": bytes.fromhex(blob.decode())}))
         self.contents, self.prompts, self.steps = contents, prompts, steps
 

@@ -84,8 +84,8 @@ SELECT * FROM run
 WHERE (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :below)
   AND (:agent IS NULL OR agent = :agent)
   AND (:status IS NULL
-       OR (status = :status AND NOT (status = 'running' AND writer IN (SELECT value FROM json_each(:dead))))
-       OR (:status = 'interrupted' AND status = 'running' AND writer IN (SELECT value FROM json_each(:dead))))
+       OR (status = :status AND NOT (status = 'running' AND writer IN (SELECT value FROM json_each(:gone))))
+       OR (:status = 'interrupted' AND status = 'running' AND writer IN (SELECT value FROM json_each(:gone))))
   AND (:since IS NULL OR began >= :since)
   AND (:until IS NULL OR began < :until)
   AND (:parent IS NULL OR parent = :parent)
@@ -115,6 +115,28 @@ ORDER BY id LIMIT 9;
 -- name: open_writers
 SELECT DISTINCT writer FROM run WHERE status = 'running';
 
+-- name: other_writer
+SELECT id, writer FROM run WHERE id IN (SELECT value FROM json_each(:ids)) AND writer <> :writer LIMIT 1;
+
+-- name: running_below
+WITH RECURSIVE below (id) AS (SELECT :run UNION SELECT run.id FROM run JOIN below ON run.parent = below.id)
+SELECT run.* FROM below JOIN run ON run.id = below.id WHERE run.status = 'running' AND run.id <> :run;
+
+-- name: take_lease
+INSERT INTO lease (name, holder, renewed, seconds) VALUES (:name, :holder, :now, :seconds)
+ON CONFLICT (name) DO UPDATE SET holder = :holder, renewed = :now, seconds = :seconds
+WHERE lease.holder = :holder OR abs(:now - lease.renewed) >= lease.seconds
+RETURNING name;
+
+-- name: drop_lease
+DELETE FROM lease WHERE name = :name AND holder = :holder;
+
+-- name: drop_ended_leases
+DELETE FROM lease WHERE name <> :name AND abs(:now - renewed) >= seconds;
+
+-- name: held_lease
+SELECT holder, renewed, seconds FROM lease WHERE name = :name AND abs(:now - renewed) < seconds;
+
 -- name: find_steps
 SELECT step.*, run.scope, run.agent FROM step JOIN run ON run.id = step.run
 WHERE (:scope IS NULL OR run.scope = :scope OR substr(run.scope, 1, length(:below)) = :below)
@@ -122,8 +144,8 @@ WHERE (:scope IS NULL OR run.scope = :scope OR substr(run.scope, 1, length(:belo
   AND (:run IS NULL OR step.run = :run)
   AND (:kind IS NULL OR step.kind = :kind)
   AND (:status IS NULL
-       OR (run.status = :status AND NOT (run.status = 'running' AND writer IN (SELECT value FROM json_each(:dead))))
-       OR (:status = 'interrupted' AND run.status = 'running' AND writer IN (SELECT value FROM json_each(:dead))))
+       OR (run.status = :status AND NOT (run.status = 'running' AND writer IN (SELECT value FROM json_each(:gone))))
+       OR (:status = 'interrupted' AND run.status = 'running' AND writer IN (SELECT value FROM json_each(:gone))))
   AND (:since IS NULL OR step.at >= :since)
   AND (:until IS NULL OR step.at < :until)
   AND (:failed IS NULL OR (step.error IS NOT NULL) = :failed)

@@ -1,0 +1,67 @@
+"""Leases: what only one process may do at a time, with an end that needs nobody's cooperation.
+
+A lease is held for some seconds after its last renewal. A holder that dies, or stops, loses it by the passing of time.
+A holder must therefore ask, in the transaction of each write, whether it still is the holder.
+
+Times are of the system's clock. All processes of one SQLite file run on one machine (its write-ahead log needs shared
+memory), so they share that clock. A lease that was renewed in the future, because the clock was set back, ends as if it
+had been renewed so long ago.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from smolmem.core import clock
+from smolmem.store.base import Row, Store
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A lease that its holder has, until `seconds` after the last renewal."""
+
+    name: str
+    holder: str
+    seconds: float
+
+
+class Leases:
+    """The leases of a store. A holder's name must be its own: two that share a name share the lease."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def acquire(self, name: str, holder: str, seconds: float) -> Lease | None:
+        """Takes a lease that nobody else holds, or renews one's own; None while another holds it."""
+        with self._store.write(sync=False):
+            return self.acquire_within(name, holder, seconds)
+
+    def acquire_within(self, name: str, holder: str, seconds: float) -> Lease | None:
+        """`acquire` as part of the caller's transaction; leases that have ended are removed."""
+        now = clock.now()
+        self._store.do("drop_ended_leases", {"now": now, "name": name})
+        taken = self._store.do("take_lease", {"name": name, "holder": holder, "now": now, "seconds": seconds})
+        return None if taken is None else Lease(name, holder, seconds)
+
+    def renew(self, lease: Lease) -> bool:
+        """Renews a lease; false if another has taken it."""
+        return self.acquire(lease.name, lease.holder, lease.seconds) is not None
+
+    def release(self, lease: Lease) -> None:
+        """Gives a lease back; nothing happens if another has taken it."""
+        with self._store.write(sync=False):
+            self._store.do("drop_lease", {"name": lease.name, "holder": lease.holder})
+
+    def holder(self, name: str) -> str | None:
+        """Who holds a lease now."""
+        row = self._held(name)
+        return None if row is None else str(row["holder"])
+
+    def seconds_left(self, name: str) -> float:
+        """How long a lease lasts if it is not renewed; 0 if nobody holds it."""
+        row = self._held(name)
+        return 0.0 if row is None else float(row["seconds"] - abs(clock.now() - row["renewed"]))
+
+    def _held(self, name: str) -> Row | None:
+        found = self._store.rows("held_lease", {"name": name, "now": clock.now()})
+        return found[0] if found else None
