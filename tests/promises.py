@@ -13,6 +13,8 @@ PROMISES = {
     "D11": "What a model was sent can be rebuilt, message by message.",
     "D12": "A crash at any point resumes, and every finished tool call happened exactly once.",
     "D13": "A backup made while others write opens, verifies, and is a moment of the whole.",
+    "D14": "One writer per run, across containers: the old writer's next write is refused.",
+    "D15": "A file that vanishes is noticed: said once, nothing acknowledged is lost.",
     "S1": "Loading a memory file runs no code.",
     "S2": "No SQL injection by value, key, sort, limit or table.",
     "S3": "Any search text is safe and quick.",

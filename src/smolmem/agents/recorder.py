@@ -82,6 +82,7 @@ class Recorder:
         self._lock = threading.RLock()
         self._one_call = threading.RLock()
         self._paused = False
+        self._list_is_lost = False  # whether the steps on the list are of a run that another process took over
         self._edits_saved = False  # whether only the agent can have touched a step since the last comparison
         self._model: Any = None
         self._memory = agent.memory
@@ -225,7 +226,7 @@ class Recorder:
             ledger.current.reset(token)
 
     def _lose(self, active: ActiveRun | None = None) -> None:
-        """Another process has taken the session over: what this process records from now on is another session."""
+        """Another process has taken the session over: the next task, or the next list, begins another session."""
         with self._lock:
             if active is not None:
                 active.run = None
@@ -233,6 +234,8 @@ class Recorder:
                 self._journal.leave(run)
             self._session.close()
             self._session = self._new_session()
+            self._list_is_lost = True
+            self.prompts.forget_last()
 
     def finish(self, active: ActiveRun, answer: Any) -> None:
         """Ends a run that was killed after its last step, with its answer."""
@@ -278,6 +281,7 @@ class Recorder:
         if self._paused:
             return
         with self.guard(), self._lock:
+            self._list_is_lost &= not isinstance(step, TaskStep)
             if self.runs.of_this_thread() is not None:
                 self.injections.take_waiting()
             if not self.injections.is_waiting(step):
@@ -319,13 +323,14 @@ class Recorder:
             self.runs.end_manual()
             memory = self._memory
             steps = list(self.injections.without_waiting(memory.steps))
-            if steps or len(self._session):
+            if (steps or len(self._session)) and not self._list_is_lost:
                 if memory is self.agent.memory:
                     self.changed()
                 if [entry.step for entry in self._session.entries] != steps or not self.runs.are_saved:
                     self._unsaved_lists.append(_UnsavedList(self._session, steps, memory.system_prompt))
                 self._session.close()
                 self._session = self._new_session()
+            self._list_is_lost = False
             self.injections.take_waiting()
 
     def reset_done(self) -> None:
@@ -396,6 +401,7 @@ class Recorder:
     def _save(self, care: Care) -> None:
         memory = self.agent.memory
         recorded = not compat.holds("memory") or observed_list.reports_to(memory, self)
+        recorded &= not self._list_is_lost
         steps = self.injections.without_waiting(memory.steps)
         if recorded:
             self._session.assign_runs(steps, self._run_of)
