@@ -62,7 +62,13 @@ _TABLES = {
     "contents": ("content",),
     "prompts": ("prompt",),
     "events and steps": ("event", "step"),
-    "full-text index": ("unit", "words_data", "words_idx"),
+    "full-text index": (
+        "passage",
+        "passage_words_data",
+        "passage_words_idx",
+        "document_words_data",
+        "document_words_idx",
+    ),
     "vectors": ("vector",),
 }
 
@@ -306,7 +312,7 @@ def _long(journal: Journal) -> Iterator[Finding]:
 
 
 def _pending(journal: Journal) -> Iterator[Finding]:
-    count = int(journal.store.do("count_unread", {}))
+    count = int(journal.store.do("count_pending", {}))
     if count > 1000:
         text = f"{count:,} steps are not indexed yet; the next recall indexes them first."
         yield Finding("hint", text, f"smolmem search anything --db {journal.store.url}")

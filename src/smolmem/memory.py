@@ -167,7 +167,7 @@ class Memory(Recalling):
             recorder = Recorder(
                 agent, self._journal, self._scope_to_write(scope), strict=self.strict, failures=self._failures
             )
-            recorder.on_run_end = self._recall.index_pending
+            recorder.on_run_end = self._recall.recorded
             self._recorders.add(recorder)
         for managed in agent.managed_agents.values():
             if isinstance(managed, MultiStepAgent):
@@ -408,6 +408,7 @@ class Memory(Recalling):
             for recorder in list(self._recorders):
                 self._release(recorder)
         finally:
+            self._recall.close()
             self._journal.close()
 
     def __enter__(self) -> Memory:

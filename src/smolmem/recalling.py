@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta
 from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
 
 from smolmem.core.arguments import Time, check_count, check_scope, check_text, scope_filter, to_deadline, to_timestamp
 from smolmem.core.errors import InvalidArgument, NotFound
 from smolmem.core.rows import Origin
 from smolmem.core.values import Forgotten, Note, Recollection, Run, Step, Trust
 from smolmem.queries import Queries
-from smolmem.recall.context import TOKENS, block
+from smolmem.recall.context import TOKENS, block, says_something
 from smolmem.recall.engine import RecallEngine, names
 from smolmem.recall.filters import PASSAGE_KINDS, Filter
 from smolmem.recall.notes import Target
+from smolmem.recall.search import FLOOR, Group
 from smolmem.store.erase import Erased, Selection, erase, finish, select, sessions_of
 
 
@@ -48,9 +53,13 @@ class Recalling(Queries):
         since: Time | None = None,
         until: Time | None = None,
         min_trust: Trust = "low",
+        floor: float = FLOOR,
+        group: Group = "step",
         rerank: bool = False,
     ) -> list[Recollection]:
-        """The passages that answer a question, from everything that was done and noted, the best first.
+        """The steps and notes that answer a question, from everything that was done and noted, the best first.
+
+        Nothing is returned if the memory does not know what the question asks for.
 
         Args:
             question: any text; a time it mentions ("yesterday", "in March", "before the restart") counts.
@@ -63,6 +72,8 @@ class Recalling(Queries):
             since: only passages from this time on.
             until: only passages before this time.
             min_trust: `low`, `medium` (nothing from the web) or `high` (only what users said).
+            floor: the lowest score to return, from 0 (everything that matches at all) to 1.
+            group: `run` for the best step of each run instead of all steps.
             rerank: let a second model score the best thirty again: more accurate, and half a second slower.
 
         Raises:
@@ -78,7 +89,19 @@ class Recalling(Queries):
             until=to_timestamp(until),
             min_trust=min_trust,
         )
-        return self._recall.find(question, check_count(limit), filters, rerank=rerank)
+        return self._recall.find(question, check_count(limit), filters, floor=floor, group=group, rerank=rerank)
+
+    def index(self, progress: bool = False) -> int:
+        """Indexes everything that is pending, with vectors; returns how many steps, notes and passages there were.
+
+        This happens in the background anyway: call it to wait for it, for instance after loading an export.
+
+        Args:
+            progress: show a progress bar.
+        """
+        with Progress(console=Console(file=sys.stderr), transient=True, disable=not progress) as bar:
+            task = bar.add_task("smolmem indexes what was recorded", total=None)
+            return self._recall.index(lambda done, of: bar.update(task, completed=done, total=of))
 
     def _kinds(self, kinds: tuple[str, ...] | None) -> tuple[str, ...] | None:
         unknown = [kind for kind in kinds or () if kind not in PASSAGE_KINDS]
@@ -91,7 +114,8 @@ class Recalling(Queries):
 
     def context(self, question: str, tokens: int = TOKENS, *, limit: int = 10, scope: str | None = None) -> str:
         """The answer to a question as a block for a prompt: quoted, with origins, of about `tokens` tokens at most."""
-        return block(self.recall(question, limit, scope=scope), check_count(tokens, "tokens"))[0]
+        found = [one for one in self.recall(question, limit, scope=scope) if says_something(one.text)]
+        return block(found, check_count(tokens, "tokens"))[0]
 
     def remember(
         self,

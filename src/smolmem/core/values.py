@@ -379,13 +379,24 @@ class Note(Drawable):
 
 
 @dataclass(frozen=True)
+class Excerpt:
+    """A passage of a step or note, and where the words of the question stand in it."""
+
+    kind: str
+    text: str
+    marks: tuple[tuple[int, int], ...] = ()
+    """Start and end of each place."""
+
+
+@dataclass(frozen=True)
 class Recollection(Drawable):
-    """A passage that recall returned, and where it comes from."""
+    """A step or note that recall returned: its most fitting passage, and where it comes from."""
 
     text: str
     score: float
+    """From 0 to 1, and comparable between questions: what an unrelated question gets is close to 0."""
     signals: Mapping[str, float]
-    """The components of the score: lexical, semantic, neighbours, time, recency, reranker."""
+    """What ranked it: lexical, semantic, neighbours, session, time, recency, reranker."""
     kind: str
     """task, plan, thought, code, call, observation, error, answer, or the kind of a note."""
     origin: Origin
@@ -398,14 +409,36 @@ class Recollection(Drawable):
     note: str | None
     tool: str | None
     passage: int = field(repr=False)
+    document: int = field(repr=False)
+    """The first passage of the same step or note."""
+    excerpts: tuple[Excerpt, ...] = field(repr=False, default=())
+    """The most fitting passages of the step or note, the best first."""
+    matched: tuple[str, ...] = ()
+    """The words of the question that these passages have."""
     copies: int = 1
-    """How many passages say the same; this is the best of them."""
+    """How many steps and notes say the same; this is the best of them."""
     stale: bool = False
     _neighbours: Callable[[int], list[Recollection]] = field(repr=False, compare=False, default=lambda count: [])
 
     def neighbours(self, count: int = 1) -> list[Recollection]:
-        """The passages just before and after this one, in order: up to `count` on each side."""
+        """The steps just before and after this one, in order: up to `count` on each side."""
         return self._neighbours(count)
+
+    @property
+    def why(self) -> str:
+        """Why it was returned, in words."""
+        words = f"has {', '.join(self.matched)}" if self.matched else "has no word of the question"
+        told = {
+            "semantic": "says something similar",
+            "neighbours": "stands beside steps that fit",
+            "session": "is in a session that fits",
+            "time": "is from the time that was asked for",
+            "reranker": "was rated by the reranker",
+        }
+        signals = sorted(self.signals.items(), key=lambda signal: -signal[1])
+        parts = [f"{told[name]} (+{value:.2f})" for name, value in signals if name in told and value >= 0.05]
+        lexical = self.signals.get("lexical", 0.0)
+        return "; ".join([f"{words} (+{lexical:.2f})" if self.matched else words, *parts])
 
     @property
     def source(self) -> str:

@@ -6,7 +6,9 @@ The local model needs the `semantic` extra (ONNX Runtime and a tokenizer, no PyT
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +18,10 @@ from smolmem.core.errors import InvalidArgument
 from smolmem.recall import models
 
 Vector = Sequence[float]
+RETRIES = (1.0, 5.0)
+"""Seconds to wait before a batch is sent again."""
+QUESTION_SECONDS = 10.0
+"""Seconds that a question waits for an embedding server."""
 ModelName = Literal["local", "e5-small-v2", "bge-small-en-v1.5", "off"]
 
 
@@ -28,8 +34,8 @@ class Embedder(Protocol):
         """The name of the model: vectors of different models are never compared."""
         ...
 
-    def passage(self, text: str) -> Vector:
-        """The vector of a passage."""
+    def passages(self, texts: Sequence[str]) -> Sequence[Vector]:
+        """The vectors of some passages, in order."""
         ...
 
     def query(self, text: str) -> Vector:
@@ -93,7 +99,11 @@ class Network:
                 tokenizer = Tokenizer.from_file(str(self._folder / "tokenizer.json"))
                 tokenizer.no_padding()
                 tokenizer.enable_truncation(512)
-                self._loaded = tokenizer, onnxruntime.InferenceSession(str(self._folder / "model.onnx"))
+                options = onnxruntime.SessionOptions()
+                options.intra_op_num_threads = max(1, min(2, (os.cpu_count() or 2) // 2))
+                options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # the agent needs the cores
+                model = str(self._folder / "model.onnx")
+                self._loaded = tokenizer, onnxruntime.InferenceSession(model, options)
             return self._loaded
 
     def run(self, *texts: str) -> Any:
@@ -129,9 +139,9 @@ class LocalModel:
         self._local = local
         self._network = Network(folder, "last_hidden_state")
 
-    def passage(self, text: str) -> Vector:
-        """The vector of a passage."""
-        return self._embed(f"{self._local.text}{text}")
+    def passages(self, texts: Sequence[str]) -> list[Vector]:
+        """The vectors of some passages, one by one: what an int8 model makes of a text depends on its batch."""
+        return [self._embed(f"{self._local.text}{text}") for text in texts]
 
     def query(self, text: str) -> Vector:
         """The vector of a question."""
@@ -166,21 +176,22 @@ class EmbeddingFunction:
         self.model = str(getattr(embed, "model", None) or f"{name}-{zlib.crc32(code):08x}")
         self._function = embed
 
-    def passage(self, text: str) -> Vector:
-        """The vector of a text."""
-        return self.query(text)
+    def passages(self, texts: Sequence[str]) -> list[Vector]:
+        """The vectors of some texts."""
+        return [[float(number) for number in vector] for vector in self._function(list(texts))]
 
     def query(self, text: str) -> Vector:
         """The vector of a question: the same function."""
-        vector: Vector = [float(number) for number in self._function([text])[0]]
-        return vector
+        return self.passages([text])[0]
 
 
 class EmbeddingServer:
-    """An OpenAI-compatible embedding server, such as Ollama.
+    """An embedding server, in the form of OpenAI or of Ollama.
+
+    Passages are sent in batches. A request that fails because the server is busy or away is sent again, twice.
 
     Args:
-        url: its address up to the version, for instance `http://localhost:11434/v1`.
+        url: its address: `http://localhost:11434/v1` for the form of OpenAI, `http://localhost:11434/api` for Ollama's.
         model: the embedding model it should use.
         key: sent as a bearer token, where the server wants one.
         timeout: seconds to wait for an answer.
@@ -188,20 +199,50 @@ class EmbeddingServer:
 
     def __init__(self, url: str, model: str, *, key: str | None = None, timeout: float = 30.0) -> None:
         self.model = model
-        self._url = f"{url.rstrip('/')}/embeddings"
+        self._ollama = url.rstrip("/").endswith("/api")
+        self._url = f"{url.rstrip('/')}/{'embed' if self._ollama else 'embeddings'}"
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._timeout = timeout
 
-    def passage(self, text: str) -> Vector:
-        """The vector of a text."""
-        return self.query(text)
+    def passages(self, texts: Sequence[str]) -> list[Vector]:
+        """The vectors of some texts, in one request."""
+        for wait in RETRIES:
+            try:
+                return self._ask(texts, self._timeout)
+            except OSError as error:  # no connection, no answer in time, or an error of the server
+                status = getattr(getattr(error, "response", None), "status_code", 503)
+                if status < 500 and status != 429:  # what it refuses once it will refuse again
+                    raise
+                time.sleep(wait)
+        return self._ask(texts, self._timeout)
 
     def query(self, text: str) -> Vector:
-        """The vector of a question."""
+        """The vector of a question. Somebody waits for it: nothing is sent twice, and the wait is short."""
+        return self._ask([text], min(self._timeout, QUESTION_SECONDS))[0]
+
+    def _ask(self, texts: Sequence[str], timeout: float) -> list[Vector]:
         import requests
 
-        asked = {"model": self.model, "input": [text]}
-        answer = requests.post(self._url, json=asked, headers=self._headers, timeout=self._timeout)
+        asked = {"model": self.model, "input": list(texts)}
+        answer = requests.post(self._url, json=asked, headers=self._headers, timeout=timeout)
         answer.raise_for_status()
-        vector: Vector = [float(number) for number in answer.json()["data"][0]["embedding"]]
-        return vector
+        said = answer.json()
+        rows = said["embeddings"] if self._ollama else [row["embedding"] for row in _in_order(said["data"])]
+        return [[float(number) for number in row] for row in rows]
+
+
+def _in_order(data: list[Any]) -> list[Any]:
+    """The rows of an answer in the order of the texts, whatever order the server sent them in."""
+    return sorted(data, key=lambda row: row.get("index", 0))
+
+
+def normalised(vector: Vector) -> Vector:
+    """A vector of length one.
+
+    Raises:
+        ValueError: if it has no direction.
+    """
+    length = sum(float(number) ** 2 for number in vector) ** 0.5
+    if not length < float("inf") or length == 0.0:
+        raise ValueError(f"a vector of {len(vector)} numbers has no direction")
+    return [float(number) / length for number in vector]

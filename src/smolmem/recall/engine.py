@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,12 +11,13 @@ from typing import Any
 from smolmem.core.errors import InvalidArgument
 from smolmem.core.values import TRUST, Recollection, Reminder, Step
 from smolmem.recall import models
-from smolmem.recall.context import TOKENS, block, message, sources
+from smolmem.recall.context import TOKENS, block, message, says_something, sources
 from smolmem.recall.embedders import Embedder, ModelName, Reranker, checked, installed, open_embedder
 from smolmem.recall.filters import Filter
-from smolmem.recall.indexer import index_pending
+from smolmem.recall.indexer import BackgroundIndexer, index_newest
 from smolmem.recall.notes import Notes
-from smolmem.recall.search import Search
+from smolmem.recall.search import FLOOR, Group, Search
+from smolmem.store.base import Progress
 from smolmem.store.journal import Journal
 from smolmem.store.passage_rows import json_list
 
@@ -31,31 +33,47 @@ class RecallEngine:
         self.notes = Notes(journal)
         self._journal = journal
         self._embedder: EmbedderChoice = checked(embedder)
+        self._opened_embedder: Embedder | None = None
         self._search: Search | None = None
         self._reranker: Reranker | None = None
+        self._lock = threading.Lock()
+        self._indexer = BackgroundIndexer(journal, self._open_embedder)
 
-    def find(self, question: str, limit: int, filters: Filter, *, rerank: bool = False) -> list[Recollection]:
-        """The passages that answer a question, the best first."""
+    def find(
+        self,
+        question: str,
+        limit: int,
+        filters: Filter,
+        *,
+        floor: float = FLOOR,
+        group: Group = "step",
+        rerank: bool = False,
+    ) -> list[Recollection]:
+        """The steps and notes that answer a question, the best first."""
         if not isinstance(question, str):
             raise InvalidArgument(f"recall() needs a question, not {question!r}.")
         if filters.min_trust not in TRUST:
             raise InvalidArgument(f"{filters.min_trust!r} is not one of {', '.join(TRUST)}.")
-        self.index_pending()
+        if group not in ("step", "run"):
+            raise InvalidArgument(f"group is 'step' or 'run', not {group!r}.")
         self.notes.sweep()
+        if index_newest(self._journal):
+            self._indexer.wake()
         if rerank and self._reranker is None:
             self._reranker = Reranker()
-        found = self._opened().find(question, limit, filters, reranker=self._reranker if rerank else None)
+        reranker = self._reranker if rerank else None
+        found = self._opened().find(question, limit, filters, floor=floor, group=group, reranker=reranker)
         return [replace(one, stale=one.note is not None and self.notes.is_stale(one.note)) for one in found]
 
     def remind(
         self, question: str, limit: int, filters: Filter, run: str, step: int | None, tokens: int = TOKENS
     ) -> tuple[str, Reminder | None]:
         """The answer to a question as a block for an agent's run, and the recorded reminder."""
-        text, shown = block(self.find(question, limit, replace(filters, excluded_kinds=NOT_IN_REMINDERS)), tokens)
+        found = self.find(question, limit, replace(filters, excluded_kinds=NOT_IN_REMINDERS))
+        text, shown = block([one for one in found if says_something(one.text)], tokens)
         if not shown:
             return "", None
-        found = sources(shown)
-        return text, self._journal.reminders.add(run, step, question[:2000], [message(text)], found)
+        return text, self._journal.reminders.add(run, step, question[:2000], [message(text)], sources(shown))
 
     def without_forgotten(self, steps: Sequence[Step]) -> list[Step]:
         """Steps without those that were forgotten."""
@@ -65,7 +83,7 @@ class RecallEngine:
 
     def _opened(self) -> Search:
         if self._search is None:
-            embedder = open_embedder(self._embedder)
+            embedder = self._open_embedder()
             if embedder is None:
                 self._search = Search(self._journal, None)
                 if self._embedder is None:
@@ -81,9 +99,23 @@ class RecallEngine:
                 self._search = Search(self._journal, SemanticSearch(self._journal.store, embedder))
         return self._search
 
-    def index_pending(self) -> None:
-        """Indexes what was recorded since the last time."""
-        index_pending(self._journal)
+    def _open_embedder(self) -> Embedder | None:
+        with self._lock:
+            if self._opened_embedder is None:
+                self._opened_embedder = open_embedder(self._embedder)
+            return self._opened_embedder
+
+    def recorded(self) -> None:
+        """Something was recorded: it is indexed in the background."""
+        self._indexer.wake()
+
+    def index(self, progress: Progress | None = None) -> int:
+        """Indexes and embeds everything that is pending; returns how many steps, notes and passages there were."""
+        return self._indexer.index(progress)
+
+    def close(self) -> None:
+        """Ends indexing; what is left stays pending."""
+        self._indexer.close()
 
 
 NOT_IN_REMINDERS = ("task", "code", "call")

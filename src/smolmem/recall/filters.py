@@ -42,6 +42,16 @@ class Filter:
         return {"agent": self.agents, "run": self.runs, "role": self.kinds, "origin": self.origins}
 
     @property
+    def document_columns(self) -> dict[str, Collection[str] | None]:
+        """The allowed values of the columns that all passages of a step or note share."""
+        return {"agent": self.agents, "run": self.runs}
+
+    @property
+    def asks_for_passages(self) -> bool:
+        """Whether some passages of a step may be returned and others not."""
+        return self.kinds is not None or self.origins is not None
+
+    @property
     def is_open(self) -> bool:
         """Whether all passages of the scope may be returned."""
         restricted = any(allowed is not None for allowed in self.columns.values())

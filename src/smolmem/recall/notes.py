@@ -23,7 +23,7 @@ from smolmem.core.rows import ORIGINS, NoteRow, Origin, Passage
 from smolmem.core.text import storable
 from smolmem.core.values import Note, when
 from smolmem.recall import passages as searchable
-from smolmem.store.base import Row
+from smolmem.store.base import Row, Store
 from smolmem.store.contents import Contents, id_prefix, seal
 from smolmem.store.passage_rows import PassageOwner, add_passages, drop_passages, reindex_after
 
@@ -79,12 +79,11 @@ class Notes:
             "supersedes": None if past is None else past.id,
             "sources": json.dumps(list(sources)),
         }
-        owner = PassageOwner(scope=scope, session="", step=None, note=row["id"], run=run, agent=None, at=row["at"])
         with self._store.write():
             self._store.do("add_note", {**row, "hash": seal("note", row)})
-            add_passages(self._store, owner, (Passage(row["kind"], origin, part) for part in searchable.split(said)))
+            add_note_passages(self._store, {**row})
             if past is not None:
-                drop_passages(self._store, self._store.rows("note_units", {"note": past.id}))
+                drop_passages(self._store, self._store.rows("note_passages", {"note": past.id}))
         return self._note({**row})
 
     def why_junk(self, text: str, scope: str, kind: str, recalled: list[str]) -> str | None:
@@ -190,21 +189,21 @@ class Notes:
                 if not self._store.rows("forgotten", {"what": what, "target": name}):
                     row = {"what": what, "target": name, "at": time.time()}
                     self._store.do("add_forgotten", row | {"hash": seal("forgotten", row)})
-                units = self._units(what, name)
-                drop_passages(self._store, units)
-                for session, step in {(unit["session"], unit["step"]) for unit in units if unit["step"] is not None}:
+                passages = self._passages(what, name)
+                drop_passages(self._store, passages)
+                for session, step in {(row["session"], row["step"]) for row in passages if row["step"] is not None}:
                     reindex_after(self._store, session, step)
         return gone
 
-    def _units(self, what: str, target: str) -> list[Row]:
+    def _passages(self, what: str, target: str) -> list[Row]:
         if what == "step":
             steps = self._store.rows("step", {"id": int(target)})
             return [
-                unit
+                passage
                 for step in steps
-                for unit in self._store.rows("step_units", {"session": step["session"], "step": step["id"]})
+                for passage in self._store.rows("step_passages", {"session": step["session"], "step": step["id"]})
             ]
-        return self._store.rows(f"{what}_units", {what: target})
+        return self._store.rows(f"{what}_passages", {what: target})
 
     def _came_of(self, target: Target, influenced: bool, scope: str | None) -> list[Target]:
         """The runs that a run called, those that recalled it, and the notes that agents made of all that."""
@@ -231,6 +230,14 @@ class Notes:
         run = self._store.rows("run_row", {"id": name})[0]
         steps = [step["id"] for step in self._store.rows("run_steps", {"run": name})]
         return {"scope": run["scope"], "since": run["began"]}, steps, {name: 0.0}
+
+
+def add_note_passages(store: Store, row: Row) -> None:
+    """Indexes a note; part of the caller's transaction."""
+    owner: PassageOwner = {"session": "", "step": None, "note": row["id"], "agent": None} | {  # type: ignore[assignment]
+        name: row[name] for name in ("scope", "run", "at")
+    }
+    add_passages(store, owner, [Passage(row["kind"], row["origin"], part) for part in searchable.split(row["text"])])
 
 
 def _checked(text: Any) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from smolmem.core.text import storable
+from smolmem.store.passage_rows import with_identifiers
 
 MOST_WORDS = 64
 """Words of a question that are searched for; a longer question is also known by its vector."""
@@ -29,22 +30,25 @@ _COUNTS = {"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5
 
 
 def words(question: str) -> list[str]:
-    """The words to search for, each once."""
-    found = list(dict.fromkeys(re.findall(r"\w+", storable(question).lower())))
+    """The words to search for, each once; identifiers by their parts, too."""
+    found = dict.fromkeys(word.lower() for word in re.findall(r"[^\W_]+", with_identifiers(storable(question))))
     specific = [word for word in found if word not in STOP_WORDS]
-    return (specific or found)[:MOST_WORDS]
+    return (specific or list(found))[:MOST_WORDS]
 
 
 def match(wanted: list[str], scope_term: str | None) -> str:
-    """A full-text query for any of some words in a scope; no text can break out of it."""
-    anything = " OR ".join(f'"{word}"' for word in wanted)
+    """A full-text query for any of some words in a scope; no text can break out of it.
+
+    A word that ends with `*` stands for all words that begin with it.
+    """
+    quoted = (f'"{word[:-1]}" *' if word.endswith("*") else f'"{word}"' for word in wanted)
     scope = "" if scope_term is None else f"{scope_match(scope_term)} AND "
-    return f"{scope}({anything})"
+    return f"{scope}({' OR '.join(quoted)})"
 
 
 def scope_match(scope_term: str) -> str:
-    """A full-text query for the passages of a scope."""
-    return f'whose : "{scope_term}"'
+    """A full-text query for everything of a scope."""
+    return f'scope : "{scope_term}"'
 
 
 @dataclass(frozen=True)

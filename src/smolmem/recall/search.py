@@ -1,9 +1,18 @@
-"""Ranks passages: lexical and semantic signals, neighbours and time, added up so that a person can see why.
+"""Ranks steps and notes, and picks the passages that show why.
 
-The lexical and the semantic signal each list their best hundred passages, scaled from 1 for the best to 0 for what is
-not listed. Both are added. Then each passage gets a fifth of the score of each neighbour, two on either side: an answer
-often stands beside the passage that sounds like the question. `bench/locomo.py` measures that. A time that the question
-mentions, and recency, weigh a little. The optional reranker adds a third signal for the best thirty.
+A step or note is a document. Five signals are added up for each document:
+
+- lexical: how well the whole document and its best passage match the words of the question;
+- semantic: how near the vector of its best passage is to that of the question;
+- neighbours: a share of the scores of the two documents on either side, because an answer often stands beside the step
+  that sounds like the question;
+- session: a share of the best score in the same session, because a question is about one run more often than about one
+  step of each;
+- time and recency: a little, for a time that the question mentions and for what is new.
+
+The weights were chosen on chats and on agents' runs alike; `bench/quality.py` compares them with plain full text. The
+score of a recollection is the share of the best sum, times the confidence that the memory knows anything about the
+question at all (see `calibration.py`), so that a score means the same for each question.
 """
 
 from __future__ import annotations
@@ -13,20 +22,22 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from smolmem.core.errors import Damaged, InvalidArgument
-from smolmem.core.values import Recollection, trust_in, when
-from smolmem.recall import query
+from smolmem.core.values import Excerpt, Recollection, trust_in, when
+from smolmem.recall import calibration, query
+from smolmem.recall.calibration import Evidence, Noise
 from smolmem.recall.filters import Filter
+from smolmem.recall.highlight import among, marks
+from smolmem.recall.lexical import LexicalSearch, Matches
 from smolmem.recall.query import Anchor, Span
 from smolmem.store.base import Row
 from smolmem.store.contents import Contents
-from smolmem.store.passage_rows import json_list, scope_term
+from smolmem.store.passage_rows import json_list
 
 if TYPE_CHECKING:
     from smolmem.recall.embedders import Reranker
@@ -35,220 +46,270 @@ if TYPE_CHECKING:
 log = logging.getLogger("smolmem")
 
 LISTED = 100
-NEIGHBOUR_SHARE = 0.2
+"""Documents that each signal lists."""
+PASSAGES = 3
+"""Passages that are searched for each listed document."""
+SEMANTIC = 0.7
+NEAR, FAR = 0.3, 0.2
+"""Shares of the scores of the next document on either side, and of the one after that."""
+SESSION = 0.4
+ALONE = 0.8
+"""What a note gets of its own score, because it has no neighbours: about as much as a step in a run that fits."""
 TIME_BONUS = 0.3
 RECENCY_BONUS = 0.05
 HALF_LIFE = 7 * 86400.0
 RERANKED = 30
-MAX_MATCHES = 2_000
-"""Passages that are scored by their words."""
-SMALL_SCOPE = 5_000
-"""Passages of a scope that is small enough to weigh each word by itself."""
-MAX_SECONDS = 1.0
-"""Seconds that the lexical search may take."""
+EXCERPTS = 3
+"""Passages that a recollection shows at most."""
+FLOOR = 0.15
+"""The lowest score that is returned, by default."""
 
 Scores = dict[int, float]
+Group = Literal["step", "run"]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the signals found for a question: scores of documents, scores of passages, and how good the best is."""
+
+    words: list[str]
+    signals: dict[str, Scores]
+    passages: Scores
+    evidence: Evidence
 
 
 class Search:
-    """Finds passages of a store: by their words, and by vectors where there is an embedder."""
+    """Finds steps and notes of a store: by their words, and by vectors where there is an embedder."""
 
     def __init__(self, contents: Contents, semantic: SemanticSearch | None) -> None:
         self._contents = contents
         self._store = contents.store
+        self._lexical = LexicalSearch(contents.store)
         self.semantic = semantic
-        self._counted = 0
-        self._frequency: dict[str, int] = {}
+        self._noise: dict[tuple[str | None, str | None, bool, int], Noise] = {}
 
     def find(
-        self, question: str, limit: int, filters: Filter, *, reranker: Reranker | None = None
+        self,
+        question: str,
+        limit: int,
+        filters: Filter,
+        *,
+        floor: float = FLOOR,
+        group: Group = "step",
+        reranker: Reranker | None = None,
     ) -> list[Recollection]:
-        """The passages that answer a question, the best first."""
+        """The steps and notes that answer a question, the best first; none if nothing reaches the floor."""
         if not question.strip():
             raise InvalidArgument("recall() needs a question: the text is empty.")
         moment = time.time()
-        listed = max(LISTED, limit)
-        signals = {"lexical": scaled(self._lexical(self._rarest_terms(question, filters), filters, listed), listed)}
-        if self.semantic is not None:
-            signals["semantic"] = scaled(self.semantic.nearest(question, listed, filters), None)
+        found = self._search(question, filters)
+        confidence = self._confidence(found, filters)
+        if not found.passages or confidence < floor:
+            return []
+        signals = dict(found.signals)
         if reranker is not None:
-            first = {**signals, "neighbours": self._neighbour_scores(summed(signals))}
-            signals["reranker"] = self._rerank(question, summed(first), filters, reranker)
-        signals["neighbours"] = self._neighbour_scores(summed(signals))
-        passages = self._best(summed(signals), filters, limit)
-        signals["time"] = self._time_scores(question, passages, filters, datetime.fromtimestamp(moment))
-        signals["recency"] = {passage: _recency(moment - row["at"]) for passage, row in passages.items()}
+            signals["reranker"] = self._rerank(question, found, filters, reranker)
+        self._add_context(signals)
+        documents = self._best(summed(signals), found, filters, limit)
+        signals["time"] = self._time_scores(question, documents, filters, datetime.fromtimestamp(moment))
+        signals["recency"] = {document: _recency(moment - rows[0]["at"]) for document, rows in documents.items()}
         total = summed(signals)
-        ranked = sorted(passages, key=lambda passage: (-total[passage], -passage))
-        found = (
-            self._recollection(passages[passage], {name: scores.get(passage, 0.0) for name, scores in signals.items()})
-            for passage in ranked
+        ranked = sorted(documents, key=lambda document: (-total[document], -document))
+        scale = confidence / max(total[document] for document in ranked) if ranked else 0.0
+        recollections = (
+            self._recollection(
+                documents[document],
+                {name: scores.get(document, 0.0) for name, scores in signals.items()},
+                scale * total[document],
+            )
+            for document in ranked
+            if scale * total[document] >= floor
         )
-        return without_copies(found, limit)
+        once = recollections if group == "step" else _once_per_run(recollections)
+        kept = without_copies(once, {id: _words_of(rows) for id, rows in documents.items()}, limit)
+        return [_with_excerpts(one, documents, found.words) for one in kept]
 
     # --- signals ---------------------------------------------------------------------------------------------------
 
-    def _rarest_terms(self, question: str, filters: Filter) -> list[str]:
-        """The words to search for; of many, the rarest: a word of half of all passages says little and takes long."""
-        words, share = query.words(question), self._share(filters)
-        if self._counted <= MAX_MATCHES:
-            return words
-        often = {word: share * self._count(query.match([word], None)) for word in words}
-        rarest: list[str] = []
-        for word in sorted(words, key=lambda word: often[word]):
-            if rarest and sum(often[known] for known in rarest) + often[word] > MAX_MATCHES:
-                break
-            rarest.append(word)
-        return rarest
+    def _search(self, question: str, filters: Filter) -> Found:
+        words = query.words(question)
+        whole, parts = self._by_words(words, filters)
+        if not whole.found and not parts.found:
+            words = self._lexical.similar(words)
+            whole, parts = self._by_words(words, filters)
+        near = [] if self.semantic is None else self.semantic.nearest(question, PASSAGES * LISTED, filters)
+        documents = self._documents([passage for passage, _ in (*parts.found, *near)])
+        sums: Scores = defaultdict(float)
+        for scores in (above_last(whole.found, LISTED), above_last(_best_of(parts.found, documents), LISTED)):
+            for document, score in scores.items():
+                sums[document] += score
+        signals = {"lexical": scaled(sums)}
+        if near:
+            nearest = scaled(above_worst(_best_of(near, documents)))
+            signals["semantic"] = {document: SEMANTIC * score for document, score in nearest.items()}
+        passages = summed({"lexical": scaled(dict(parts.found)), "semantic": scaled(above_worst(near))})
+        best = parts if filters.asks_for_passages else whole
+        evidence = Evidence(len(words), best.coverage, near[0][1] if near else None)
+        return Found(words, signals, {passage: passages[passage] for passage in documents}, evidence)
 
-    def _share(self, filters: Filter) -> float:
-        """The share of all passages that lies in a scope, roughly."""
-        last = int(self._store.do("last_unit", {}))
-        if not last * 0.9 <= self._counted <= last:
-            self._counted = last
-            self._frequency.clear()
-        return 1.0 if filters.scope is None else self._count(query.scope_match(_scope_term(filters))) / max(1, last)
+    def _by_words(self, words: list[str], filters: Filter) -> tuple[Matches, Matches]:
+        """Whole documents, unless only some passages of each are asked for; and passages."""
+        whole = Matches([], 0.0)
+        if not filters.asks_for_passages:
+            whole = self._lexical.best("documents", words, filters, LISTED + 1)
+        return whole, self._lexical.best("passages", words, filters, PASSAGES * LISTED)
 
-    def _count(self, match: str) -> int:
-        if match not in self._frequency:
-            self._frequency[match] = self._counted_now(match)
-        return self._frequency[match]
+    def _documents(self, passages: Sequence[int]) -> dict[int, int]:
+        """The document of each passage."""
+        rows = self._store.rows("there", {"ids": json_list(passages)})
+        return {row["id"]: row["document"] for row in rows}
 
-    def _counted_now(self, match: str) -> int:
-        return int(self._store.do("count_words", {"match": match}))
-
-    def _lexical(self, words: list[str], filters: Filter, limit: int) -> list[tuple[int, float]]:
-        if not words:
-            return []
-        if filters.is_open and filters.scope is not None and self._share(filters) > 0.5:
-            found = self._matches(words, None, filters, 2 * limit)
-            mine = self._in_scope(found, filters)
-            if len(mine) >= limit or len(found) < 2 * limit:
-                return mine[:limit]
-        term = None if filters.scope is None else _scope_term(filters)
-        if term is not None and self._count(query.scope_match(term)) <= SMALL_SCOPE:
-            return self._weighed_in_scope(words, term, filters)[:limit]
-        return self._matches(words, term, filters, limit)
-
-    def _weighed_in_scope(self, words: list[str], term: str, filters: Filter) -> list[tuple[int, float]]:
-        """The matches in a small scope, each word weighed by its rarity in that scope."""
-        total: Scores = defaultdict(float)
-        size = self._counted_now(query.scope_match(term))  # a small scope soon doubles
-        for word in words:
-            found = self._matches([word], term, filters, SMALL_SCOPE)
-            here = (
-                len(found) if filters.is_open else self._store.do("count_words", {"match": query.match([word], term)})
-            )
-            weight = _rarity(here, size) / _rarity(self._count(query.match([word], None)), self._counted)
-            for passage, score in found:
-                total[passage] += weight * score
-        return sorted(total.items(), key=lambda hit: (-hit[1], hit[0]))
-
-    def _matches(self, words: list[str], term: str | None, filters: Filter, limit: int) -> list[tuple[int, float]]:
-        name, values = "find_words", {"match": query.match(words, term), "limit": limit}
-        if not filters.is_open:
-            name = "find_words_where"
-            lists = {
-                f"{column}s": None if given is None else json_list(given) for column, given in filters.columns.items()
-            }
-            values = {**values, **lists, "since": filters.since, "until": filters.until}
-            values |= {"apart": filters.excluded_session, "but": json_list(filters.excluded_kinds)}
-        try:
-            return [(row["unit"], row["score"]) for row in self._store.rows(name, values, MAX_SECONDS)]
-        except TimeoutError as late:
-            log.warning("smolmem stopped a lexical search: %s. Ask for fewer or rarer words.", late)
-            return []
-
-    def _in_scope(self, found: list[tuple[int, float]], filters: Filter) -> list[tuple[int, float]]:
-        """The matches that lie in the scope: quicker than searching for the scope's term."""
-        rows = self._store.rows("there", {"ids": json_list(passage for passage, _ in found)})
-        inside = {row["id"] for row in rows if filters.includes(row["scope"])}
-        return [hit for hit in found if hit[0] in inside]
-
-    def _neighbour_scores(self, own: Scores) -> Scores:
-        """What each passage gets from its neighbours, two on either side."""
-        gained: Scores = defaultdict(float)
+    def _add_context(self, signals: dict[str, Scores]) -> None:
+        """Adds what documents get from their neighbours and their session; a note has neither, and gets a share."""
+        own = summed(signals)
+        neighbours: Scores = defaultdict(float)
+        sessions: dict[int, str] = {}
         for row in self._store.rows("beside", {"ids": json_list(own)}):
-            for side in ("before", "long_before", "after", "long_after"):
+            sessions[row["id"]] = row["session"]
+            for side, share in (("before", NEAR), ("after", NEAR), ("long_before", FAR), ("long_after", FAR)):
                 if row[side] is not None:
-                    gained[row[side]] += NEIGHBOUR_SHARE * own[row["id"]]
-        return dict(gained)
+                    neighbours[row[side]] += share * own[row["id"]]
+                    sessions[row[side]] = row["session"]
+        signals["alone"] = {id: ALONE * own[id] for id in own.keys() - sessions.keys()}
+        signals["neighbours"] = dict(neighbours)
+        total = summed(signals)
+        best: dict[str, float] = defaultdict(float)
+        for document, session in sessions.items():
+            best[session] = max(best[session], total[document])
+        signals["session"] = {document: SESSION * best[session] for document, session in sessions.items()}
 
-    def _time_scores(self, question: str, passages: dict[int, Row], filters: Filter, now: datetime) -> Scores:
-        """The bonus of passages from a time that the question mentions."""
+    def _time_scores(self, question: str, documents: dict[int, list[Row]], filters: Filter, now: datetime) -> Scores:
+        """The bonus of documents from a time that the question mentions."""
         spans = [self._span(time, filters) for time in query.times(question, now)]
         return {
-            passage: TIME_BONUS
-            for passage, row in passages.items()
-            if any(span is not None and span.since <= row["at"] < span.until for span in spans)
+            document: TIME_BONUS
+            for document, rows in documents.items()
+            if any(span is not None and span.since <= rows[0]["at"] < span.until for span in spans)
         }
 
     def _span(self, mentioned: Span | Anchor, filters: Filter) -> Span | None:
         if isinstance(mentioned, Span):
             return mentioned
-        for passage, _ in self._lexical(query.words(mentioned.event), filters, 1):
-            for row in self._store.rows("units", {"ids": json_list([passage])}):
-                at = row["at"]
-                return Span(float("-inf"), at) if mentioned.side == "before" else Span(at, float("inf"))
+        found = self._lexical.best("passages", query.words(mentioned.event), filters, 1).found
+        for row in self._store.rows("passages", {"ids": json_list(id for id, _ in found)}):
+            at = row["at"]
+            return Span(float("-inf"), at) if mentioned.side == "before" else Span(at, float("inf"))
         return None
 
-    def _rerank(self, question: str, own: Scores, filters: Filter, reranker: Reranker) -> Scores:
-        best = sorted(own, key=lambda passage: -own[passage])[:RERANKED]
-        rows = self._read(best, filters)
-        return scaled([(passage, reranker.score(question, row["text"])) for passage, row in rows.items()], None)
+    def _rerank(self, question: str, found: Found, filters: Filter, reranker: Reranker) -> Scores:
+        own = summed(found.signals)
+        best = sorted(own, key=lambda document: -own[document])[:RERANKED]
+        read = self._read(best, found, filters)
+        scores = {document: reranker.score(question, rows[0]["text"]) for document, rows in read.items()}
+        return scaled(above_worst(sorted(scores.items(), key=lambda hit: -hit[1])))
+
+    # --- confidence ------------------------------------------------------------------------------------------------
+
+    def _confidence(self, found: Found, filters: Filter) -> float:
+        return self._noise_in(filters).confidence(found.evidence)
+
+    def _noise_in(self, filters: Filter) -> Noise:
+        """What unrelated questions get in the same scope; measured again when the store has doubled."""
+        size = int(self._store.do("last_passage", {})).bit_length()
+        key = filters.scope, filters.below, filters.asks_for_passages, size
+        if key not in self._noise:
+            if self.semantic is not None:
+                self.semantic.keep(calibration.UNRELATED)
+            scope = Filter(scope=filters.scope, below=filters.below, kinds=filters.kinds, min_trust=filters.min_trust)
+            self._noise[key] = calibration.measure(lambda question: self._evidence(question, scope))
+        return self._noise[key]
+
+    def _evidence(self, question: str, filters: Filter) -> Evidence:
+        near = [] if self.semantic is None else self.semantic.nearest(question, 1, filters)
+        level: Literal["passages", "documents"] = "passages" if filters.asks_for_passages else "documents"
+        words = query.words(question)
+        matches = self._lexical.best(level, words, filters, 1)
+        return Evidence(len(words), matches.coverage, near[0][1] if near else None)
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
-    def _best(self, total: Scores, filters: Filter, limit: int) -> dict[int, Row]:
-        """The best passages that may be returned, and some more: time and copies still change the order."""
-        ranked = sorted(total, key=lambda passage: -total[passage])
-        passages: dict[int, Row] = {}
+    def _best(self, total: Scores, found: Found, filters: Filter, limit: int) -> dict[int, list[Row]]:
+        """The best documents that may be returned, and some more: time and copies still change the order."""
+        ranked = sorted(total, key=lambda document: -total[document])
+        documents: dict[int, list[Row]] = {}
         page = 3 * limit + 10
         for start in range(0, len(ranked), page):
-            passages |= self._read(ranked[start : start + page], filters)
-            if len(passages) >= page:
+            documents |= self._read(ranked[start : start + page], found, filters)
+            if len(documents) >= page:
                 break
-        return passages
+        return documents
 
-    def _read(self, passages: Sequence[int], filters: Filter) -> dict[int, Row]:
-        rows = self._store.rows("units", {"ids": json_list(passages)})
-        return {row["id"]: row for row in rows if filters.admits(row) and self._is_sound(row)}
+    def _read(self, documents: Sequence[int], found: Found, filters: Filter) -> dict[int, list[Row]]:
+        """The passages of documents that may be returned, the most fitting first."""
+        rows = self._store.rows("fitting_passages", {"ids": json_list(documents), "known": json_list(found.passages)})
+        read: dict[int, list[Row]] = defaultdict(list)
+        for row in rows:
+            if filters.admits(row) and self._is_sound(row):
+                read[row["document"]].append(row)
+        for several in read.values():
+            several.sort(key=lambda row: (-found.passages.get(row["id"], 0.0), row["id"]))
+        return {document: read[document] for document in documents if document in read}
 
     def _is_sound(self, row: Row) -> bool:
         try:
-            return bool(self._contents.sealed("unit", row))
+            return bool(self._contents.sealed("passage", row))
         except Damaged as error:
             log.warning("smolmem leaves something out of recall. %s", error)
             return False
 
-    def _recollection(self, row: Row, signals: dict[str, float]) -> Recollection:
-        origin = row["origin"]
+    def _recollection(self, rows: list[Row], signals: dict[str, float], score: float) -> Recollection:
+        best, origin = rows[0], rows[0]["origin"]
         return Recollection(
-            **{name: row[name] for name in ("text", "scope", "agent", "run", "step", "note", "tool")},
-            kind=row["role"],
+            **{name: best[name] for name in ("text", "scope", "agent", "run", "step", "note", "tool")},
+            kind=best["role"],
             origin=origin,
             trust=trust_in(origin),
-            at=when(row["at"]),
-            passage=row["id"],
-            score=sum(signals.values()),
+            at=when(best["at"]),
+            passage=best["id"],
+            score=score,
             signals={name: value for name, value in signals.items() if value},
-            _neighbours=partial(self._neighbours, row["id"]),
+            document=best["document"],
+            _neighbours=partial(self._neighbours, best["document"]),
         )
 
-    def _neighbours(self, passage: int, count: int) -> list[Recollection]:
-        asked = {"id": passage, "limit": count}
+    def _neighbours(self, document: int, count: int) -> list[Recollection]:
+        asked = {"id": document, "limit": count}
         before, after = ([row["id"] for row in self._store.rows(side, asked)] for side in ("before", "after"))
-        rows = self._read([*reversed(before), *after], Filter())
-        return [self._recollection(row, {}) for row in rows.values()]
+        nothing = Found([], {}, {}, Evidence(0, 0.0, None))
+        read = self._read([*reversed(before), *after], nothing, Filter())
+        return [self._recollection(rows, {}, 0.0) for rows in read.values()]
 
 
-def _scope_term(filters: Filter) -> str:
-    return scope_term(filters.scope or "", below=filters.below is not None)
+def _with_excerpts(one: Recollection, documents: Mapping[int, list[Row]], words: list[str]) -> Recollection:
+    rows = documents[one.document][:EXCERPTS]
+    excerpts = tuple(Excerpt(row["role"], row["text"], marks(row["text"], words)) for row in rows)
+    said = {excerpt.text[start:end] for excerpt in excerpts for start, end in excerpt.marks}
+    return replace(one, excerpts=excerpts, matched=tuple(among(words, said)))
 
 
-def _rarity(count: int, of: int) -> float:
-    """The inverse document frequency of a word, as SQLite's BM25 computes it."""
-    return max(math.log((of - count + 0.5) / (count + 0.5)), 1e-6) if count < of else 1e-6
+def _best_of(found: Sequence[tuple[int, float]], documents: Mapping[int, int]) -> list[tuple[int, float]]:
+    """The best score of each document's passages, the best first."""
+    best: Scores = {}
+    for passage, score in found:
+        if passage in documents:
+            document = documents[passage]
+            best[document] = max(score, best.get(document, -math.inf))
+    return sorted(best.items(), key=lambda hit: (-hit[1], hit[0]))
+
+
+def _once_per_run(found: Iterable[Recollection]) -> Iterable[Recollection]:
+    """The best recollection of each run; notes stand for themselves."""
+    seen: set[str] = set()
+    for one in found:
+        name = one.run if one.note is None and one.run is not None else f"note {one.note}"
+        if name not in seen:
+            seen.add(name)
+            yield one
 
 
 def _recency(age: float) -> float:
@@ -256,45 +317,48 @@ def _recency(age: float) -> float:
 
 
 def summed(signals: Mapping[str, Scores]) -> Scores:
-    """The sum of all signals for each passage."""
+    """The sum of all signals for each document or passage."""
     total: Scores = defaultdict(float)
     for scores in signals.values():
-        for passage, score in scores.items():
-            total[passage] += score
+        for id, score in scores.items():
+            total[id] += score
     return total
 
 
-def scaled(found: Sequence[tuple[int, float]], floor: int | None) -> Scores:
-    """Scales scores to 0..1: the best gets 1, and what comes just after the list would get 0.
-
-    A list that is not full has nothing after it: its lowest score is 0, or its worst where `floor` is None.
-    """
-    if not found:
-        return {}
-    scores = [score for _, score in found]
-    high, low = max(scores), min(scores)
-    if floor is not None and len(found) < floor:
-        low = min(low, 0.0)
-    if high <= low:
-        return {passage: 1.0 for passage, _ in found}
-    return {passage: (score - low) / (high - low) for passage, score in found}
+def above_last(found: Sequence[tuple[int, float]], listed: int) -> Scores:
+    """How much better the first `listed` are than what comes after them: nothing is, if the list is shorter."""
+    low = found[listed][1] if len(found) > listed else 0.0
+    return {id: score - low for id, score in found[:listed]}
 
 
-def without_copies(found: Iterable[Recollection], limit: int) -> list[Recollection]:
-    """The best of those that say the same, with the number of copies."""
+def above_worst(found: Sequence[tuple[int, float]]) -> Scores:
+    """How much better each of the first is than the last: for scores that are never zero."""
+    return above_last(found, min(LISTED * PASSAGES, max(1, len(found) - 1)))
+
+
+def scaled(scores: Scores) -> Scores:
+    """Scores from 0 to 1: the best gets 1."""
+    high = max(scores.values(), default=0.0)
+    return {id: max(0.0, score / high) for id, score in scores.items()} if high > 0 else dict.fromkeys(scores, 1.0)
+
+
+def without_copies(
+    found: Iterable[Recollection], words: Mapping[int, frozenset[str]], limit: int
+) -> list[Recollection]:
+    """The best of those that say the same, with the number of copies; `words` are those of each document."""
     kept: dict[frozenset[str], Recollection] = {}
     for one in found:
-        said = frozenset(one.text.lower().split())
-        same = (
-            said
-            if said in kept
-            else next((known for known in islice(kept, LISTED) if _nearly_equal(said, known)), None)
-        )
-        if same is not None:
-            kept[same] = replace(kept[same], copies=kept[same].copies + 1)
+        said = words[one.document]
+        known = said if said in kept else next((other for other in kept if _nearly_equal(said, other)), None)
+        if known is not None:
+            kept[known] = replace(kept[known], copies=kept[known].copies + 1)
         elif len(kept) < limit:
             kept[said] = one
     return list(kept.values())
+
+
+def _words_of(rows: list[Row]) -> frozenset[str]:
+    return frozenset(word for row in rows for word in row["text"].lower().split())
 
 
 def _nearly_equal(one: frozenset[str], other: frozenset[str]) -> bool:

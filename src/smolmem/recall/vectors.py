@@ -30,15 +30,15 @@ _FEW = 256
 
 _WORDS = ("session", "run", "agent", "role", "origin")
 FACTS = np.dtype([*((word, "<u4") for word in _WORDS), ("at", "<f8")])
-"""What of a unit a search can ask for; words as checksums, which the row itself confirms."""
+"""What of a passage a search can ask for; words as checksums, which the row itself confirms."""
 
 Array = Any  # a NumPy array
 
 
-def facts_of(unit: Row) -> bytes:
-    """What is kept beside a unit's vector."""
-    words = (checksum(unit[name]) for name in _WORDS)
-    return bytes(np.array((*words, unit["at"]), FACTS).tobytes())
+def facts_of(passage: Row) -> bytes:
+    """What is kept beside the vector of a passage."""
+    words = (checksum(passage[name]) for name in _WORDS)
+    return bytes(np.array((*words, passage["at"]), FACTS).tobytes())
 
 
 def checksum(word: str | None) -> int:
@@ -77,10 +77,11 @@ class Index:
         found = store.columns("vectors", {"scope": self.scope, "id": self.last, "model": self.model})
         if not found:
             return
-        ids, facts, numbers = self._sound(found)
+        self.last = int(found[0][-1])
+        ids, facts, numbers = self._sound(found[1:])
         if not ids:
             return
-        start, self.count, self.last = self.count, self.count + len(ids), int(ids[-1])
+        start, self.count = self.count, self.count + len(ids)
         new = {
             "_ids": np.array(ids, np.int64),
             "_facts": np.frombuffer(b"".join(facts), FACTS),
@@ -98,7 +99,7 @@ class Index:
         self._bits = [_put(old, start, new) for old, new in zip(self._bits, coded, strict=True)]
 
     def _sound(self, columns: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        """Columns without damaged rows: one is as good as none."""
+        """Columns without rows that are damaged, or empty because the model refused the text."""
         sizes = (FACTS.itemsize, 2 * self.size)
         if all({*map(len, column)} == {size} for column, size in zip(columns[1:], sizes, strict=True)):
             return columns
@@ -111,12 +112,12 @@ class Index:
         wide[:, : bits.shape[1]] = bits
         return np.ascontiguousarray(wide.view(np.uint64).T)
 
-    def drop(self, units: Collection[int]) -> None:
-        """Leaves units out from now on."""
-        self._alive[: self.count] &= ~np.isin(self._ids[: self.count], list(units))
+    def drop(self, passages: Collection[int]) -> None:
+        """Leaves passages out from now on."""
+        self._alive[: self.count] &= ~np.isin(self._ids[: self.count], list(passages))
 
     def search(self, query: Array, limit: int, where: Where | None = None) -> list[tuple[int, float]]:
-        """The nearest units and how near they are, the nearest first."""
+        """The nearest passages and how near they are, the nearest first."""
         if not self.count:
             return []
         allowed = self._alive[: self.count]
@@ -129,7 +130,9 @@ class Index:
             kept = np.flatnonzero(scores >= edge)
             near, scores = near[kept], scores[kept]
         best = np.argsort(-scores, kind="stable")[:limit]
-        return [(int(unit), float(score)) for unit, score in zip(self._ids[near[best]], scores[best], strict=True)]
+        return [
+            (int(passage), float(score)) for passage, score in zip(self._ids[near[best]], scores[best], strict=True)
+        ]
 
     def _scores(self, near: Array, query: Array) -> Array:
         """How near rows are by their numbers; in small pieces, and in memory that is used again."""
@@ -176,10 +179,10 @@ def _put(old: Array, start: int, rows: Array) -> Array:
 
 
 class Where:
-    """What a search asks of units, besides their scope.
+    """What a search asks of passages, besides their scope.
 
     Args:
-        words: what the columns of a unit may be; None for anything.
+        words: what the columns of a passage may be; None for anything.
         without: what they may not be.
         since: the earliest time.
         until: the time that it must be before.

@@ -32,7 +32,7 @@ from smolmem.store.contents import seal
 from smolmem.store.erased_contents import Sweep
 from smolmem.store.erased_sessions import Change, Sessions
 from smolmem.store.journal import Journal
-from smolmem.store.passage_rows import json_list
+from smolmem.store.passage_rows import drop_passages, json_list
 from smolmem.store.writer import describe
 
 PLACEHOLDER = "[erased]"
@@ -212,7 +212,8 @@ class _Work:
         }
         counts = {name: count for name, count in self._counts.items() if count}
         if counts:
-            self._store.do("rebuild_words", {})
+            self._store.do("compact_passage_words", {})
+            self._store.do("compact_document_words", {})
             self._add_receipt(what, counts, change.events)
         ids = {"runs": tuple(row["id"] for row in runs), "steps": tuple(gone), "notes": tuple(sorted(chosen.notes))}
         return {**ids, "counts": counts}
@@ -263,7 +264,7 @@ class _Work:
         self._erase_passages(sessions, chosen.notes, gone)
         self._erase("events", (event["id"] for event in change.events))
         self._erase("calls", (call["id"] for call in change.calls))
-        self._store.rows("erase_unread", {"ids": json_list(gone)})
+        self._store.rows("erase_pending", _ids(steps=gone, notes=chosen.notes))
         forgotten = _ids(runs=chosen.runs, notes=chosen.notes, steps=gone)
         self._counts["forgotten"] = len(self._store.rows("erase_forgotten", forgotten))
         trims = _ids(sessions=change.dead | change.lossy)
@@ -278,9 +279,8 @@ class _Work:
 
     def _erase_passages(self, sessions: set[str], notes: set[str], gone: list[int]) -> None:
         """Drops the passages of whole sessions: those of steps that stay also quote the steps before them."""
-        of, lost = _ids(sessions=sessions, notes=notes), set(gone)
-        self._store.rows("erase_vectors", of)
-        rows = self._store.rows("erase_units", of)
+        lost, rows = set(gone), self._store.rows("erasable_passages", _ids(sessions=sessions, notes=notes))
+        drop_passages(self._store, rows)
         self._counts["passages"] = sum(row["step"] in lost or row["note"] is not None for row in rows)
 
     def _erase_recalled(self, chosen: Selection, gone: list[int], change: Change) -> set[int]:
@@ -333,9 +333,7 @@ class _Work:
         self._sweep.drop_contents(contents, unclear, set(lossy))
 
     def _index_again(self, change: Change, quoting: set[str]) -> None:
-        of = _ids(sessions=quoting, notes=())
-        self._store.rows("erase_vectors", of)
-        self._store.rows("erase_units", of)
+        drop_passages(self._store, self._store.rows("erasable_passages", _ids(sessions=quoting, notes=())))
         self._store.do("index_sessions", {"sessions": json_list((change.touched | quoting) - change.dead)})
 
     def _add_receipt(self, what: list[str], counts: dict[str, int], events: list[Row]) -> None:

@@ -114,7 +114,7 @@ class Journal(Records):
         """
         step = self._place(event, facts, last=last)
         if event["record"] is not None:
-            self.store.do("to_read", {"step": step, "session": event["session"]})
+            self.store.do("add_pending", {"step": step, "session": event["session"]})
         self.add("event", event | {"step": step})
         return step
 

@@ -1,4 +1,7 @@
-"""The `unit` table and its index: passages of steps and notes as rows, full text and vectors, which are kept in step.
+"""The `passage` table and its indexes: passages of steps and notes as rows, full text and vectors, kept in line.
+
+A step or note is one document, known by the id of its first passage. Full text exists twice: over documents, which are
+ranked, and over passages, which are shown. Both indexes keep no copy of the text.
 
 One rule keeps search exact: what must not be found has no passage. The passages of a note that is superseded, forgotten
 or expired, of a step that is forgotten, and of an old revision are dropped in the transaction that says so.
@@ -8,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, TypedDict
@@ -30,50 +34,62 @@ class PassageOwner(TypedDict):
 
 
 BEFORE = 300
-"""Characters of each of the two passages before it that a passage is also found by."""
-_WORDS = ("whose", "date", "before", "text")
+"""Characters of the end of each of the two documents before it that a document is also found by."""
+_IDENTIFIER = re.compile(r"\w*[a-z\d][A-Z]\w*")
+_PART = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 
 
-def add_passages(store: Store, owner: PassageOwner, passages: Iterable[Passage]) -> None:
-    """Adds passages to the index; part of the caller's transaction."""
-    common = {**owner, "whose": _scope_terms(owner["scope"]), "date": _date(owner["at"])}
-    before = _before(store, owner)
-    for passage in passages:
-        row = common | {"role": passage.role, "tool": passage.tool, "origin": passage.origin, "text": passage.text}
-        row["before"] = "\n".join(_task(store, owner) if passage.role == "answer" else before[-2:])
-        passage_id = store.do("add_unit", row | {"hash": seal("unit", row)})
-        store.do("add_words", {name: row[name] for name in _WORDS} | {"id": passage_id})
-        before.append(passage.text[-BEFORE:])
+def add_passages(store: Store, owner: PassageOwner, passages: Sequence[Passage]) -> None:
+    """Adds the passages of a step or note, as one document; part of the caller's transaction."""
+    if not passages:
+        return
+    scope, document = _scope_terms(owner["scope"]), int(store.do("next_passage", {}))
+    for number, passage in enumerate(passages, document):
+        row = {**owner, "id": number, "document": document, "text": passage.text}
+        row |= {"role": passage.role, "tool": passage.tool, "origin": passage.origin}
+        store.do("add_passage", row | {"hash": seal("passage", row)})
+        store.do("add_passage_words", {"id": number, "scope": scope, "text": with_identifiers(passage.text)})
+    text = with_identifiers("\n".join(passage.text for passage in passages))
+    before = _before(store, owner, answers=any(passage.role == "answer" for passage in passages))
+    row = {"id": document, "scope": scope, "date": _date(owner["at"]), "before": before, "text": text}
+    store.do("add_document_words", row)
 
 
-def _task(store: Store, owner: PassageOwner) -> list[str]:
-    """The task that an answer answers, however long ago it was given."""
-    rows = store.rows("task_before", {"session": owner["session"], "step": owner["step"]})
-    return [row["text"][:BEFORE] for row in rows]
-
-
-def _before(store: Store, owner: PassageOwner) -> list[str]:
+def _before(store: Store, owner: PassageOwner, *, answers: bool) -> str:
+    """The ends of the two documents before a step; for an answer also the task, however long ago it was given."""
     if owner["step"] is None:
-        return []
-    rows = store.rows("units_before", {"session": owner["session"], "step": owner["step"]})
-    return [row["text"][-BEFORE:] for row in reversed(rows)]
+        return ""
+    place = {"session": owner["session"], "step": owner["step"]}
+    earlier: dict[int, str] = {}
+    for row in store.rows("passages_before", place):
+        earlier[row["document"]] = f"{earlier.get(row['document'], '')}\n{row['text']}"[-BEFORE:]
+    task = [row["text"][:BEFORE] for row in store.rows("task_before", place)] if answers else []
+    return "\n".join([*task, *earlier.values()])
+
+
+def with_identifiers(text: str) -> str:
+    """A text with the parts of its identifiers: `checkHealth` is also found by "check health"."""
+    names = dict.fromkeys(_IDENTIFIER.findall(text))
+    return "\n".join([text, *(" ".join(_PART.findall(name)) for name in names)]) if names else text
 
 
 def drop_passages(store: Store, rows: Sequence[Row]) -> None:
     """Removes passages from the index; part of the caller's transaction."""
     for row in rows:
-        store.do("drop_words", {name: row[name] for name in ("id", *_WORDS)})
-        store.do("drop_vector", {"scope": row["scope"], "unit": row["id"]})
-        store.do("drop_unit", {"id": row["id"]})
+        store.do("drop_passage_words", {"id": row["id"]})
+        if row["id"] == row["document"]:
+            store.do("drop_document_words", {"id": row["id"]})
+        store.do("drop_vector", {"id": row["id"]})
+        store.do("drop_passage", {"id": row["id"]})
 
 
 def reindex_after(store: Store, session: str, step: int) -> None:
     """A step has changed: the passages that are also found by its words are indexed again."""
-    store.do("read_again_after", {"session": session, "step": step})
+    store.do("index_again_after", {"session": session, "step": step})
 
 
 def scope_term(scope: str, *, below: bool = False) -> str:
-    """The index term of a scope's passages; with `below`, of the scope and all scopes in it."""
+    """The index term of a scope; with `below`, of the scope and all scopes in it."""
     return f"{'w' if below else 's'}{hashlib.blake2b(scope.encode(), digest_size=8).hexdigest()}0"
 
 

@@ -133,14 +133,23 @@ def _check_recall(journal: Journal, report: Report) -> None:
     report.checked["notes"] = len(notes)
     for row in notes:
         _check_seal("note", row, report)
-    tables = {"unit": "passages", "recalled": "recalled", "forgotten": "forgotten", "cut": "trims", "alert": "alerts"}
+    tables = {
+        "passage": "passages",
+        "recalled": "recalled",
+        "forgotten": "forgotten",
+        "cut": "trims",
+        "alert": "alerts",
+    }
     for table, word in tables.items():
         for row in _pages(journal, f"{table}_after", report, word):
             _check_seal(table, row, report)
-    for row in journal.store.rows("lost_units", {}):
+    for row in journal.store.rows("lost_passages", {}):
         report.add(f"passage {row['id']} is of a step or note that is missing")
+    for row in journal.store.rows("unindexed_passages", {}):
+        report.add(f"passage {row['id']} is missing in the full-text index")
     with journal.store.write(sync=False):
-        journal.store.do("check_words", {})
+        journal.store.do("check_passage_words", {})
+        journal.store.do("check_document_words", {})
 
 
 def _check_seal(table: str, row: Row, report: Report) -> None:

@@ -22,14 +22,12 @@ from smolmem.core import wire
 from smolmem.core.arguments import check_scope
 from smolmem.core.display import Drawable
 from smolmem.core.errors import InvalidArgument, SmolmemError, TooNew
-from smolmem.core.rows import Passage
 from smolmem.core.timeline import Misplaced, Timeline
 from smolmem.core.values import Failure
-from smolmem.recall import passages as searchable
 from smolmem.store.base import Progress, Row
 from smolmem.store.contents import seal
 from smolmem.store.journal import Journal
-from smolmem.store.passage_rows import PassageOwner, add_passages, drop_passages
+from smolmem.store.passage_rows import drop_passages
 from smolmem.store.reminders import quoted_lines
 from smolmem.store.writer import IMPORTED, RESTORED
 from smolmem.transfer import archive
@@ -468,13 +466,9 @@ class _Loading:
         row["sources"] = json.dumps([item for item in sources if item])
         self._add("note", row)
         self._notes.add(note)
-        owner = PassageOwner(
-            scope=row["scope"], session="", step=None, note=note, run=row["run"], agent=None, at=row["at"]
-        )
-        said = (Passage(row["kind"], row["origin"], part) for part in searchable.split(row["text"]))
-        add_passages(self._store, owner, said)
+        self._store.do("add_pending_note", {"note": note})
         if row["supersedes"] is not None:
-            drop_passages(self._store, self._store.rows("note_units", {"note": row["supersedes"]}))
+            drop_passages(self._store, self._store.rows("note_passages", {"note": row["supersedes"]}))
 
     def _forgotten(self, row: Row) -> None:
         """What is here already stays as it is here; so only what came with this file is forgotten."""
@@ -496,4 +490,4 @@ class _Loading:
             return
         self._add("forgotten", row)
         if what == "note":
-            drop_passages(self._store, self._store.rows("note_units", {"note": target}))
+            drop_passages(self._store, self._store.rows("note_passages", {"note": target}))

@@ -188,7 +188,7 @@ SELECT
     (SELECT count(*) FROM prompt) AS prompts,
     (SELECT count(*) FROM call) AS calls,
     (SELECT count(*) FROM note) AS notes,
-    (SELECT count(*) FROM unit) AS passages,
+    (SELECT count(*) FROM passage) AS passages,
     (SELECT count(*) FROM vector) AS vectors,
     (SELECT count(*) FROM content) AS contents,
     (SELECT coalesce(sum(length(bytes)), 0) FROM content) AS content_bytes,
@@ -220,112 +220,144 @@ SELECT * FROM session ORDER BY id;
 -- name: runs
 SELECT * FROM run ORDER BY id;
 
--- name: add_unit
-INSERT INTO unit (scope, session, step, note, run, agent, role, tool, origin, at, whose, date, before, text, hash)
-VALUES (:scope, :session, :step, :note, :run, :agent, :role, :tool, :origin, :at, :whose, :date, :before, :text, :hash)
-RETURNING id;
+-- name: next_passage
+SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'passage'), 0) + 1;
 
--- name: add_words
-INSERT INTO words (rowid, whose, date, before, text) VALUES (:id, :whose, :date, :before, :text);
+-- name: add_passage
+INSERT INTO passage (id, document, scope, session, step, note, run, agent, role, tool, origin, at, text, hash)
+VALUES (:id, :document, :scope, :session, :step, :note, :run, :agent, :role, :tool, :origin, :at, :text, :hash);
 
--- name: drop_words
-INSERT INTO words (words, rowid, whose, date, before, text)
-VALUES ('delete', :id, :whose, :date, :before, :text);
+-- name: add_passage_words
+INSERT INTO passage_words (rowid, scope, text) VALUES (:id, :scope, :text);
+
+-- name: add_document_words
+INSERT INTO document_words (rowid, scope, date, before, text) VALUES (:id, :scope, :date, :before, :text);
+
+-- name: drop_passage_words
+DELETE FROM passage_words WHERE rowid = :id;
+
+-- name: drop_document_words
+DELETE FROM document_words WHERE rowid = :id;
 
 -- name: drop_vector
-DELETE FROM vector WHERE scope = :scope AND unit = :unit;
+DELETE FROM vector WHERE passage = :id;
 
--- name: drop_unit
-DELETE FROM unit WHERE id = :id;
+-- name: drop_passage
+DELETE FROM passage WHERE id = :id;
 
--- name: step_units
-SELECT * FROM unit WHERE session = :session AND step = :step ORDER BY id;
+-- name: step_passages
+SELECT * FROM passage
+WHERE document = (SELECT id FROM passage WHERE id = document AND session = :session AND step = :step) ORDER BY id;
 
--- name: units_before
-SELECT text FROM unit WHERE session = :session AND step < :step ORDER BY step DESC, id DESC LIMIT 2;
+-- name: passages_before
+SELECT passage.* FROM (
+    SELECT id FROM passage WHERE id = document AND session = :session AND step < :step ORDER BY step DESC LIMIT 2
+) AS earlier JOIN passage ON passage.document = earlier.id ORDER BY passage.step, passage.id;
 
 -- name: task_before
-SELECT text FROM unit WHERE session = :session AND step < :step AND role = 'task' ORDER BY step DESC, id DESC LIMIT 1;
+SELECT text FROM passage
+WHERE id = document AND session = :session AND step < :step AND role = 'task' ORDER BY step DESC LIMIT 1;
 
--- name: run_units
-SELECT * FROM unit WHERE run = :run;
+-- name: run_passages
+SELECT * FROM passage WHERE run = :run;
 
--- name: note_units
-SELECT * FROM unit WHERE note = :note;
+-- name: note_passages
+SELECT * FROM passage WHERE note = :note;
 
--- name: units
-SELECT unit.* FROM json_each(:ids) AS wanted JOIN unit ON unit.id = wanted.value;
+-- name: passages
+SELECT passage.* FROM json_each(:ids) AS wanted JOIN passage ON passage.id = wanted.value;
 
--- name: unit_after
-SELECT * FROM unit WHERE id > :id ORDER BY id LIMIT 500;
+-- name: document_passages
+SELECT passage.* FROM json_each(:ids) AS wanted JOIN passage ON passage.document = wanted.value ORDER BY passage.id;
+
+-- name: passage_after
+SELECT * FROM passage WHERE id > :id ORDER BY id LIMIT 500;
 
 -- name: beside
-SELECT unit.id,
-    (SELECT other.id FROM unit AS other
-     WHERE other.session = unit.session AND (other.step, other.id) < (unit.step, unit.id)
-     ORDER BY other.step DESC, other.id DESC LIMIT 1) AS before,
-    (SELECT other.id FROM unit AS other
-     WHERE other.session = unit.session AND (other.step, other.id) < (unit.step, unit.id)
-     ORDER BY other.step DESC, other.id DESC LIMIT 1 OFFSET 1) AS long_before,
-    (SELECT other.id FROM unit AS other
-     WHERE other.session = unit.session AND (other.step, other.id) > (unit.step, unit.id)
-     ORDER BY other.step, other.id LIMIT 1) AS after,
-    (SELECT other.id FROM unit AS other
-     WHERE other.session = unit.session AND (other.step, other.id) > (unit.step, unit.id)
-     ORDER BY other.step, other.id LIMIT 1 OFFSET 1) AS long_after
-FROM json_each(:ids) AS wanted JOIN unit ON unit.id = wanted.value WHERE unit.session <> '';
+SELECT own.id, own.session,
+    (SELECT id FROM passage WHERE id = document AND session = own.session AND step < own.step
+     ORDER BY step DESC LIMIT 1) AS before,
+    (SELECT id FROM passage WHERE id = document AND session = own.session AND step < own.step
+     ORDER BY step DESC LIMIT 1 OFFSET 1) AS long_before,
+    (SELECT id FROM passage WHERE id = document AND session = own.session AND step > own.step
+     ORDER BY step LIMIT 1) AS after,
+    (SELECT id FROM passage WHERE id = document AND session = own.session AND step > own.step
+     ORDER BY step LIMIT 1 OFFSET 1) AS long_after
+FROM json_each(:ids) AS wanted JOIN passage AS own ON own.id = wanted.value WHERE own.session <> '';
 
 -- name: before
-SELECT other.id FROM unit JOIN unit AS other
-    ON other.session = unit.session AND (other.step, other.id) < (unit.step, unit.id)
-WHERE unit.id = :id AND unit.session <> '' ORDER BY other.step DESC, other.id DESC LIMIT :limit;
+SELECT other.id FROM passage AS own JOIN passage AS other
+    ON other.id = other.document AND other.session = own.session AND other.step < own.step
+WHERE own.id = :id AND own.session <> '' ORDER BY other.step DESC LIMIT :limit;
 
 -- name: after
-SELECT other.id FROM unit JOIN unit AS other
-    ON other.session = unit.session AND (other.step, other.id) > (unit.step, unit.id)
-WHERE unit.id = :id AND unit.session <> '' ORDER BY other.step, other.id LIMIT :limit;
+SELECT other.id FROM passage AS own JOIN passage AS other
+    ON other.id = other.document AND other.session = own.session AND other.step > own.step
+WHERE own.id = :id AND own.session <> '' ORDER BY other.step LIMIT :limit;
 
--- name: count_words
-SELECT count(*) FROM words WHERE words MATCH :match;
+-- name: count_documents
+SELECT count(*) FROM document_words WHERE document_words MATCH :match;
 
--- name: last_unit
-SELECT coalesce(max(id), 0) FROM unit;
+-- name: count_passages
+SELECT count(*) FROM passage_words WHERE passage_words MATCH :match;
 
--- name: find_words
-SELECT rowid AS unit, -bm25(words, 0, 1, 0.2, 1) AS score FROM words WHERE words MATCH :match ORDER BY score DESC LIMIT :limit;
+-- name: last_passage
+SELECT coalesce(max(id), 0) FROM passage;
 
--- name: find_words_where
-SELECT unit.id AS unit, -bm25(words, 0, 1, 0.2, 1) AS score FROM words JOIN unit ON unit.id = words.rowid
-WHERE words MATCH :match
-  AND (:since IS NULL OR unit.at >= :since)
-  AND (:until IS NULL OR unit.at < :until)
-  AND (:runs IS NULL OR unit.run IN (SELECT value FROM json_each(:runs)))
-  AND (:agents IS NULL OR unit.agent IN (SELECT value FROM json_each(:agents)))
-  AND (:roles IS NULL OR unit.role IN (SELECT value FROM json_each(:roles)))
-  AND (:origins IS NULL OR unit.origin IN (SELECT value FROM json_each(:origins)))
-  AND (:apart IS NULL OR unit.session <> :apart)
-  AND unit.role NOT IN (SELECT value FROM json_each(:but))
+-- name: size_of_documents
+SELECT count(*) FROM document_words_docsize;
+
+-- name: size_of_passages
+SELECT count(*) FROM passage_words_docsize;
+
+-- name: find_documents
+SELECT rowid AS id, -bm25(document_words, 0, 1, 0.2, 1) AS score FROM document_words
+WHERE document_words MATCH :match ORDER BY score DESC LIMIT :limit;
+
+-- name: find_passages
+SELECT rowid AS id, -bm25(passage_words, 0, 1) AS score FROM passage_words
+WHERE passage_words MATCH :match ORDER BY score DESC LIMIT :limit;
+
+-- name: find_documents_where
+SELECT passage.id, -bm25(document_words, 0, 1, 0.2, 1) AS score
+FROM document_words JOIN passage ON passage.id = document_words.rowid
+WHERE document_words MATCH :match
+  AND (:since IS NULL OR passage.at >= :since)
+  AND (:until IS NULL OR passage.at < :until)
+  AND (:runs IS NULL OR passage.run IN (SELECT value FROM json_each(:runs)))
+  AND (:agents IS NULL OR passage.agent IN (SELECT value FROM json_each(:agents)))
+  AND (:apart IS NULL OR passage.session <> :apart)
 ORDER BY score DESC LIMIT :limit;
 
--- name: scopes
-SELECT DISTINCT scope FROM unit WHERE :scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :below;
+-- name: find_passages_where
+SELECT passage.id, -bm25(passage_words, 0, 1) AS score FROM passage_words JOIN passage ON passage.id = passage_words.rowid
+WHERE passage_words MATCH :match
+  AND (:since IS NULL OR passage.at >= :since)
+  AND (:until IS NULL OR passage.at < :until)
+  AND (:runs IS NULL OR passage.run IN (SELECT value FROM json_each(:runs)))
+  AND (:agents IS NULL OR passage.agent IN (SELECT value FROM json_each(:agents)))
+  AND (:roles IS NULL OR passage.role IN (SELECT value FROM json_each(:roles)))
+  AND (:origins IS NULL OR passage.origin IN (SELECT value FROM json_each(:origins)))
+  AND (:apart IS NULL OR passage.session <> :apart)
+  AND passage.role NOT IN (SELECT value FROM json_each(:but))
+ORDER BY score DESC LIMIT :limit;
 
--- name: count_units
-SELECT count(*) FROM unit WHERE scope = :scope;
+-- name: terms_from
+SELECT term FROM document_terms WHERE term >= :first AND term < :last LIMIT :limit;
+
+-- name: scopes
+SELECT DISTINCT scope FROM passage WHERE :scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :below;
 
 -- name: unembedded
-SELECT unit.id, unit.session, unit.run, unit.agent, unit.role, unit.origin, unit.at, unit.text FROM unit
-LEFT JOIN vector ON vector.scope = unit.scope AND vector.unit = unit.id AND vector.model = :model
-WHERE unit.scope = :scope AND vector.unit IS NULL AND unit.id > :id
-ORDER BY unit.id LIMIT :limit;
+SELECT passage.* FROM passage LEFT JOIN vector ON vector.passage = passage.id AND vector.model = :model
+WHERE vector.passage IS NULL AND passage.id > :above AND passage.id <= :last ORDER BY passage.id DESC LIMIT :limit;
 
 -- name: vectors
-SELECT unit, facts, numbers FROM vector WHERE scope = :scope AND unit > :id AND model = :model;
+SELECT id, passage, facts, numbers FROM vector WHERE scope = :scope AND id > :id AND model = :model ORDER BY id;
 
 -- name: put_vector
-INSERT INTO vector (scope, unit, model, facts, numbers)
-SELECT scope, id, :model, :facts, :numbers FROM unit WHERE id = :unit
-ON CONFLICT DO UPDATE SET model = :model, facts = :facts, numbers = :numbers;
+INSERT OR REPLACE INTO vector (passage, scope, model, facts, numbers)
+SELECT id, scope, :model, :facts, :numbers FROM passage WHERE id = :passage;
 
 -- name: add_recalled
 INSERT INTO recalled (run, step, at, query, block, found, hash) VALUES (:run, :step, :at, :query, :block, :found, :hash);
@@ -343,38 +375,54 @@ SELECT recalled.* FROM family JOIN recalled ON recalled.run = family.id WHERE bl
 SELECT * FROM recalled WHERE id > :id ORDER BY id LIMIT 500;
 
 -- name: there
-SELECT unit.id, unit.scope FROM json_each(:ids) AS wanted JOIN unit ON unit.id = wanted.value;
+SELECT passage.id, passage.scope, passage.document FROM json_each(:ids) AS wanted JOIN passage ON passage.id = wanted.value;
 
 -- name: count_unembedded
-SELECT count(*) FROM unit
-LEFT JOIN vector ON vector.scope = unit.scope AND vector.unit = unit.id AND vector.model = :model
-WHERE unit.scope = :scope AND vector.unit IS NULL AND unit.id > :id;
+SELECT count(*) FROM passage LEFT JOIN vector ON vector.passage = passage.id AND vector.model = :model
+WHERE vector.passage IS NULL;
 
--- name: to_read
-INSERT INTO unread (step) SELECT id FROM step WHERE id = :step AND session = :session ON CONFLICT DO NOTHING;
+-- name: add_pending
+INSERT INTO pending (step) SELECT id FROM step WHERE id = :step AND session = :session ON CONFLICT DO NOTHING;
 
--- name: read_again_after
-INSERT INTO unread (step)
-SELECT step FROM (SELECT DISTINCT step FROM unit WHERE session = :session AND step > :step ORDER BY step LIMIT 2)
+-- name: index_again_after
+INSERT INTO pending (step)
+SELECT step FROM (
+    SELECT step FROM passage WHERE id = document AND session = :session AND step > :step ORDER BY step LIMIT 2
+)
 UNION
-SELECT step FROM unit WHERE session = :session AND step > :step AND role = 'answer'
+SELECT step FROM passage WHERE session = :session AND step > :step AND role = 'answer'
 ON CONFLICT DO NOTHING;
 
--- name: unread
+-- name: pending_steps
 SELECT step.*, run.scope, run.agent, run.parent, run.writer, (
     SELECT count(*) FROM forgotten
     WHERE (what = 'step' AND target = CAST(step.id AS TEXT)) OR (what = 'run' AND target = step.run)
 ) AS forgotten
-FROM unread JOIN step ON step.id = unread.step JOIN run ON run.id = step.run ORDER BY unread.step LIMIT :limit;
+FROM pending JOIN step ON step.id = pending.step JOIN run ON run.id = step.run
+ORDER BY CASE WHEN :newest THEN -pending.step ELSE pending.step END LIMIT :limit;
 
--- name: count_unread
-SELECT count(*) FROM unread;
+-- name: add_pending_note
+INSERT INTO pending (note) VALUES (:note) ON CONFLICT DO NOTHING;
+
+-- name: pending_notes
+SELECT note.*, (NOT EXISTS (SELECT 1 FROM note AS later WHERE later.supersedes = note.id)
+  AND NOT EXISTS (SELECT 1 FROM forgotten WHERE what = 'note' AND target = note.id)) AS current
+FROM pending JOIN note ON note.id = pending.note ORDER BY pending.id LIMIT :limit;
+
+-- name: any_pending
+SELECT EXISTS (SELECT 1 FROM pending);
+
+-- name: count_pending
+SELECT count(*) FROM pending;
 
 -- name: helpers
 SELECT DISTINCT agent FROM run WHERE parent = :run;
 
--- name: was_read
-DELETE FROM unread WHERE step = :step;
+-- name: step_indexed
+DELETE FROM pending WHERE step = :step;
+
+-- name: note_indexed
+DELETE FROM pending WHERE note = :note;
 
 -- name: add_note
 INSERT INTO note (id, scope, kind, text, tags, origin, run, at, expires, supersedes, sources, hash)
@@ -391,7 +439,8 @@ WHERE (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :b
   AND (:kind IS NULL OR kind = :kind)
   AND (:run IS NULL OR run = :run)
   AND (:tag IS NULL OR EXISTS (SELECT 1 FROM json_each(note.tags) WHERE value = :tag))
-  AND (:past OR ((expires IS NULL OR expires > :now) AND EXISTS (SELECT 1 FROM unit WHERE unit.note = note.id)))
+  AND (:past OR ((expires IS NULL OR expires > :now) AND NOT EXISTS (SELECT 1 FROM note AS later WHERE later.supersedes = note.id)
+  AND NOT EXISTS (SELECT 1 FROM forgotten WHERE what = 'note' AND target = note.id)))
 ORDER BY at DESC, rowid DESC LIMIT :limit;
 
 -- name: note_kinds
@@ -399,7 +448,8 @@ SELECT DISTINCT kind FROM note ORDER BY kind LIMIT 200;
 
 -- name: same_note
 SELECT id FROM note WHERE scope = :scope AND kind = :kind AND text = :text
-  AND EXISTS (SELECT 1 FROM unit WHERE unit.note = note.id) LIMIT 1;
+  AND NOT EXISTS (SELECT 1 FROM note AS later WHERE later.supersedes = note.id)
+  AND NOT EXISTS (SELECT 1 FROM forgotten WHERE what = 'note' AND target = note.id) LIMIT 1;
 
 -- name: superseding
 SELECT * FROM note WHERE supersedes = :id ORDER BY at LIMIT 1;
@@ -441,7 +491,7 @@ WHERE EXISTS (SELECT 1 FROM forgotten WHERE what = 'step' AND target = CAST(step
    OR EXISTS (SELECT 1 FROM forgotten WHERE what = 'run' AND target = step.run);
 
 -- name: expired
-SELECT unit.* FROM note JOIN unit ON unit.note = note.id WHERE note.expires <= :now;
+SELECT passage.* FROM note JOIN passage ON passage.note = note.id WHERE note.expires <= :now;
 
 -- name: add_forgotten
 INSERT INTO forgotten (what, target, at, hash) VALUES (:what, :target, :at, :hash);
@@ -452,13 +502,21 @@ SELECT * FROM forgotten WHERE what = :what AND target = :target ORDER BY id LIMI
 -- name: notes
 SELECT * FROM note ORDER BY id;
 
--- name: lost_units
-SELECT unit.id FROM unit
-WHERE (step IS NOT NULL AND NOT EXISTS (SELECT 1 FROM step WHERE step.id = unit.step))
-   OR (note IS NOT NULL AND NOT EXISTS (SELECT 1 FROM note WHERE note.id = unit.note)) LIMIT 20;
+-- name: lost_passages
+SELECT passage.id FROM passage
+WHERE (step IS NOT NULL AND NOT EXISTS (SELECT 1 FROM step WHERE step.id = passage.step))
+   OR (note IS NOT NULL AND NOT EXISTS (SELECT 1 FROM note WHERE note.id = passage.note)) LIMIT 20;
 
--- name: check_words
-INSERT INTO words (words, rank) VALUES ('integrity-check', 1);
+-- name: unindexed_passages
+SELECT id FROM passage
+WHERE NOT EXISTS (SELECT 1 FROM passage_words_docsize AS words WHERE words.id = passage.id)
+   OR (id = document AND NOT EXISTS (SELECT 1 FROM document_words_docsize AS words WHERE words.id = passage.id)) LIMIT 20;
+
+-- name: check_passage_words
+INSERT INTO passage_words (passage_words) VALUES ('integrity-check');
+
+-- name: check_document_words
+INSERT INTO document_words (document_words) VALUES ('integrity-check');
 
 -- name: forgotten_after
 SELECT * FROM forgotten WHERE id > :id ORDER BY id LIMIT 500;
@@ -608,11 +666,12 @@ WHERE id > (SELECT max(id) FROM step) - :newest AND octet_length(text) > :bytes
 ORDER BY bytes DESC LIMIT :limit;
 
 -- name: expired_notes
-SELECT count(DISTINCT note.id) FROM note JOIN unit ON unit.note = note.id WHERE note.expires <= :now;
+SELECT count(DISTINCT note.id) FROM note JOIN passage ON passage.note = note.id WHERE note.expires <= :now;
 
 -- name: current_notes
 SELECT id, text FROM note
-WHERE (expires IS NULL OR expires > :now) AND sources <> '[]' AND EXISTS (SELECT 1 FROM unit WHERE unit.note = note.id)
+WHERE (expires IS NULL OR expires > :now) AND sources <> '[]' AND NOT EXISTS (SELECT 1 FROM note AS later WHERE later.supersedes = note.id)
+  AND NOT EXISTS (SELECT 1 FROM forgotten WHERE what = 'note' AND target = note.id)
 ORDER BY rowid DESC LIMIT :limit;
 
 -- name: pulse
@@ -677,8 +736,11 @@ VACUUM;
 -- name: empty_log
 PRAGMA wal_checkpoint (TRUNCATE);
 
--- name: rebuild_words
-INSERT INTO words (words) VALUES ('rebuild');
+-- name: compact_passage_words
+INSERT INTO passage_words (passage_words) VALUES ('optimize');
+
+-- name: compact_document_words
+INSERT INTO document_words (document_words) VALUES ('optimize');
 
 -- name: erasable_runs
 SELECT * FROM run
@@ -799,22 +861,16 @@ UPDATE recalled SET run = :run, found = :found, hash = :hash WHERE id = :id;
 -- name: put_note
 UPDATE note SET run = :run, supersedes = :supersedes, sources = :sources, hash = :hash WHERE id = :id;
 
--- name: erase_units
-DELETE FROM unit
-WHERE session IN (SELECT value FROM json_each(:sessions)) OR note IN (SELECT value FROM json_each(:notes))
-RETURNING step, note;
-
--- name: erase_vectors
-DELETE FROM vector WHERE unit IN (
-    SELECT id FROM unit
-    WHERE session IN (SELECT value FROM json_each(:sessions)) OR note IN (SELECT value FROM json_each(:notes))
-) RETURNING unit;
+-- name: erasable_passages
+SELECT id, document, scope, step, note FROM passage
+WHERE session IN (SELECT value FROM json_each(:sessions)) OR note IN (SELECT value FROM json_each(:notes));
 
 -- name: index_sessions
-INSERT INTO unread (step) SELECT id FROM step WHERE session IN (SELECT value FROM json_each(:sessions)) ON CONFLICT DO NOTHING;
+INSERT INTO pending (step) SELECT id FROM step WHERE session IN (SELECT value FROM json_each(:sessions)) ON CONFLICT DO NOTHING;
 
--- name: erase_unread
-DELETE FROM unread WHERE step IN (SELECT value FROM json_each(:ids)) RETURNING step;
+-- name: erase_pending
+DELETE FROM pending
+WHERE step IN (SELECT value FROM json_each(:steps)) OR note IN (SELECT value FROM json_each(:notes)) RETURNING id;
 
 -- name: erase_events
 DELETE FROM event WHERE id IN (SELECT value FROM json_each(:ids)) RETURNING id;
@@ -861,3 +917,7 @@ WHERE run IN (SELECT value FROM json_each(:runs))
 
 -- name: erase_alerts
 DELETE FROM alert WHERE id IN (SELECT value FROM json_each(:ids)) RETURNING id;
+
+-- name: fitting_passages
+SELECT passage.* FROM json_each(:ids) AS wanted JOIN passage ON passage.document = wanted.value
+WHERE passage.id IN (SELECT value FROM json_each(:known)) OR passage.id < passage.document + 4 ORDER BY passage.id;

@@ -21,7 +21,8 @@ SELECT id, kind, substr(text, 1, 20000) AS text, tags, origin, run, datetime(at,
     datetime(expires, 'unixepoch') AS expires
 FROM main.note WHERE scope = (SELECT scope FROM temp.mine)
   AND (expires IS NULL OR expires > unixepoch('now', 'subsec'))
-  AND EXISTS (SELECT 1 FROM main.unit WHERE unit.note = note.id);
+  AND NOT EXISTS (SELECT 1 FROM main.note AS later WHERE later.supersedes = note.id)
+  AND NOT EXISTS (SELECT 1 FROM main.forgotten WHERE what = 'note' AND target = note.id);
 
 CREATE TEMP VIEW runs AS SELECT * FROM hidden_runs;
 CREATE TEMP VIEW steps AS SELECT * FROM hidden_steps;

@@ -1,0 +1,303 @@
+"""How often recall finds the step that a question is about, beside plain full text, on chats and on agents' runs.
+
+    make quality DATA=folder        # with the folders locomo, smolruns and whowhen, or some of them
+
+Each data set is put on real agents' lists of steps and asked through `memory.recall`, in two ways: each conversation or
+run in a scope of its own, and all of a set in one scope. No judge and no language model: a hit is the step that the
+data names. Two baselines rank the same whole steps: FTS5 as SQLite has it (stemmed, an OR of the words), and BM25.
+
+Then each set is asked questions of the other sets, whose answers it cannot have: `floor` should keep them unanswered.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import re
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import apsw
+import apsw.fts5
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from smolagents import ActionStep, CodeAgent, Model, TaskStep
+from smolagents.memory import PlanningStep, ToolCall
+from smolagents.monitoring import Timing
+
+from smolmem import Memory
+from smolmem.recall.passages import passages_of
+from smolmem.recall.query import words
+
+DEPTH = 10
+UNANSWERABLE = 200
+
+
+class Silent(Model):
+    """Never asked anything."""
+
+
+@dataclass
+class Talk:
+    """A conversation or a run: sessions of (name, step), the time of each, and questions with the names they ask for."""
+
+    name: str
+    sessions: list[list[tuple[Any, Any]]]
+    questions: list[tuple[str, set[Any], str]]
+    times: list[float | None] = field(default_factory=list)
+    ids: dict[int, Any] = field(default_factory=dict)
+
+
+# --- the data sets -------------------------------------------------------------------------------------------------
+
+
+def locomo(folder: Path) -> Iterator[Talk]:
+    """Ten long chats; a step is a turn."""
+    for sample in json.loads((folder / "locomo10.json").read_text(encoding="utf-8")):
+        talk, sessions, times = sample["conversation"], [], []
+        for key in sorted((key for key in talk if re.fullmatch(r"session_\d+", key)), key=lambda key: int(key[8:])):
+            times.append(datetime.strptime(talk[f"{key}_date_time"], "%I:%M %p on %d %B, %Y").timestamp())
+            sessions.append([(turn["dia_id"], TaskStep(task=_said(turn))) for turn in talk[key]])
+        known = {name for session in sessions for name, _ in session}
+        questions = []
+        for asked in sample["qa"]:
+            cited = re.findall(r"D:?(\d+):0*(\d+)", " ".join(map(str, asked.get("evidence") or [])))
+            gold = {f"D{session}:{turn}" for session, turn in cited} & known
+            if gold:
+                questions.append((asked["question"], gold, "chat"))
+        yield Talk(sample["sample_id"], sessions, questions, times)
+
+
+def _said(turn: dict[str, Any]) -> str:
+    caption = f" [shares {turn['blip_caption']}]" if turn.get("blip_caption") else ""
+    return f"{turn['speaker']}: {turn['text']}{caption}"
+
+
+def smolruns(folder: Path) -> Iterator[Talk]:
+    """Real smolagents runs; questions describe a step, or quote it."""
+    for line in (folder / "traces.jsonl").read_text(encoding="utf-8").splitlines():
+        trace = json.loads(line)
+        runs: dict[str, list[tuple[Any, Any]]] = defaultdict(list)
+        for step in trace["steps"]:
+            runs[step["run_id"]].append((step["seq"], _smol_step(step)))
+        questions = [(asked["text"], {asked["gold"]}, asked["form"]) for asked in trace["questions"]]
+        yield Talk(trace["trace"], list(runs.values()), questions)
+
+
+def _smol_step(step: dict[str, Any]) -> Any:
+    if step["kind"] == "TaskStep":
+        return TaskStep(task=step.get("task") or "")
+    if step["kind"] == "PlanningStep":
+        plan = "\n".join(filter(None, [step.get("facts"), step.get("plan")]))
+        return PlanningStep(model_input_messages=[], model_output_message=None, plan=plan, timing=Timing(0.0, 1.0))
+    calls = [ToolCall(call["name"], call.get("arguments"), "call") for call in step.get("tool_calls") or ()]
+    code = next((call.arguments for call in calls if call.name == "python_interpreter"), None)
+    seen = "\n".join(str(text) for text in (step.get("observations"), step.get("error")) if text)
+    return ActionStep(
+        step_number=1,
+        timing=Timing(0.0, 1.0),
+        model_output=step.get("model_output"),
+        code_action=code if isinstance(code, str) else None,
+        tool_calls=calls or None,
+        observations=seen or None,
+        action_output=step.get("output"),
+        is_final_answer=step["kind"] == "FinalAnswer",
+    )
+
+
+def whowhen(folder: Path) -> Iterator[Talk]:
+    """Logs of several agents; a question describes the decisive mistake."""
+    for line in (folder / "runs.jsonl").read_text(encoding="utf-8").splitlines():
+        run = json.loads(line)
+        steps: list[tuple[Any, Any]] = [(-1, TaskStep(task=run["task"]))]
+        for number, said in enumerate(run["steps"]):
+            seen = said["who"] in ("Computer_terminal", "WebSurfer", "FileSurfer")
+            given = {"observations": said["text"]} if seen else {"model_output": said["text"]}
+            steps.append((number, ActionStep(step_number=number + 1, timing=Timing(0.0, 1.0), **given)))
+        kind = "long" if len(run["steps"]) > 15 else "short"
+        yield Talk(run["run"], [steps], [(run["question"], {int(run["gold"])}, kind)])
+
+
+SETS: dict[str, Callable[[Path], Iterator[Talk]]] = {"smolruns": smolruns, "whowhen": whowhen, "locomo": locomo}
+
+
+# --- the contestants -----------------------------------------------------------------------------------------------
+
+
+def text_of(step: Any) -> str:
+    """All words of a step."""
+    return "\n".join(passage.text for passage in passages_of(step))
+
+
+class Fts5:
+    """SQLite's full text over whole steps: an OR of the words, without stop words."""
+
+    def __init__(self, steps: dict[Any, str]) -> None:
+        self._names = list(steps)
+        self._file = apsw.Connection(":memory:")
+        self._file.execute("CREATE VIRTUAL TABLE steps USING fts5 (text, tokenize = 'porter unicode61')")
+        self._file.executemany("INSERT INTO steps (rowid, text) VALUES (?, ?)", enumerate(steps.values()))
+
+    def __call__(self, question: str) -> list[Any]:
+        match = " OR ".join(f'"{word}"' for word in words(question))
+        found = self._file.execute("SELECT rowid FROM steps WHERE steps MATCH ? ORDER BY rank LIMIT ?", (match, DEPTH))
+        return [self._names[row[0]] for row in found]
+
+
+class Bm25:
+    """BM25 over whole steps, stemmed, without stop words in the question."""
+
+    def __init__(self, steps: dict[Any, str]) -> None:
+        self._stem = apsw.Connection(":memory:").fts5_tokenizer("porter", ["unicode61"])
+        self._names = list(steps)
+        self._counts = [Counter(self._terms(text)) for text in steps.values()]
+        self._lengths = [sum(counts.values()) for counts in self._counts]
+        self._average = sum(self._lengths) / len(self._lengths)
+        self._having = Counter(term for counts in self._counts for term in counts)
+
+    def _terms(self, text: str) -> list[str]:
+        return self._stem(
+            text.encode(), apsw.FTS5_TOKENIZE_DOCUMENT, None, include_offsets=False, include_colocated=False
+        )
+
+    def __call__(self, question: str) -> list[Any]:
+        asked = dict.fromkeys(self._terms(" ".join(words(question))))
+        size = len(self._names)
+        rarity = {term: math.log(1 + (size - self._having[term] + 0.5) / (self._having[term] + 0.5)) for term in asked}
+        scores = []
+        for place, (counts, length) in enumerate(zip(self._counts, self._lengths, strict=True)):
+            shared = asked.keys() & counts.keys()
+            norm = 1.2 * (0.25 + 0.75 * length / self._average)
+            score = sum(rarity[term] * counts[term] * 2.2 / (counts[term] + norm) for term in shared)
+            scores.append((-score, place))
+        return [self._names[place] for score, place in sorted(scores)[:DEPTH] if score]
+
+
+def tell(memory: Memory, talk: Talk, scope: str) -> None:
+    """Puts a talk on an agent's list."""
+    agent = memory.attach(CodeAgent(tools=[], model=Silent(), verbosity_level=0), scope=scope)
+    names: list[Any] = []
+    seen = {step.id for step in memory.steps(scope=scope, limit=1_000_000)}
+    for session, at in zip(talk.sessions, talk.times or [None] * len(talk.sessions), strict=True):
+        moment = time.time() if at is None else at
+        with patch("time.time", lambda moment=moment: moment):
+            agent.memory.reset()
+            agent.memory.steps += [step for _, step in session]
+        names += [name for name, _ in session]
+    memory.detach(agent)
+    new = sorted(step.id for step in memory.steps(scope=scope, limit=1_000_000) if step.kind != "system_prompt")
+    talk.ids = dict(zip([id for id in new if id not in seen], names, strict=True))
+
+
+# --- measuring -----------------------------------------------------------------------------------------------------
+
+Hits = dict[str, list[tuple[float, float]]]
+
+
+def rate(found: list[Any], gold: set[Any]) -> tuple[float, float]:
+    """The share of the steps that a question asks for, among the first five and ten."""
+    return len(gold & set(found[:5])) / len(gold), len(gold & set(found[:DEPTH])) / len(gold)
+
+
+def note(hits: Hits, number: int, kind: str, rated: tuple[float, float]) -> None:
+    """Counts a question for its half of the data and for its kind."""
+    for group in ("all", "tuned on" if number % 2 == 0 else "held back", kind):
+        hits[group].append(rated)
+
+
+def recalled(memory: Memory, scope: str, question: str, ids: dict[int, Any], floor: float) -> list[Any]:
+    """The steps that recall finds, by their names in the data."""
+    return [ids.get(one.step) for one in memory.recall(question, DEPTH, scope=scope, floor=floor) if one.step]
+
+
+def main() -> None:
+    """Prints one table for each set and way."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path, help="the folder that holds the data sets")
+    parser.add_argument("--set", choices=list(SETS), action="append", help="only this set")
+    parser.add_argument("--embedder", choices=["local", "off", "static"], action="append", help="only this one")
+    parser.add_argument("--every", type=int, default=1, help="ask only every n-th question")
+    given = parser.parse_args()
+    embedders = given.embedder or ["off", "local"]
+    folders = {name: given.data / name for name in given.set or SETS if (given.data / name).is_dir()}
+    if not folders:
+        sys.exit(f"{given.data} has none of the folders {', '.join(SETS)}.")
+    sets = {name: list(SETS[name](folder)) for name, folder in folders.items()}
+    asked = {name: [question for talk in talks for question, *_ in talk.questions] for name, talks in sets.items()}
+    for name, talks in sets.items():
+        foreign = [question for other, questions in asked.items() if other != name for question in questions]
+        for alone in (True, False):
+            report(name, talks, foreign, embedders, given.every, alone=alone)
+
+
+def report(name: str, talks: list[Talk], foreign: list[str], embedders: list[str], every: int, *, alone: bool) -> None:
+    """Measures one set in one way, and prints the table."""
+    rows: dict[str, Hits] = {}
+    for title, baseline in (("FTS5 over whole steps", Fts5), ("BM25 over whole steps", Bm25)):
+        hits: Hits = defaultdict(list)
+        texts = [{(talk.name, key): text_of(step) for part in talk.sessions for key, step in part} for talk in talks]
+        whole = {key: text for steps in texts for key, text in steps.items()}
+        everything = None if alone else baseline(whole)
+        for number, (talk, steps) in enumerate(zip(talks, texts, strict=True)):
+            find = everything or baseline(steps)
+            for question, gold, kind in talk.questions[::every]:
+                note(hits, number, kind, rate(find(question), {(talk.name, key) for key in gold}))
+        rows[title] = hits
+    answered: dict[str, str] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "quality.db"
+        with Memory(path, durability="normal", embedder="off") as memory:
+            for talk in track(talks, f"{name}: recording", console=Console(file=sys.stderr), transient=True):
+                tell(memory, talk, talk.name if alone else "all")
+        for embedder in embedders:
+            with Memory(path, durability="normal", embedder=embedder) as memory:
+                memory.index(progress=sys.stderr.isatty())
+                ids = {id: (talk.name, key) for talk in talks for id, key in talk.ids.items()}
+                for title, floor in ((f"smolmem, {embedder}", 0.0), (f"smolmem, {embedder}, floor", None)):
+                    hits = defaultdict(list)
+                    began = time.perf_counter()
+                    for number, talk in enumerate(talks):
+                        for question, gold, kind in talk.questions[::every]:
+                            scope = talk.name if alone else "all"
+                            options = {} if floor is None else {"floor": floor}
+                            found = [ids[one.step] for one in memory.recall(question, DEPTH, scope=scope, **options)]
+                            note(hits, number, kind, rate(found, {(talk.name, key) for key in gold}))
+                    seconds = time.perf_counter() - began
+                    rows[f"{title} ({1000 * seconds / len(hits['all']):.0f} ms)"] = hits
+                if foreign:
+                    sample = random.Random(0).choices(foreign, k=UNANSWERABLE)
+                    scopes = [talk.name for talk in talks] if alone else ["all"]
+                    got = sum(
+                        bool(memory.recall(question, DEPTH, scope=scopes[number % len(scopes)]))
+                        for number, question in enumerate(sample)
+                    )
+                    answered[embedder] = f"{100 * got / UNANSWERABLE:.1f} %"
+    groups = list(dict.fromkeys(group for hits in rows.values() for group in hits))
+    table = Table(
+        "recall@5 / @10", *groups, title=f"{name}, {'each in its own scope' if alone else 'all in one scope'}"
+    )
+    for title, hits in rows.items():
+        cells = [
+            " / ".join(f"{100 * sum(part) / len(part):.1f}" for part in zip(*hits[group], strict=True))
+            for group in groups
+        ]
+        table.add_row(title, *cells)
+    console = Console()
+    console.print(table)
+    for embedder, share in answered.items():
+        console.print(f"of {UNANSWERABLE} questions about other things, answered with {embedder}: {share}")
+
+
+if __name__ == "__main__":
+    main()

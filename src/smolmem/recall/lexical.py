@@ -1,0 +1,201 @@
+"""Search by words: SQLite's full text over whole steps and notes ("documents"), and over their passages.
+
+Words are weighed by their rarity in the searched scope, not in the whole store: in Ann's memory, "Ann" says nothing. In
+a small scope each word is searched for by itself, so that its weight can be set. In a large scope all words are
+searched for together; if they would match too much, a document must have one of the rarest words, and all words count.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Literal
+
+from smolmem.recall import query
+from smolmem.recall.filters import Filter
+from smolmem.store.base import Store
+from smolmem.store.passage_rows import json_list, scope_term
+
+log = logging.getLogger("smolmem")
+
+Level = Literal["documents", "passages"]
+SMALL_SCOPE = 5_000
+"""Documents or passages of a scope that is small enough to search for each word by itself."""
+MAX_MATCHES = 20_000
+"""Documents or passages that are scored by their words."""
+MAX_SECONDS = 1.0
+"""Seconds that one search may take."""
+PRIOR, PRIOR_COUNT = 10, 0.3
+"""Documents that every scope is taken to have besides its own, and how many of them have a word: in a scope of three
+documents, no word is common."""
+SHORTEST_PREFIX = 3
+
+
+@dataclass(frozen=True)
+class Matches:
+    """What words found: ids with scores, the best first, and how much information the words hold."""
+
+    found: list[tuple[int, float]]
+    information: float
+
+    @property
+    def coverage(self) -> float:
+        """The share of the question's information that the best match covers; above 1 if it repeats the words."""
+        return self.found[0][1] / self.information if self.found and self.information else 0.0
+
+
+class LexicalSearch:
+    """The full text of a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._last = -1
+        self._sizes: dict[Level, int] = {}
+        self._counts: dict[tuple[Level, str], int] = {}
+
+    def best(self, level: Level, words: list[str], filters: Filter, limit: int) -> Matches:
+        """The documents or passages that match some words, the best first."""
+        self._refresh()
+        words = [self._known(level, word) for word in words]
+        if not words:
+            return Matches([], 0.0)
+        term = None if filters.scope is None else scope_term(filters.scope, below=filters.below is not None)
+        size = self._sizes[level] if term is None else self._count(level, query.scope_match(term))
+        if size <= SMALL_SCOPE:
+            return self._word_by_word(level, words, term, filters, limit)
+        return self._together(level, words, term, filters, limit)
+
+    def similar(self, words: list[str]) -> list[str]:
+        """Words of the store that may be meant by words that are not in it: those with a letter more, less or other."""
+        self._refresh()
+        return [self._most_similar(word) for word in words]
+
+    # --- counting --------------------------------------------------------------------------------------------------
+
+    def _refresh(self) -> None:
+        """Counts again when something was added; in a large store, once a tenth is new: rarity need not be exact."""
+        last = int(self._store.do("last_passage", {}))
+        if not (0.9 * last if last > SMALL_SCOPE else last) <= self._last <= last:
+            self._last = last
+            self._counts.clear()
+            levels: tuple[Level, ...] = ("documents", "passages")
+            self._sizes = {level: int(self._store.do(f"size_of_{level}", {})) for level in levels}
+
+    def _count(self, level: Level, match: str) -> int:
+        if (level, match) not in self._counts:
+            self._counts[level, match] = int(self._store.do(f"count_{level}", {"match": match}))
+        return self._counts[level, match]
+
+    def _known(self, level: Level, word: str) -> str:
+        """A word, or all words that begin with it if nothing has the word itself."""
+        if len(word) < SHORTEST_PREFIX or self._count(level, query.match([word], None)):
+            return word
+        return f"{word}*" if self._count(level, query.match([f"{word}*"], None)) else word
+
+    def _most_similar(self, word: str) -> str:
+        if len(word) < 4:
+            return word
+        given = {"first": word[0], "last": chr(ord(word[0]) + 1), "limit": 50_000}
+        near = [row["term"] for row in self._store.rows("terms_from", given) if abs(len(row["term"]) - len(word)) <= 2]
+        pieces = _pieces(word)
+        near.sort(key=lambda term: -len(pieces & _pieces(term)))
+        allowed = 1 if len(word) < 6 else 2
+        return next((term for term in near[:50] if _distance(word, term) <= allowed), word)
+
+    # --- searching -------------------------------------------------------------------------------------------------
+
+    def _word_by_word(self, level: Level, words: list[str], term: str | None, filters: Filter, limit: int) -> Matches:
+        total: dict[int, float] = defaultdict(float)
+        information = 0.0
+        size = self._sizes[level] if term is None else self._count(level, query.scope_match(term))
+        for word in words:
+            here = self._count(level, query.match([word], term))
+            weight = rarity(here, size)
+            information += weight
+            if here:
+                scored = _fts5_rarity(self._count(level, query.match([word], None)), self._sizes[level])
+                for id, score in self._matches(level, [word], term, filters, SMALL_SCOPE):
+                    total[id] += weight * score / scored
+        best = sorted(total.items(), key=lambda hit: (-hit[1], hit[0]))
+        return Matches(best[:limit], information)
+
+    def _together(self, level: Level, words: list[str], term: str | None, filters: Filter, limit: int) -> Matches:
+        size = self._sizes[level]
+        counts = {word: self._count(level, query.match([word], None)) for word in words}
+        share = 1.0 if term is None else self._count(level, query.scope_match(term)) / max(1, size)
+        rarest: list[str] = []
+        matched = 0.0
+        for word in sorted(words, key=lambda word: counts[word]):
+            matched += share * counts[word]
+            if rarest and matched > MAX_MATCHES:
+                break
+            rarest.append(word)
+        asked = words if len(rarest) == len(words) else [*rarest, *words]
+        information = sum(_fts5_rarity(counts[word], size) for word in asked)
+        if filters.is_open and term is not None and share > 0.5:  # quicker than searching for the scope's term
+            found = self._matches(level, words, None, filters, 2 * limit, rarest)
+            mine = self._in_scope(found, filters)
+            if len(mine) >= limit or len(found) < 2 * limit:
+                return Matches(mine[:limit], information)
+        return Matches(self._matches(level, words, term, filters, limit, rarest), information)
+
+    def _matches(
+        self,
+        level: Level,
+        words: list[str],
+        term: str | None,
+        filters: Filter,
+        limit: int,
+        rarest: list[str] | None = None,
+    ) -> list[tuple[int, float]]:
+        match = query.match(words, term)
+        if rarest is not None and len(rarest) < len(words):
+            match = f"{query.match(rarest, None)} AND {match}"
+        name, values = f"find_{level}", {"match": match, "limit": limit}
+        if not filters.is_open:
+            name = f"{name}_where"
+            values |= {"since": filters.since, "until": filters.until, "apart": filters.excluded_session}
+            columns = filters.columns if level == "passages" else filters.document_columns
+            values |= {f"{name}s": None if given is None else json_list(given) for name, given in columns.items()}
+            if level == "passages":
+                values["but"] = json_list(filters.excluded_kinds)
+        try:
+            return [(row["id"], row["score"]) for row in self._store.rows(name, values, MAX_SECONDS)]
+        except TimeoutError as late:
+            log.warning("smolmem stopped a search by words: %s. Ask for fewer or rarer words.", late)
+            return []
+
+    def _in_scope(self, found: list[tuple[int, float]], filters: Filter) -> list[tuple[int, float]]:
+        rows = self._store.rows("there", {"ids": json_list(id for id, _ in found)})
+        inside = {row["id"] for row in rows if filters.includes(row["scope"])}
+        return [hit for hit in found if hit[0] in inside]
+
+
+def rarity(count: int, of: int) -> float:
+    """The information of a word that so many of so many documents have."""
+    having, size = count + PRIOR_COUNT, of + PRIOR
+    return math.log(1 + (size - having + 0.5) / (having + 0.5))
+
+
+def _fts5_rarity(count: int, of: int) -> float:
+    """The weight that SQLite's bm25() gives a word."""
+    weight = math.log((of - count + 0.5) / (count + 0.5)) if count < of else 0.0
+    return max(weight, 1e-6)
+
+
+def _pieces(word: str) -> set[str]:
+    padded = f" {word} "
+    return {padded[start : start + 2] for start in range(len(padded) - 1)}
+
+
+def _distance(one: str, other: str) -> int:
+    """How many letters must be added, left out or changed to make one word another."""
+    above = list(range(len(other) + 1))
+    for row, letter in enumerate(one, 1):
+        here = [row]
+        for column, letter_there in enumerate(other, 1):
+            here.append(min(above[column] + 1, here[-1] + 1, above[column - 1] + (letter != letter_there)))
+        above = here
+    return above[-1]
