@@ -35,15 +35,10 @@ SHORTEST_PREFIX = 3
 
 @dataclass(frozen=True)
 class Matches:
-    """What words found: ids with scores, the best first, and how much information the words hold."""
+    """What words found: ids with scores, the best first; and the share of the words' information in the best match."""
 
     found: list[tuple[int, float]]
-    information: float
-
-    @property
-    def coverage(self) -> float:
-        """The share of the question's information that the best match covers; above 1 if it repeats the words."""
-        return self.found[0][1] / self.information if self.found and self.information else 0.0
+    coverage: float
 
 
 class LexicalSearch:
@@ -57,10 +52,9 @@ class LexicalSearch:
 
     def best(self, level: Level, words: list[str], filters: Filter, limit: int) -> Matches:
         """The documents or passages that match some words, the best first."""
-        self._refresh()
-        words = [self._known(level, word) for word in words]
         if not words:
             return Matches([], 0.0)
+        self._refresh()
         term = None if filters.scope is None else scope_term(filters.scope, below=filters.below is not None)
         size = self._sizes[level] if term is None else self._count(level, query.scope_match(term))
         if size <= SMALL_SCOPE:
@@ -68,7 +62,7 @@ class LexicalSearch:
         return self._together(level, words, term, filters, limit)
 
     def similar(self, words: list[str]) -> list[str]:
-        """Words of the store that may be meant by words that are not in it: those with a letter more, less or other."""
+        """Words of the store that may be meant by words that are not in it: longer ones, or misspelled ones."""
         self._refresh()
         return [self._most_similar(word) for word in words]
 
@@ -88,14 +82,10 @@ class LexicalSearch:
             self._counts[level, match] = int(self._store.do(f"count_{level}", {"match": match}))
         return self._counts[level, match]
 
-    def _known(self, level: Level, word: str) -> str:
-        """A word, or all words that begin with it if nothing has the word itself."""
-        if len(word) < SHORTEST_PREFIX or self._count(level, query.match([word], None)):
-            return word
-        return f"{word}*" if self._count(level, query.match([f"{word}*"], None)) else word
-
     def _most_similar(self, word: str) -> str:
-        if len(word) < 4:
+        if len(word) >= SHORTEST_PREFIX and self._count("documents", query.match([f"{word}*"], None)):
+            return f"{word}*"
+        if len(word) <= SHORTEST_PREFIX:
             return word
         given = {"first": word[0], "last": chr(ord(word[0]) + 1), "limit": 50_000}
         near = [row["term"] for row in self._store.rows("terms_from", given) if abs(len(row["term"]) - len(word)) <= 2]
@@ -108,18 +98,20 @@ class LexicalSearch:
 
     def _word_by_word(self, level: Level, words: list[str], term: str | None, filters: Filter, limit: int) -> Matches:
         total: dict[int, float] = defaultdict(float)
+        covered: dict[int, float] = defaultdict(float)
         information = 0.0
         size = self._sizes[level] if term is None else self._count(level, query.scope_match(term))
         for word in words:
             here = self._count(level, query.match([word], term))
-            weight = rarity(here, size)
+            weight = query.weight(word) * rarity(here, size)
             information += weight
             if here:
                 scored = _fts5_rarity(self._count(level, query.match([word], None)), self._sizes[level])
                 for id, score in self._matches(level, [word], term, filters, SMALL_SCOPE):
                     total[id] += weight * score / scored
+                    covered[id] += weight * min(1.0, score / scored)
         best = sorted(total.items(), key=lambda hit: (-hit[1], hit[0]))
-        return Matches(best[:limit], information)
+        return Matches(best[:limit], max(covered.values(), default=0.0) / information)
 
     def _together(self, level: Level, words: list[str], term: str | None, filters: Filter, limit: int) -> Matches:
         size = self._sizes[level]
@@ -134,12 +126,16 @@ class LexicalSearch:
             rarest.append(word)
         asked = words if len(rarest) == len(words) else [*rarest, *words]
         information = sum(_fts5_rarity(counts[word], size) for word in asked)
+
+        def matches(found: list[tuple[int, float]]) -> Matches:
+            return Matches(found[:limit], min(1.0, found[0][1] / information) if found else 0.0)
+
         if filters.is_open and term is not None and share > 0.5:  # quicker than searching for the scope's term
             found = self._matches(level, words, None, filters, 2 * limit, rarest)
             mine = self._in_scope(found, filters)
             if len(mine) >= limit or len(found) < 2 * limit:
-                return Matches(mine[:limit], information)
-        return Matches(self._matches(level, words, term, filters, limit, rarest), information)
+                return matches(mine)
+        return matches(self._matches(level, words, term, filters, limit, rarest))
 
     def _matches(
         self,
