@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import random
 import time
+import zlib
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any, ClassVar
 
@@ -16,6 +19,8 @@ from smolagents.monitoring import Timing
 
 from smolmem import Memory, Note, Recollection
 from smolmem.core.errors import CannotResume, InvalidArgument, NotFound
+from smolmem.recall import query
+from smolmem.recall.search import SEMANTIC
 from smolmem.store.reminders import END, QUOTE
 
 CONCEPTS = [
@@ -35,7 +40,11 @@ def concepts(texts: list[str]) -> list[list[float]]:
     made = []
     for text in texts:
         words = set(text.lower().replace("?", "").replace(".", "").split())
-        made.append([float(len(words & concept)) for concept in CONCEPTS] + [0.1])
+        rest = zlib.crc32(text.encode())
+        made.append(
+            [float(len(words & concept)) for concept in CONCEPTS]
+            + [0.1 if rest >> bit & 1 else -0.1 for bit in range(16)]
+        )
     return made
 
 
@@ -114,6 +123,7 @@ class Recalling:
         memory.attach(calling_agent(calls(("weather", {"city": "Oslo"})), answer("It is sunny"))).run(
             "How is the weather?"
         )
+        memory.index()
         return memory
 
     # --- what is found ---------------------------------------------------------------------------------------------
@@ -132,7 +142,7 @@ class Recalling:
     def test_each_part_of_a_step_is_found_by_what_it_says(
         self, shop: Memory, question: str, kind: str, text: str
     ) -> None:
-        best = shop.recall(question, kind=[kind])[0]
+        best = shop.recall(question, kind=[kind], floor=0)[0]
         assert best.kind == kind
         assert text in best.text
         assert best.run is not None
@@ -145,17 +155,47 @@ class Recalling:
                 assert memory.recall("zebra")
                 break
 
-    def test_the_score_is_the_sum_of_its_parts(self, shop: Memory) -> None:
-        for one in shop.recall("missing column price"):
-            assert one.score == pytest.approx(sum(one.signals.values()))
-            assert set(one.signals) <= {"lexical", "neighbours", "time", "recency"}
+    def test_scores_follow_the_signals_and_lie_between_0_and_1(self, shop: Memory) -> None:
+        found = shop.recall("missing column price", floor=0)
+        assert len(found) > 2
+        assert all(set(one.signals) <= {"lexical", "neighbours", "session", "time", "recency"} for one in found)
+        sums = [sum(one.signals.values()) for one in found]
+        assert sums == sorted(sums, reverse=True)
+        assert [one.score / found[0].score for one in found] == pytest.approx([each / sums[0] for each in sums])
+        assert 0 < found[0].score <= 1
+        assert "price" in found[0].matched
+        assert "price" in found[0].why
+        assert any(excerpt.text[start:end] == "price" for excerpt in found[0].excerpts for start, end in excerpt.marks)
+
+    def test_a_step_is_returned_once_with_its_passages(self, shop: Memory) -> None:
+        found = shop.recall("the column must have another name, columns id cost stock", 20)
+        assert len({one.step for one in found}) == len(found)
+        kinds = {excerpt.kind for excerpt in found[0].excerpts}
+        assert {"thought", "observation"} <= kinds
+
+    def test_nothing_is_said_about_what_never_happened(self, shop: Memory) -> None:
+        for question in ("who won the chess tournament in Prague?", "which violin was sold at the auction?"):
+            assert shop.recall(question) == []
+            assert shop.context(question) == ""
+
+    def test_runs_are_found_as_a_whole(self, shop: Memory) -> None:
+        found = shop.recall("add up the stock, column cost, weather", 10, group="run", floor=0)
+        assert len({one.run for one in found}) == len(found) == 2
+        assert shop.run(found[0].run or "").agent == "CodeAgent"
+        with pytest.raises(InvalidArgument, match="group is"):
+            shop.recall("x", group="day")  # type: ignore[arg-type]
+
+    def test_typing_errors_prefixes_and_parts_of_identifiers_are_found(self, memory: Memory) -> None:
+        memory.remember("checkHealth() of the checkout service answers 503")
+        for question in ("chekcout", "checko", "health", "check_health", "CHECKHEALTH"):
+            assert memory.recall(question), question
 
     def test_neighbours_tell_what_came_before_and_after(self, shop: Memory) -> None:
         found = shop.recall("the column must have another name", kind="thought")[0]
         before, after = found.neighbours()
-        assert "column price" in before.text
-        assert "columns: id" in after.text
-        assert len(found.neighbours(3)) == 6
+        assert before.text == "I will read the prices."
+        assert shop.step(after.step or 0).number == 3
+        assert len(found.neighbours(3)) == 3
 
     @pytest.mark.parametrize("place", [0, 0.25, 0.5, 0.77, 1])
     def test_a_long_observation_is_found_by_any_part_of_it(self, memory: Memory, place: float) -> None:
@@ -248,7 +288,7 @@ class Recalling:
                 assert {one.scope for one in wanted} <= {scope}
         assert asked == 10_000 // 4
         assert {one.scope for one in memory.recall("secret", 100, scope="team2/*")} == set(scopes[10:15])
-        assert {one.scope for one in memory.recall("secret", 300, scope="*")} == set(scopes)
+        assert {one.scope for one in memory.recall("secret", 300, scope="*", floor=0)} == set(scopes)
         assert memory.recall("secret", scope="team2") == []
         assert memory.recall("secret", scope="nobody") == []
 
@@ -257,6 +297,7 @@ class Recalling:
         with Memory(url, strict=True, embedder=concepts) as memory:
             for number in range(30):
                 memory.remember(f"the automobile of {number}", scope=f"s{number % 10}")
+            memory.index()
             for number in range(10):
                 found = memory.recall("which vehicle?", 20, scope=f"s{number}")
                 assert len(found) == 3
@@ -338,12 +379,10 @@ class Recalling:
                 "rowid",
             ),
         ]
-        from smolmem.recall import query
-
         search = shop._recall._opened()
         for _ in range(_count(2_000, 100_000)):
             text = chance.choice(["", " "]).join(chance.choices(parts, k=chance.randint(1, 9)))
-            search._lexical(query.words(text), _only("default"), 100)
+            search._search(text, _only("default"), 100)
             query.times(text, datetime.now())
 
     @pytest.mark.parametrize("text", ["", "  ", "\n"])
@@ -371,10 +410,11 @@ class Recalling:
         with Memory(url, embedder=concepts) as memory:
             for text in ("Ann bought an automobile", "Bo saw a physician", "The ocean was calm"):
                 memory.remember(text)
+            assert memory.index() == 3
             for question, text in (("whose vehicle?", "Ann"), ("which doctor?", "Bo"), ("the sea?", "ocean")):
                 best = memory.recall(question)[0]
                 assert text in best.text
-                assert best.signals["semantic"] == 1.0
+                assert best.signals["semantic"] == SEMANTIC
 
     def test_vectors_are_made_once_and_shared(self, url: str) -> None:
         made: list[str] = []
@@ -385,11 +425,13 @@ class Recalling:
 
         with Memory(url, embedder=counted) as memory, Memory(url, embedder=counted) as other:
             memory.remember("an automobile")
-            memory.recall("car?")
-            other.recall("car?")
+            assert memory.index() == 1
+            assert other.index() == 0
             other.remember("a physician")
+            assert other.index() == 1
             assert "physician" in other.recall("doctor?")[0].text
             assert "physician" in memory.recall("doctor?")[0].text
+            assert memory.index() == 0
             assert sorted(text for text in made if not text.endswith("?")) == ["a physician", "an automobile"]
 
     def test_another_model_makes_new_vectors(self, url: str) -> None:
@@ -398,19 +440,22 @@ class Recalling:
 
         with Memory(url, embedder=concepts) as memory:
             memory.remember("an automobile")
-            memory.recall("car?")
+            memory.index()
         with Memory(url, embedder=larger) as memory:
             memory.remember("a physician")
+            memory.index()
             assert "automobile" in memory.recall("car?")[0].text
-            assert memory.stats().vectors == 2
+            assert memory.stats().vectors == 3, "vectors of both models: two processes may use one each"
         changed = {"more": 0}
 
         def growing(texts: list[str]) -> list[list[float]]:
             return [[*vector, *[0.1] * changed["more"]] for vector in concepts(texts)]
 
         with Memory(url, embedder=growing) as memory:
+            memory.index()
             assert "automobile" in memory.recall("car?")[0].text
             changed["more"] = 3
+            memory.index()
             assert "automobile" in memory.recall("car?")[0].text, "the same model, with vectors of another size"
 
     @pytest.mark.parametrize(
@@ -430,11 +475,14 @@ class Recalling:
             memory.remember("an automobile")
             assert memory.recall("automobile")
             assert memory.recall("automobile")
+            with suppress(Exception):
+                memory.index()
         assert sum("by words alone" in record.message for record in caplog.records) == 1
 
     def test_what_another_process_drops_is_not_found(self, url: str) -> None:
         with Memory(url, embedder=concepts) as memory, Memory(url, embedder=concepts) as other:
             notes = [memory.remember(f"automobile number {number}") for number in range(8)]
+            memory.index()
             assert len(memory.recall("a car", 20)) == 8
             for note in notes[:7]:
                 other.forget(note)
@@ -503,7 +551,7 @@ class Recalling:
         assert shop.recall("KeyError") == []
         task = shop.steps(kind="task", text="stock")[0]
         task.edit(task="Count the giraffes")
-        assert "lexical" in shop.recall("giraffes", kind="answer")[0].signals
+        assert "lexical" in shop.recall("giraffes", kind="answer", floor=0)[0].signals
         assert all("lexical" not in one.signals for one in shop.recall("has in", kind="answer"))
         assert shop.verify()
 
@@ -568,8 +616,8 @@ class Recalling:
         for prompt in agent.model.prompts:
             roles = [message.role for message in prompt[:3]]
             assert roles == [MessageRole.SYSTEM, MessageRole.USER, MessageRole.USER]
-            assert "column price" in prompt[2].content[0]["text"]
-            assert "column price" not in str(prompt[0].content)
+            assert "42 crowns" in prompt[2].content[0]["text"]
+            assert "42 crowns" not in str(prompt[0].content)
         assert agent.model.prompts[0] == agent.model.prompts[1][: len(agent.model.prompts[0])]
         kinds = [TaskStep, ActionStep, ActionStep]
         assert all(isinstance(step, kind) for step, kind in zip(agent.memory.steps, kinds, strict=True))
@@ -698,7 +746,7 @@ class Recalling:
         [
             *(
                 "DELETE FROM steps",
-                "SELECT * FROM unit",
+                "SELECT * FROM passage",
                 "SELECT * FROM main.note",
                 "PRAGMA user_version",
                 "ATTACH 'x' AS y",
@@ -713,7 +761,7 @@ class Recalling:
             *("SELECT load_extension('x')", "SELECT * FROM sqlite_schema", "SELECT 1; DROP VIEW runs", "VACUUM"),
             *("SELECT * FROM pragma_table_info('step')", "CREATE TABLE t (x)", "SELECT readfile('/etc/passwd')"),
             *(
-                "SELECT * FROM words",
+                "SELECT * FROM passage_words",
                 "SELECT zeroblob(1000000000)",
                 "SELECT * FROM run",
                 "BEGIN",
@@ -723,19 +771,19 @@ class Recalling:
                 "WITH notes AS (SELECT * FROM main.note) SELECT * FROM notes",
                 "WITH runs AS (SELECT 1) SELECT * FROM main.run",
             ),
-            *("WITH steps AS (SELECT text FROM main.unit) SELECT * FROM steps", "SELECT * FROM temp.sqlite_schema"),
+            *("WITH steps AS (SELECT text FROM main.passage) SELECT * FROM steps", "SELECT * FROM temp.sqlite_schema"),
             *("SELECT instr(printf('%.*c', 999999, 'a'), 'b')", "WITH mine AS (SELECT 1) SELECT * FROM temp.mine"),
             "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n",
         ],
     )
     def test_only_a_select_over_the_own_scope_is_run(self, shop: Memory, statement: str) -> None:
-        before = shop.stats()
+        before = replace(shop.stats(), bytes=0)
         try:
             rows = shop._store.select("default", statement)
         except InvalidArgument:
             rows = []
         assert rows == [] or rows == [{"1": 1}]
-        assert shop.stats() == before
+        assert replace(shop.stats(), bytes=0) == before
         assert len(shop._store.select("default", "SELECT * FROM steps")) == 9
 
     def test_a_select_is_cut_at_many_rows(self, memory: Memory) -> None:
@@ -777,9 +825,9 @@ class Recalling:
         for payload in poison()[:20]:
             memory.remember(f"shop {payload}", origin="web")
         agent = memory.attach(
-            code_agent(code("print(recall_memory('shop payload'))"), code("final_answer(1)")), recall=9, tools=True
+            code_agent(code("print(recall_memory('shop'))"), code("final_answer(1)")), recall=9, tools=True
         )
-        agent.run("Look after the shop, payload")
+        agent.run("Look after the shop")
         for prompt in agent.model.prompts:
             assert all(
                 "payload" not in str(message.content) for message in prompt if message.role == MessageRole.SYSTEM
@@ -834,7 +882,7 @@ class Recalling:
             agent = memory.attach(code_agent(echo), recall=3, tools=True)
             assert agent.run(f"How does the vault open? {number}") == payload
             memory.detach(agent)
-        assert sum(unit["text"].count("abracadabra") for unit in memory._store.rows("unit_after", {"id": 0})) == 1
+        assert sum(row["text"].count("abracadabra") for row in memory._store.rows("passage_after", {"id": 0})) == 1
         found = memory.recall("vault of the kingdom abracadabra", 10)
         assert [one.copies for one in found if "abracadabra" in one.text] == [1]
 
@@ -870,7 +918,7 @@ class Recalling:
             managed_agents=[helper],
         )
         memory.attach(boss).run("How does the vault open?")
-        texts = [unit["text"] for unit in memory._store.rows("unit_after", {"id": 0})]
+        texts = [row["text"] for row in memory._store.rows("passage_after", {"id": 0})]
         assert sum("abracadabra" in text for text in texts) == 1 or way == "1"
         assert [one.note is not None for one in memory.recall("vault abracadabra") if "abracadabra" in one.text][
             :1
@@ -898,9 +946,11 @@ class Recalling:
     def test_ids_of_what_is_forgotten_are_not_given_again(self, url: str) -> None:
         with Memory(url, embedder=concepts) as memory:
             gone = memory.remember("A physician, happy")
+            memory.index()
             before = memory.recall("glad?")[0].passage
             memory.forget(gone)
             memory.remember("a big automobile")
+            memory.index()
             best = memory.recall("which vehicle?")[0]
             assert "semantic" in best.signals
             assert best.passage > before
@@ -908,12 +958,13 @@ class Recalling:
     def test_a_text_the_model_refuses_does_not_stop_the_others(self, url: str) -> None:
         def picky(texts: list[str]) -> list[list[float]]:
             return [
-                [0.0] * 9 if "nothing" in text else vector for text, vector in zip(texts, concepts(texts), strict=True)
+                [0.0] * 24 if "nothing" in text else vector for text, vector in zip(texts, concepts(texts), strict=True)
             ]
 
         with Memory(url, embedder=picky) as memory:
             memory.remember("nothing known here")
             memory.remember("an automobile")
+            memory.index()
             assert "semantic" in memory.recall("a car")[0].signals
             assert memory.recall("nothing known")
 
@@ -1024,6 +1075,7 @@ class Recalling:
                 thread.start()
             for thread in threads:
                 thread.join()
+            memory.index()
             memory.recall("a car")
             (index,) = memory._recall._opened().semantic._indexes.values()  # type: ignore[union-attr]
             assert index.count == 60

@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -23,6 +24,7 @@ from smolmem.core.errors import InvalidArgument
 from smolmem.recall import models
 from smolmem.recall.embedders import EmbeddingServer
 from smolmem.recall.vectors import CANDIDATES, Index, Where, facts_of, numbers_of
+from smolmem.store.leases import Leases
 
 SIZE = 384
 needs_model = pytest.mark.skipif(not models.E5.here, reason="the local model is not here")
@@ -43,7 +45,7 @@ class Rows:
 
     def __init__(self, vectors: Any, facts: list[dict[str, Any]]) -> None:
         self.all = [
-            (number, facts_of(fact), numbers_of(vector))
+            (number, number, facts_of(fact), numbers_of(vector))
             for number, (vector, fact) in enumerate(zip(vectors, facts, strict=True), 1)
         ]
 
@@ -102,22 +104,68 @@ def test_the_index_grows_and_lets_go() -> None:
     assert index.search(vectors[8_999], 1)[0][0] != 9_000
 
 
-def test_many_memories_get_their_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("smolmem.recall.semantic.SHOW_PROGRESS", 20)
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    with Memory(tmp_path / "a.db", durability="normal", embedder=concepts) as memory:
+def test_many_memories_get_their_vectors_in_batches(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def counted(texts: list[str]) -> list[list[float]]:
+        asked.append(len(texts))
+        return concepts(texts)
+
+    with Memory(tmp_path / "a.db", durability="normal", embedder=counted) as memory:
         for number in range(150):
             memory.remember(f"automobile {number}")
+        assert memory.index(progress=True) == 150
         assert memory.recall("a car", 1)
         assert memory.stats().vectors == 150
+        assert max(asked) == 32
+
+
+def test_recall_never_embeds_what_is_stored(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def watched(texts: list[str]) -> list[list[float]]:
+        asked.extend(texts)
+        return concepts(texts)
+
+    with Memory(tmp_path / "a.db", embedder="off") as memory:
+        memory.remember("an automobile")
+    with Memory(tmp_path / "a.db", embedder=watched) as memory:
+        assert memory.recall("automobile")
+        assert "an automobile" not in asked
+
+
+def test_a_run_is_indexed_in_the_background(tmp_path: Path) -> None:
+    with Memory(tmp_path / "a.db", embedder=concepts) as memory:
+        memory.attach(code_agent(code("print('a big automobile')"), code("final_answer(1)"))).run("Go")
+        deadline = time.monotonic() + 20
+        while memory.stats().vectors < memory.stats().passages or not memory.stats().passages:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert memory.recall("which vehicle is large?")[0].signals["semantic"]
+
+
+def test_one_process_at_a_time_indexes(tmp_path: Path) -> None:
+    with Memory(tmp_path / "a.db", embedder=concepts) as memory, Memory(tmp_path / "a.db", embedder=concepts) as other:
+        held = Leases(memory._store).acquire("indexer", "somebody else", 60)
+        assert held is not None
+        other.attach(code_agent(code("final_answer('zebra')"))).run("Go")
+        time.sleep(0.3)
+        assert other.stats().vectors == 0
+        assert memory.recall("zebra"), "what is pending is found by its words at once"
+        Leases(memory._store).release(held)
+        other._recall.recorded()
+        deadline = time.monotonic() + 20
+        while not other.stats().vectors:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
 
 
 def test_a_damaged_vector_is_left_out(tmp_path: Path) -> None:
     with Memory(tmp_path / "a.db", embedder=concepts) as memory:
         memory.remember("an automobile")
         memory.remember("a vehicle of steel")
-        memory.recall("car")
-        memory._store._live().execute("UPDATE vector SET numbers = x'00' WHERE unit = 1")  # type: ignore[attr-defined]
+        memory.index()
+        memory._store._live().execute("UPDATE vector SET numbers = x'00' WHERE passage = 1")  # type: ignore[attr-defined]
     with Memory(tmp_path / "a.db", embedder=concepts) as memory:
         assert {one.text for one in memory.recall("car")} >= {"a vehicle of steel"}
 
@@ -130,6 +178,7 @@ def test_the_local_model_finds_by_meaning(tmp_path: Path) -> None:
     with Memory(tmp_path / "a.db", embedder="local") as memory:
         for text in ("The database ran out of disk space", "Maria adopted a puppy", "Lunch is served at noon"):
             memory.remember(text)
+        memory.index()
         for question, text in (
             ("storage was full", "disk"),
             ("who has a new pet dog?", "puppy"),
@@ -146,9 +195,8 @@ def test_vectors_are_the_same_whatever_their_company(tmp_path: Path) -> None:
 
     embedder = open_embedder("local")
     assert embedder is not None
-    first = np.array(embedder.passage("one and the same"))
-    embedder.passage("something else " * 100)
-    assert np.array_equal(first, np.array(embedder.passage("one and the same")))
+    first, _ = np.array(embedder.passages(["one and the same", "something else " * 100]))
+    assert np.array_equal(first, np.array(embedder.passages(["one and the same"])[0]))
     assert first.shape == (384,)
 
 
@@ -163,6 +211,7 @@ def test_the_reranker_has_a_voice(tmp_path: Path) -> None:
             "Capitals are cities",
         ):
             memory.remember(text)
+        memory.index()
         best = memory.recall("what is the capital of France?", rerank=True)[0]
         assert "capital of France is Paris" in best.text
         assert best.signals["reranker"] == 1.0
@@ -255,6 +304,7 @@ def test_another_local_model_finds_by_meaning(tmp_path: Path) -> None:
     with Memory(tmp_path / "a.db", embedder="bge-small-en-v1.5") as memory:
         for text in ("The database ran out of disk space", "Maria adopted a puppy", "Lunch is served at noon"):
             memory.remember(text)
+        memory.index()
         assert "puppy" in memory.recall("who has a new pet dog?")[0].text
 
 
@@ -288,6 +338,7 @@ def test_a_server_makes_vectors_and_may_be_down(
     address = f"http://127.0.0.1:{server.server_port}/v1"
     with Memory(tmp_path / "a.db", embedder=EmbeddingServer(address, "tiny", key="key")) as memory:
         memory.remember("an automobile")
+        memory.index()
         assert "semantic" in memory.recall("whose vehicle?")[0].signals
         server.shutdown()
         server.server_close()
@@ -314,10 +365,10 @@ def test_steps_of_an_older_file_are_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["text = text || 'x'", "origin = 'user'", "scope = 'other'", "at = at + 1"])
-def test_a_changed_unit_is_noticed(tmp_path: Path, damage: str) -> None:
+def test_a_changed_passage_is_noticed(tmp_path: Path, damage: str) -> None:
     with Memory(tmp_path / "a.db", embedder="off") as memory:
         memory.remember("an automobile", origin="web")
-        memory._store._live().execute(f"UPDATE unit SET {damage}")  # type: ignore[attr-defined]
+        memory._store._live().execute(f"UPDATE passage SET {damage}")  # type: ignore[attr-defined]
         assert not memory.verify()
 
 
@@ -330,17 +381,17 @@ def test_a_changed_note_is_noticed(tmp_path: Path, table: str) -> None:
         assert not memory.verify()
 
 
-def test_a_damaged_step_or_unit_stops_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_step_or_passage_stops_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with Memory(tmp_path / "a.db", embedder="off", strict=True) as memory:
         for _ in memory.stepwise(code_agent(code("print('alpha beta')"), code("final_answer(1)")), "Go"):
             break
         memory._store._live().execute(  # type: ignore[attr-defined]
             "UPDATE content SET bytes = x'00' WHERE id = (SELECT record FROM step WHERE kind = 'action');"
-            "INSERT INTO unread SELECT id FROM step WHERE kind = 'action'"
+            "INSERT OR IGNORE INTO pending (step) SELECT id FROM step WHERE kind = 'action'"
         )
         assert memory.attach(code_agent(code("final_answer('gamma')"))).run("Go on") == "gamma"
         assert memory.recall("gamma")
-        memory._store._live().execute("UPDATE unit SET text = 'changed gamma' WHERE role = 'answer'")  # type: ignore[attr-defined]
+        memory._store._live().execute("UPDATE passage SET text = 'changed gamma' WHERE role = 'answer'")  # type: ignore[attr-defined]
         assert all(one.kind != "answer" for one in memory.recall("gamma"))
     assert any("continues without it" in record.message for record in caplog.records)
 

@@ -114,7 +114,7 @@ class Recalling(Queries):
 
     def context(self, question: str, tokens: int = TOKENS, *, limit: int = 10, scope: str | None = None) -> str:
         """The answer to a question as a block for a prompt: quoted, with origins, of about `tokens` tokens at most."""
-        found = [one for one in self.recall(question, limit, scope=scope) if says_something(one.text)]
+        found = [one for one in self.recall(question, limit, scope=scope) if says_something(one)]
         return block(found, check_count(tokens, "tokens"))[0]
 
     def remember(

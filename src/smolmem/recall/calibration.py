@@ -26,8 +26,8 @@ UNRELATED = (
     "Who wrote the letter about the lost luggage in Lisbon?",
     "When did the choir sing the requiem in the cathedral?",
 )
-LEXICAL_SPREAD = 0.17
-"""How much coverage differs between unrelated questions of one word; of nine words, it differs a third as much."""
+LEXICAL_SPREAD = 0.19
+"""How much coverage differs between unrelated questions, for one word; the more words, the less it differs."""
 SEMANTIC_SPREAD = 0.01
 """How much the nearest cosine differs between unrelated questions, at least."""
 LEXICAL_MIDDLE, MIDDLE = 4.3, 5.3
@@ -54,7 +54,7 @@ class Noise:
 
     def confidence(self, evidence: Evidence) -> float:
         """How likely the memory knows what a question asks for, from 0 to 1."""
-        above = (evidence.coverage - self.coverage) * math.sqrt(evidence.words) / LEXICAL_SPREAD
+        above = (evidence.coverage - self.coverage) * math.sqrt(evidence.words + 2) / LEXICAL_SPREAD
         middle = LEXICAL_MIDDLE
         if evidence.cosine is not None:
             above = max(above, 0.0) + (evidence.cosine - self.cosine) / self.cosine_spread

@@ -58,10 +58,10 @@ def block(found: Sequence[Recollection], tokens: int = TOKENS) -> tuple[str, lis
     return ("\n".join([_BEGIN, *parts, END]) if parts else ""), shown
 
 
-def says_something(text: str) -> bool:
-    """Whether a passage tells more than that something was done, or than the name of a tool."""
-    told = {word for word in re.findall(r"[^\W_]+", text.lower()) if word not in _EMPTY and word not in STOP_WORDS}
-    return len(told) >= FEWEST_WORDS
+def says_something(one: Recollection) -> bool:
+    """Whether it is a note, or tells more than that something was done, or than the name of a tool."""
+    words = (word for word in re.findall(r"[^\W_]+", one.text.lower()) if word not in _EMPTY | STOP_WORDS)
+    return one.note is not None or len(set(words)) >= FEWEST_WORDS
 
 
 def quoted(text: str) -> str:

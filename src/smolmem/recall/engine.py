@@ -70,7 +70,7 @@ class RecallEngine:
     ) -> tuple[str, Reminder | None]:
         """The answer to a question as a block for an agent's run, and the recorded reminder."""
         found = self.find(question, limit, replace(filters, excluded_kinds=NOT_IN_REMINDERS))
-        text, shown = block([one for one in found if says_something(one.text)], tokens)
+        text, shown = block([one for one in found if says_something(one)], tokens)
         if not shown:
             return "", None
         return text, self._journal.reminders.add(run, step, question[:2000], [message(text)], sources(shown))

@@ -25,6 +25,8 @@ SMALL_SCOPE = 5_000
 """Documents or passages of a scope that is small enough to search for each word by itself."""
 MAX_MATCHES = 20_000
 """Documents or passages that are scored by their words."""
+BASE = 1.0
+"""What every word tells, however common: in a memory that is all about one shop, "shop" still tells something."""
 MAX_SECONDS = 1.0
 """Seconds that one search may take."""
 PRIOR, PRIOR_COUNT = 10, 0.3
@@ -104,12 +106,13 @@ class LexicalSearch:
         for word in words:
             here = self._count(level, query.match([word], term))
             weight = query.weight(word) * rarity(here, size)
-            information += weight
+            told = query.weight(word) * (rarity(here, size) + BASE)
+            information += told
             if here:
                 scored = _fts5_rarity(self._count(level, query.match([word], None)), self._sizes[level])
                 for id, score in self._matches(level, [word], term, filters, SMALL_SCOPE):
                     total[id] += weight * score / scored
-                    covered[id] += weight * min(1.0, score / scored)
+                    covered[id] += told * min(1.0, score / scored)
         best = sorted(total.items(), key=lambda hit: (-hit[1], hit[0]))
         return Matches(best[:limit], max(covered.values(), default=0.0) / information)
 

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from smolmem.core.text import storable
 from smolmem.store.passage_rows import with_identifiers
 
+FEWEST_WORDS = 2
 MOST_WORDS = 64
 """Words of a question that are searched for; a longer question is also known by its vector."""
 
@@ -34,7 +35,7 @@ COMMON_WORDS = frozenset(
     set share show side similar simple since single small someone something sometimes specific start state stay step
     still stop sure take talk tell term thank thing think three through time today together top total toward true try
     turn two type under understand until upon use useful various version want way week well while whole wish within
-    without word work world wrong year yet""".split()  # noqa: SIM905
+    without word work world wrong year yet ago evening month morning night noon tonight yesterday""".split()  # noqa: SIM905
 )
 """Words of everyday English, which tell little even where they are rare."""
 COMMON_WEIGHT = 0.3
@@ -54,9 +55,16 @@ def words(question: str) -> list[str]:
     return (specific or list(found))[:MOST_WORDS]
 
 
+def sentences(question: str) -> list[str]:
+    """The sentences and lines of a question that have some words."""
+    parts = re.split(r"(?<=[.!?])\s+|\n+", question[:10_000])
+    return [part for part in parts if len(words(part)) >= FEWEST_WORDS]
+
+
 def weight(word: str) -> float:
     """How much a word tells, apart from how rare it is."""
-    return COMMON_WEIGHT if any(form in COMMON_WORDS for form in _forms(word)) else 1.0
+    common = word.isdigit() or word in DAYS or word in MONTHS or any(form in COMMON_WORDS for form in _forms(word))
+    return COMMON_WEIGHT if common else 1.0
 
 
 def _forms(word: str) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ from smolmem.recall import calibration, query
 from smolmem.recall.calibration import Evidence, Noise
 from smolmem.recall.filters import Filter
 from smolmem.recall.highlight import among, marks
-from smolmem.recall.lexical import LexicalSearch, Matches
+from smolmem.recall.lexical import Level, LexicalSearch, Matches
 from smolmem.recall.query import Anchor, Span
 from smolmem.store.base import Row
 from smolmem.store.contents import Contents
@@ -63,6 +63,9 @@ EXCERPTS = 3
 """Passages that a recollection shows at most."""
 FLOOR = 0.15
 """The lowest score that is returned, by default."""
+
+LONG_QUESTION, MAX_SENTENCES = 15, 8
+"""Words of a question that is looked at sentence by sentence, and how many sentences are."""
 
 Scores = dict[int, float]
 Group = Literal["step", "run"]
@@ -102,8 +105,8 @@ class Search:
         if not question.strip():
             raise InvalidArgument("recall() needs a question: the text is empty.")
         moment = time.time()
-        found = self._search(question, filters)
-        confidence = self._confidence(found, filters)
+        found = self._search(question, filters, max(LISTED, limit))
+        confidence = self._confidence(question, found, filters)
         if not found.passages or confidence < floor:
             return []
         signals = dict(found.signals)
@@ -131,33 +134,36 @@ class Search:
 
     # --- signals ---------------------------------------------------------------------------------------------------
 
-    def _search(self, question: str, filters: Filter) -> Found:
+    def _search(self, question: str, filters: Filter, listed: int) -> Found:
         words = query.words(question)
-        whole, parts = self._by_words(words, filters)
+        whole, parts = self._by_words(words, filters, listed)
         if not whole.found and not parts.found:
             words = self._lexical.similar(words)
-            whole, parts = self._by_words(words, filters)
-        near = [] if self.semantic is None else self.semantic.nearest(question, PASSAGES * LISTED, filters)
+            whole, parts = self._by_words(words, filters, listed)
+        near = [] if self.semantic is None else self.semantic.nearest(question, PASSAGES * listed, filters)
+        cosine = near[0][1] if near else None
         documents = self._documents([passage for passage, _ in (*parts.found, *near)])
         sums: Scores = defaultdict(float)
-        for scores in (above_last(whole.found, LISTED), above_last(_best_of(parts.found, documents), LISTED)):
+        for scores in (above_last(whole.found, listed), above_last(_best_of(parts.found, documents), listed)):
             for document, score in scores.items():
                 sums[document] += score
         signals = {"lexical": scaled(sums)}
         if near:
-            nearest = scaled(above_worst(_best_of(near, documents)))
+            worst = near[-1][1] if len(near) == PASSAGES * listed else self._noise_in(filters).cosine
+            near = [(passage, max(0.0, cosine - worst)) for passage, cosine in near]
+            nearest = scaled(dict(_best_of(near, documents)))
             signals["semantic"] = {document: SEMANTIC * score for document, score in nearest.items()}
-        passages = summed({"lexical": scaled(dict(parts.found)), "semantic": scaled(above_worst(near))})
+        passages = summed({"lexical": scaled(dict(parts.found)), "semantic": scaled(dict(near))})
         best = parts if filters.asks_for_passages else whole
-        evidence = Evidence(len(words), best.coverage, near[0][1] if near else None)
+        evidence = Evidence(len(words), best.coverage, cosine)
         return Found(words, signals, {passage: passages[passage] for passage in documents}, evidence)
 
-    def _by_words(self, words: list[str], filters: Filter) -> tuple[Matches, Matches]:
+    def _by_words(self, words: list[str], filters: Filter, listed: int) -> tuple[Matches, Matches]:
         """Whole documents, unless only some passages of each are asked for; and passages."""
         whole = Matches([], 0.0)
         if not filters.asks_for_passages:
-            whole = self._lexical.best("documents", words, filters, LISTED + 1)
-        return whole, self._lexical.best("passages", words, filters, PASSAGES * LISTED)
+            whole = self._lexical.best("documents", words, filters, listed + 1)
+        return whole, self._lexical.best("passages", words, filters, PASSAGES * listed)
 
     def _documents(self, passages: Sequence[int]) -> dict[int, int]:
         """The document of each passage."""
@@ -206,12 +212,17 @@ class Search:
         best = sorted(own, key=lambda document: -own[document])[:RERANKED]
         read = self._read(best, found, filters)
         scores = {document: reranker.score(question, rows[0]["text"]) for document, rows in read.items()}
-        return scaled(above_worst(sorted(scores.items(), key=lambda hit: -hit[1])))
+        worst = min(scores.values(), default=0.0)
+        return scaled({document: score - worst for document, score in scores.items()})
 
     # --- confidence ------------------------------------------------------------------------------------------------
 
-    def _confidence(self, found: Found, filters: Filter) -> float:
-        return self._noise_in(filters).confidence(found.evidence)
+    def _confidence(self, question: str, found: Found, filters: Filter) -> float:
+        """How likely the memory knows what is asked for. A long text may ask for it in one of its sentences."""
+        noise = self._noise_in(filters)
+        parts = [] if len(found.words) <= LONG_QUESTION else query.sentences(question)[:MAX_SENTENCES]
+        said = (replace(self._lexical_evidence(part, filters), cosine=found.evidence.cosine) for part in parts)
+        return max(noise.confidence(evidence) for evidence in (found.evidence, *said))
 
     def _noise_in(self, filters: Filter) -> Noise:
         """What unrelated questions get in the same scope; measured again when the store has doubled."""
@@ -226,10 +237,12 @@ class Search:
 
     def _evidence(self, question: str, filters: Filter) -> Evidence:
         near = [] if self.semantic is None else self.semantic.nearest(question, 1, filters)
-        level: Literal["passages", "documents"] = "passages" if filters.asks_for_passages else "documents"
+        return replace(self._lexical_evidence(question, filters), cosine=near[0][1] if near else None)
+
+    def _lexical_evidence(self, question: str, filters: Filter) -> Evidence:
         words = query.words(question)
-        matches = self._lexical.best(level, words, filters, 1)
-        return Evidence(len(words), matches.coverage, near[0][1] if near else None)
+        level: Level = "passages" if filters.asks_for_passages else "documents"
+        return Evidence(len(words), self._lexical.best(level, words, filters, 1).coverage, None)
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
@@ -331,15 +344,10 @@ def above_last(found: Sequence[tuple[int, float]], listed: int) -> Scores:
     return {id: score - low for id, score in found[:listed]}
 
 
-def above_worst(found: Sequence[tuple[int, float]]) -> Scores:
-    """How much better each of the first is than the last: for scores that are never zero."""
-    return above_last(found, min(LISTED * PASSAGES, max(1, len(found) - 1)))
-
-
 def scaled(scores: Scores) -> Scores:
     """Scores from 0 to 1: the best gets 1."""
     high = max(scores.values(), default=0.0)
-    return {id: max(0.0, score / high) for id, score in scores.items()} if high > 0 else dict.fromkeys(scores, 1.0)
+    return {id: score / high for id, score in scores.items()} if high > 0 else {}
 
 
 def without_copies(

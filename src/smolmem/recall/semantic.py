@@ -34,8 +34,27 @@ class SemanticSearch:
 
     def nearest(self, question: str, limit: int, filters: Filter) -> list[Hit]:
         """The passages nearest to a question, the nearest first; none if the model does not answer."""
+        vector = self._vector(question)
+        if vector is None:
+            return []
+        with self._lock:
+            found = [hit for scope in self._scopes(filters) for hit in self._search(scope, vector, limit, filters)]
+        return sorted(found, key=lambda hit: -hit[1])[:limit]
+
+    def keep(self, questions: tuple[str, ...]) -> None:
+        """Embeds questions that will be asked again, if the model answers."""
+        for question in questions:
+            if question not in self._questions:
+                vector = self._vector(question)
+                if vector is None:
+                    return
+                self._questions[question] = vector
+
+    def _vector(self, question: str) -> Vector | None:
+        if question in self._questions:
+            return self._questions[question]
         try:
-            vector = self._vector(question)
+            vector = normalised(self.embedder.query(question))
         except Exception as error:
             if not self._failing:
                 self._failing = True
@@ -45,20 +64,9 @@ class SemanticSearch:
                     type(error).__name__,
                     error,
                 )
-            return []
+            return None
         self._failing = False
-        with self._lock:
-            found = [hit for scope in self._scopes(filters) for hit in self._search(scope, vector, limit, filters)]
-        return sorted(found, key=lambda hit: -hit[1])[:limit]
-
-    def keep(self, questions: tuple[str, ...]) -> None:
-        """Embeds questions that will be asked often."""
-        for question in questions:
-            if question not in self._questions:
-                self._questions[question] = normalised(self.embedder.query(question))
-
-    def _vector(self, question: str) -> Vector:
-        return self._questions.get(question) or normalised(self.embedder.query(question))
+        return vector
 
     def _scopes(self, filters: Filter) -> list[str]:
         if filters.scope is not None and filters.below is None:

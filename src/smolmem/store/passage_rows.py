@@ -44,27 +44,31 @@ def add_passages(store: Store, owner: PassageOwner, passages: Sequence[Passage])
     if not passages:
         return
     scope, document = _scope_terms(owner["scope"]), int(store.do("next_passage", {}))
+    task = _task(store, owner) if any(passage.role == "answer" for passage in passages) else ""
     for number, passage in enumerate(passages, document):
         row = {**owner, "id": number, "document": document, "text": passage.text}
         row |= {"role": passage.role, "tool": passage.tool, "origin": passage.origin}
         store.do("add_passage", row | {"hash": seal("passage", row)})
-        store.do("add_passage_words", {"id": number, "scope": scope, "text": with_identifiers(passage.text)})
+        words = {"before": task if passage.role == "answer" else "", "text": with_identifiers(passage.text)}
+        store.do("add_passage_words", {"id": number, "scope": scope, **words})
     text = with_identifiers("\n".join(passage.text for passage in passages))
-    before = _before(store, owner, answers=any(passage.role == "answer" for passage in passages))
+    before = "\n".join([task, *_before(store, owner)])
     row = {"id": document, "scope": scope, "date": _date(owner["at"]), "before": before, "text": text}
     store.do("add_document_words", row)
 
 
-def _before(store: Store, owner: PassageOwner, *, answers: bool) -> str:
-    """The ends of the two documents before a step; for an answer also the task, however long ago it was given."""
-    if owner["step"] is None:
-        return ""
-    place = {"session": owner["session"], "step": owner["step"]}
+def _before(store: Store, owner: PassageOwner) -> list[str]:
+    """The ends of the two documents before a step."""
     earlier: dict[int, str] = {}
-    for row in store.rows("passages_before", place):
+    for row in store.rows("passages_before", {"session": owner["session"], "step": owner["step"]}):
         earlier[row["document"]] = f"{earlier.get(row['document'], '')}\n{row['text']}"[-BEFORE:]
-    task = [row["text"][:BEFORE] for row in store.rows("task_before", place)] if answers else []
-    return "\n".join([*task, *earlier.values()])
+    return list(earlier.values())
+
+
+def _task(store: Store, owner: PassageOwner) -> str:
+    """The task that an answer answers, however long ago it was given."""
+    rows = store.rows("task_before", {"session": owner["session"], "step": owner["step"]})
+    return "".join(row["text"][:BEFORE] for row in rows)
 
 
 def with_identifiers(text: str) -> str:

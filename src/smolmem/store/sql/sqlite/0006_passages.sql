@@ -3,7 +3,7 @@
 --   passage         a part of a step or note that recall can return; `document` is the id of the first passage of that
 --                   step or note; what must not be found has no passage
 --   document_words  full text over documents: the scope, the date in words, the end of what came before, the text
---   passage_words   full text over passages
+--   passage_words   full text over passages; an answer is also found by its task
 --   document_terms  the terms of `document_words`, to find the word that a typing error meant
 --   vector          what an embedding model makes of a passage; empty where the model refused the text, and for the
 --                   middle of very long texts
@@ -43,7 +43,7 @@ CREATE VIRTUAL TABLE document_words USING fts5 (
     scope, date, before, text, content = '', contentless_delete = 1, tokenize = 'porter unicode61'
 );
 CREATE VIRTUAL TABLE passage_words USING fts5 (
-    scope, text, content = '', contentless_delete = 1, tokenize = 'porter unicode61'
+    scope, before, text, content = '', contentless_delete = 1, tokenize = 'porter unicode61'
 );
 CREATE VIRTUAL TABLE document_terms USING fts5vocab (document_words, row);
 

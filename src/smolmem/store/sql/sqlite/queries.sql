@@ -228,7 +228,7 @@ INSERT INTO passage (id, document, scope, session, step, note, run, agent, role,
 VALUES (:id, :document, :scope, :session, :step, :note, :run, :agent, :role, :tool, :origin, :at, :text, :hash);
 
 -- name: add_passage_words
-INSERT INTO passage_words (rowid, scope, text) VALUES (:id, :scope, :text);
+INSERT INTO passage_words (rowid, scope, before, text) VALUES (:id, :scope, :before, :text);
 
 -- name: add_document_words
 INSERT INTO document_words (rowid, scope, date, before, text) VALUES (:id, :scope, :date, :before, :text);
@@ -315,7 +315,7 @@ SELECT rowid AS id, -bm25(document_words, 0, 1, 0.2, 1) AS score FROM document_w
 WHERE document_words MATCH :match ORDER BY score DESC LIMIT :limit;
 
 -- name: find_passages
-SELECT rowid AS id, -bm25(passage_words, 0, 1) AS score FROM passage_words
+SELECT rowid AS id, -bm25(passage_words, 0, 0.2, 1) AS score FROM passage_words
 WHERE passage_words MATCH :match ORDER BY score DESC LIMIT :limit;
 
 -- name: find_documents_where
@@ -330,7 +330,7 @@ WHERE document_words MATCH :match
 ORDER BY score DESC LIMIT :limit;
 
 -- name: find_passages_where
-SELECT passage.id, -bm25(passage_words, 0, 1) AS score FROM passage_words JOIN passage ON passage.id = passage_words.rowid
+SELECT passage.id, -bm25(passage_words, 0, 0.2, 1) AS score FROM passage_words JOIN passage ON passage.id = passage_words.rowid
 WHERE passage_words MATCH :match
   AND (:since IS NULL OR passage.at >= :since)
   AND (:until IS NULL OR passage.at < :until)
