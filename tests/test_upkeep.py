@@ -958,7 +958,7 @@ def test_a_large_picture_in_a_small_file_is_not_unpacked_at_load(
 def test_five_backups_while_another_process_writes_open_verify_and_are_a_prefix(
     path: Path, tmp_path: Path, part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("smolmem.store.sqlite._PAGES", 20)
+    monkeypatch.setattr("smolmem.store.copies._PAGES", 20)
     Memory(path).close()
     writer = subprocess.Popen(
         [sys.executable, __file__, "write", str(path)],
