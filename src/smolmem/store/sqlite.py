@@ -36,6 +36,7 @@ from smolmem.core.errors import Busy, Damaged, NotAStore, StoreError, TooNew, Un
 from smolmem.store import fork_hooks
 from smolmem.store.base import Durability, Progress, Row, migrations, statements
 from smolmem.store.copies import copy, create_private, give_name, sync_file
+from smolmem.store.driver_errors import explained
 from smolmem.store.encryption import Key, connect, require_encrypting_build
 from smolmem.store.header import (
     APPLICATION_ID,
@@ -225,12 +226,17 @@ class SqliteStore:
                     connection.close()
                     return False
                 self._prepare(connection, version)
+                place = Place(self._absolute, now, began, self._key)
+                if not place.has_name:  # it was deleted, and its log may be that of another file
+                    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+                    connection.close()
+                    return False
             except BaseException as error:
                 connection.close()
                 if isinstance(error, apsw.NotADBError) and self._key is not None and found and not found.st_size:
                     return False  # the file was empty, and another process has chosen the salt
                 raise
-            self._connection, self._place = connection, Place(self._absolute, now, began, self._key)
+            self._connection, self._place = connection, place
         return True
 
     def _refuse_foreign(self) -> None:
@@ -397,7 +403,9 @@ class SqliteStore:
             self.path, self._absolute = shown, place.path
             return
         left = old
-        if not place.is_continued_in(self._live()):
+        if place.is_continued_in(self._live()):
+            place.is_left(old)
+        else:
             left, self._connection = self._live(), old
             self._place, self.path, self._absolute = place, shown, place.path
         left.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
@@ -433,20 +441,6 @@ class SqliteStore:
 
     def _explained(self, error: apsw.Error, done: str) -> StoreError:
         return explained(error, f"{self.path} cannot be {done}")
-
-
-def explained(error: apsw.Error, what: str) -> StoreError:
-    """A driver's error as ours, with what happened and what to do next."""
-    detail = str(error)
-    if isinstance(error, (apsw.BusyError, apsw.LockedError)):
-        return Busy(f"{what}: another process has held it for too long ({detail}). Close that process, or try again.")
-    if isinstance(error, (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)):
-        return Damaged(f"{what}: it is damaged ({detail}). Restore it from a backup.")
-    if isinstance(error, apsw.FullError):
-        return Unwritable(f"{what}: no space left ({detail}). Free some space; what was written before is safe.")
-    if isinstance(error, (apsw.ReadOnlyError, apsw.CantOpenError, apsw.PermissionsError, apsw.IOError, apsw.AuthError)):
-        return Unwritable(f"{what}: {detail}. Check the disk and the permissions of the file and its folder.")
-    return StoreError(f"{what}: {detail}.")
 
 
 def _status(path: Path) -> os.stat_result | None:

@@ -8,7 +8,8 @@ What must stay true:
 - A file that somebody else put at the path is never changed; the copy then has a name beside it.
 - All processes that had the old file open continue in the same new file. The new file gets its name while the write
   lock of the old file is held, after a comparison has shown that the copy has every transaction. It says which file it
-  continues, so that the others find it; the old file says that it is continued, so that nobody copies it again.
+  continues, so that the others find it. The first process that has the new file open says so in the old one, so that
+  nobody copies the old one again.
 - A connection to a file without a name is closed without a checkpoint: SQLite would delete, by name, the log of the
   new file.
 """
@@ -80,9 +81,14 @@ class Place:
             found = _file(str(candidate))
             if found in (None, self._file, self._not_ours):
                 continue
-            if self._continues(candidate):
-                return candidate
-            self._not_ours = found
+            if candidate == self.path:
+                self._drop_besides()
+            try:
+                if self._continues(candidate):
+                    return candidate
+                self._not_ours = found
+            except (StoreError, apsw.Error):  # it is gone again, or no store, or busy
+                continue
         return None
 
     def rescue(self, connection: apsw.Connection) -> Path:
@@ -92,9 +98,8 @@ class Place:
             StoreError: it cannot be copied; the connection still has everything.
         """
         try:
-            self._wait_for_others(connection)
             for _ in range(_TRIES):
-                found = self.continuation() or self._copied(connection)
+                found = self._awaited(connection) or self._copied(connection, again=self.is_continued_in(connection))
                 if found is not None:
                     return found
         except OSError as error:
@@ -104,16 +109,19 @@ class Place:
             ) from error
         raise Busy(f"{self.path} was deleted or replaced, and other processes keep writing to it. Close them.")
 
-    def _wait_for_others(self, connection: apsw.Connection) -> None:
-        """Another process has copied this file, and the copy is gone: that process has more than this one."""
+    def _awaited(self, connection: apsw.Connection) -> Path | None:
+        """The continuation. If it is gone, the process that has it open is waited for: that process has more."""
         deadline = time.monotonic() + _WAIT
-        while self.is_continued_in(connection) and self.continuation() is None and time.monotonic() < deadline:
+        while (found := self.continuation()) is None:
+            if not self.is_continued_in(connection) or time.monotonic() > deadline:
+                break
             time.sleep(0.02)
+        return found
 
     # --- copying ---------------------------------------------------------------------------------------------------
 
-    def _copied(self, connection: apsw.Connection) -> Path | None:
-        """The new file; None if the old one was written meanwhile."""
+    def _copied(self, connection: apsw.Connection, *, again: bool) -> Path | None:
+        """The new file; None if the old one was written meanwhile, or copied, unless it is copied again."""
         part = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}.part")
         create_private(part)
         try:
@@ -124,12 +132,9 @@ class Place:
             self._sign(part)
             sync_file(part)
             with _transaction(connection, "BEGIN IMMEDIATE"):
-                if connection.pragma("data_version") != version:
+                if connection.pragma("data_version") != version or self.is_continued_in(connection) != again:
                     return None
-                found = self.continuation() or self._put(part)
-                connection.execute(_SIGN, (self._id, time.time()))
-                connection.execute("COMMIT")
-                return found
+                return self.continuation() or self._put(part)
         finally:
             for suffix in ("", "-journal", *_SUFFIXES):
                 Path(f"{part}{suffix}").unlink(missing_ok=True)
@@ -137,8 +142,8 @@ class Place:
     def _put(self, part: Path) -> Path:
         """Gives the copy its name: the old one, if nobody else has it."""
         now = _file(str(self.path))
-        if now in (None, self._file) and all(file in (None, *self._besides) for file in self._besides_now()):
-            for suffix in _SUFFIXES:  # of the old file; with the new one they would be taken for its own
+        if now in (None, self._file) and self._has_no_other_log(now):
+            for suffix in _SUFFIXES:
                 Path(f"{self._real}{suffix}").unlink(missing_ok=True)
             if now is None:
                 give_name(part, self.path)
@@ -159,6 +164,21 @@ class Place:
         )
         return beside
 
+    def _has_no_other_log(self, now: File | None) -> bool:
+        """Whether no log but ours is there, or only an empty one whose database is gone."""
+        if all(file in (None, *self._besides) for file in self._besides_now()):
+            return True
+        try:
+            return now is None and os.stat(f"{self._real}{_SUFFIXES[0]}").st_size == 0
+        except OSError:
+            return False
+
+    def _drop_besides(self) -> None:
+        """Takes the names of the old log and shared memory away: SQLite would take them for those of the new file."""
+        for suffix, ours, now in zip(_SUFFIXES, self._besides, self._besides_now(), strict=True):
+            if ours is not None and ours == now:
+                Path(f"{self._real}{suffix}").unlink(missing_ok=True)
+
     def _beside(self) -> Path:
         return self.path.with_name(f"{self.path.name}.rescued-{self._file[1]}")
 
@@ -173,17 +193,22 @@ class Place:
 
     def _continues(self, candidate: Path) -> bool:
         """Whether a file says that it continues this one."""
-        try:
-            if owner_of(read_header(candidate, self._key)) != APPLICATION_ID:
-                return False
-            reading = connect(str(candidate), apsw.SQLITE_OPEN_READWRITE, self._key)
-            try:
-                reading.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-                return self.is_continued_in(reading)
-            finally:
-                reading.close()
-        except (StoreError, apsw.Error):
+        if owner_of(read_header(candidate, self._key)) != APPLICATION_ID:
             return False
+        reading = connect(str(candidate), apsw.SQLITE_OPEN_READWRITE, self._key)
+        try:
+            reading.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            reading.set_busy_timeout(1000)
+            return self.is_continued_in(reading)
+        finally:
+            reading.close()
+
+    def is_left(self, connection: apsw.Connection) -> None:
+        """A process has the continuation open: from now on this file must not be copied again."""
+        if not self.is_continued_in(connection):
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute(_SIGN, (self._id, time.time()))
+            connection.execute("COMMIT")
 
     def is_continued_in(self, connection: apsw.Connection) -> bool:
         """Whether a database, perhaps this one, says that this file is continued in another one."""
