@@ -212,6 +212,27 @@ def test_processes_whose_file_is_deleted_again_and_again_continue_in_one_file(pa
         assert not list(path.parent.glob("*rescued*"))
 
 
+# --- after the memory is closed ---------------------------------------------------------------------------------------
+
+
+def test_steps_of_an_earlier_run_keep_what_the_model_was_sent_after_the_memory_is_closed(path: Path) -> None:
+    with Memory(path, strict=True) as memory:
+        agent = memory.attach(code_agent(code("print('one')"), code("final_answer(1)"), code("final_answer(2)")))
+        agent.run("First")
+        earlier = list(agent.memory.steps)
+        stored = memory.runs()[0].steps[1].to_smolagents()
+        agent.run("Second")
+    first, second = agent.model.prompts[:2]
+    assert [step.model_input_messages for step in earlier[1:]] == [first, second]
+    assert stored.model_input_messages == first
+    assert not beside(path, "-wal").exists()
+    replace_by_store(path)
+    assert "another file or none is at its path" in str(earlier[1].model_input_messages)
+    path.unlink()
+    assert "another file or none is at its path" in str(earlier[1].model_input_messages)
+    assert not path.exists()
+
+
 @with_build
 @pytest.mark.promise("D15")
 def test_an_encrypted_file_that_is_deleted_or_replaced_is_written_again_encrypted() -> None:

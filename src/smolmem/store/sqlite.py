@@ -47,7 +47,7 @@ from smolmem.store.header import (
     stored_header,
 )
 from smolmem.store.sandboxed_select import select, time_limit
-from smolmem.store.vanished import Place
+from smolmem.store.vanished import Place, status_of
 
 BUSY_SECONDS = 30.0
 """Seconds to wait for another writer; one second while writes keep failing, so that an agent is not held up."""
@@ -87,9 +87,17 @@ class SqliteStore:
         """Whether the file is encrypted."""
         return self._key is not None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the file is open; a forked child opens it when it is used."""
+        return self._connection is not None or self._reopens
+
     def reopened(self) -> SqliteStore:
         """The same file through a connection of its own; see `Store.reopened`."""
-        self._secure()
+        if self.is_open:
+            self._secure()
+        elif not self._place.has_name:
+            raise StoreError(f"{self.path} is closed, and another file or none is at its path.")
         return SqliteStore(str(self._absolute), self.durability, self._key)
 
     @contextmanager
@@ -214,14 +222,14 @@ class SqliteStore:
         with self._wrapped("opened"):
             if create:
                 self._create()
-            found, began = _status(self._absolute), time.time()
+            found, began = status_of(self._absolute), time.time()
             connection = connect(str(self._absolute), apsw.SQLITE_OPEN_READWRITE, self._key)
             try:
                 if self._key is not None and found is not None and found.st_size:
                     self._refuse_other_owner(decrypted_header(connection, self.path))
                 self._configure(connection)
                 version = connection.pragma("user_version")  # from now on no other process can replace the file
-                now = _status(self._absolute)
+                now = status_of(self._absolute)
                 if found is None or now is None or not os.path.samestat(found, now):
                     connection.close()
                     return False
@@ -441,14 +449,6 @@ class SqliteStore:
 
     def _explained(self, error: apsw.Error, done: str) -> StoreError:
         return explained(error, f"{self.path} cannot be {done}")
-
-
-def _status(path: Path) -> os.stat_result | None:
-    """The status of a file; none if there is no file."""
-    try:
-        return os.stat(path)
-    except OSError:
-        return None
 
 
 def _set_wal(connection: apsw.Connection) -> None:

@@ -168,10 +168,8 @@ class Place:
         """Whether no log but ours is there, or only an empty one whose database is gone."""
         if all(file in (None, *self._besides) for file in self._besides_now()):
             return True
-        try:
-            return now is None and os.stat(f"{self._real}{_SUFFIXES[0]}").st_size == 0
-        except OSError:
-            return False
+        log = status_of(f"{self._real}{_SUFFIXES[0]}")
+        return now is None and log is not None and log.st_size == 0
 
     def _drop_besides(self) -> None:
         """Takes the names of the old log and shared memory away: SQLite would take them for those of the new file."""
@@ -230,10 +228,14 @@ def _transaction(connection: apsw.Connection, begin: str) -> Iterator[None]:
             connection.execute("ROLLBACK")
 
 
-def _file(path: str) -> File | None:
-    """The file that a path leads to; none if there is none."""
+def status_of(path: str | Path) -> os.stat_result | None:
+    """The status of a file; none if there is no file."""
     try:
-        found = os.stat(path)
+        return os.stat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+
+
+def _file(path: str) -> File | None:
+    found = status_of(path)
+    return None if found is None else (found.st_dev, found.st_ino)
