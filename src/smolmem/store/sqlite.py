@@ -411,9 +411,7 @@ class SqliteStore:
             self.path, self._absolute = shown, place.path
             return
         left = old
-        if place.is_continued_in(self._live()):
-            place.is_left(old)
-        else:
+        if not place.is_continued_in(self._live()):
             left, self._connection = self._live(), old
             self._place, self.path, self._absolute = place, shown, place.path
         left.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)

@@ -8,8 +8,7 @@ What must stay true:
 - A file that somebody else put at the path is never changed; the copy then has a name beside it.
 - All processes that had the old file open continue in the same new file. The new file gets its name while the write
   lock of the old file is held, after a comparison has shown that the copy has every transaction. It says which file it
-  continues, so that the others find it. The first process that has the new file open says so in the old one, so that
-  nobody copies the old one again.
+  continues, so that the others find it; the old file says that it is continued, so that nobody copies it again.
 - A connection to a file without a name is closed without a checkpoint: SQLite would delete, by name, the log of the
   new file.
 """
@@ -134,7 +133,10 @@ class Place:
             with _transaction(connection, "BEGIN IMMEDIATE"):
                 if connection.pragma("data_version") != version or self.is_continued_in(connection) != again:
                     return None
-                return self.continuation() or self._put(part)
+                found = self.continuation() or self._put(part)
+                connection.execute(_SIGN, (self._id, time.time()))
+                connection.execute("COMMIT")
+                return found
         finally:
             for suffix in ("", "-journal", *_SUFFIXES):
                 Path(f"{part}{suffix}").unlink(missing_ok=True)
@@ -200,13 +202,6 @@ class Place:
             return self.is_continued_in(reading)
         finally:
             reading.close()
-
-    def is_left(self, connection: apsw.Connection) -> None:
-        """A process has the continuation open: from now on this file must not be copied again."""
-        if not self.is_continued_in(connection):
-            connection.execute("BEGIN IMMEDIATE")
-            connection.execute(_SIGN, (self._id, time.time()))
-            connection.execute("COMMIT")
 
     def is_continued_in(self, connection: apsw.Connection) -> bool:
         """Whether a database, perhaps this one, says that this file is continued in another one."""
