@@ -349,7 +349,7 @@ def test_a_run_of_an_earlier_release_on_another_machine_can_be_resumed_an_hour_a
         run = memory._journal.run_row(memory.runs()[0].id)
         memory._journal._put_run({**run, "status": "running", "writer": "elsewhere:1:1"})
     raw = apsw.Connection(str(path))
-    raw.execute(f"DROP TABLE lease; PRAGMA user_version = {len(migrations('sqlite')) - 1}")
+    raw.execute(f"DROP TABLE lease; DROP TABLE continued; PRAGMA user_version = {len(migrations('sqlite')) - 1}")
     raw.close()
     with Memory(path) as memory:
         assert memory.runs()[0].status == "running"

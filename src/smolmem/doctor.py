@@ -30,12 +30,12 @@ from smolmem.core.text import byte_size, one_line
 from smolmem.recall import models
 from smolmem.recall.embedders import installed
 from smolmem.store.base import Row, migrations
+from smolmem.store.copies import copy as copy_database
 from smolmem.store.encryption import CIPHER, SWAP, Key, encrypting_build, resolve_key
-from smolmem.store.header import is_locked, read_header, read_version
+from smolmem.store.header import APPLICATION_ID, is_locked, owner_of, read_header, read_version
 from smolmem.store.journal import Journal
 from smolmem.store.opening import open_store
-from smolmem.store.sqlite import APPLICATION_ID, SqliteStore
-from smolmem.store.sqlite import copy as copy_database
+from smolmem.store.sqlite import SqliteStore
 
 Level = Literal["ok", "hint", "warning", "problem"]
 SAFE_SQLITE = (3, 51, 3)
@@ -406,7 +406,7 @@ def _format(path: Path, key: Key | None) -> int:
     if not path.stat().st_size:
         return 0
     header = read_header(path, key)
-    if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
+    if owner_of(header) != APPLICATION_ID:
         raise NotAStore(f"{path} is a database of another program: give another path.")
     return read_version(path, key)
 

@@ -127,8 +127,8 @@ def _copy(env: Environment, path: str, progress: Any) -> None:
     """Copies a store, with its key, without migrating it."""
     import apsw
 
+    from smolmem.store.copies import copy
     from smolmem.store.encryption import resolve_key
-    from smolmem.store.sqlite import copy
 
     target = Path(path).absolute()
     try:

@@ -33,8 +33,17 @@ class Store(Protocol):
         """Whether it is stored encrypted, with a key that this store was given."""
         ...
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the store is open."""
+        ...
+
     def reopened(self) -> Store:
-        """The same store through a connection of its own."""
+        """The same store through a connection of its own, also if this one is closed.
+
+        Raises:
+            StoreError: if the store is not there any more.
+        """
         ...
 
     def write(self, *, sync: bool = True) -> AbstractContextManager[None]:

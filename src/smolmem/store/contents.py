@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from functools import lru_cache
 from typing import Any
 
@@ -158,7 +159,10 @@ class Contents:
         return PromptLink(row["parent"], row["keep"], json.loads(row["suffix"]))
 
     def messages(self, number: int) -> list[Any]:
-        """What a model was sent, as smolagents messages."""
+        """What a model was sent, as smolagents messages. Agents keep steps for longer than a store is open."""
+        if not self.store.is_open:
+            with closing(self.store.reopened()) as store:
+                return Contents(store).messages(number)
         return [message for part in self.prompt(number) for message in self.part(part)]
 
     def number(self, messages: Sequence[Any]) -> int | None:

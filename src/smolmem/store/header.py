@@ -15,6 +15,7 @@ from smolmem.core.errors import NotAStore, Unwritable
 from smolmem.store.encryption import KEY_VARIABLE, Key, connect
 
 MAGIC = b"SQLite format 3\0"
+APPLICATION_ID = 0x736D656D  # "smem", in the header of our files
 _WAITS = (0.01, 0.03, 0.1, 0)  # seconds: another process may just be writing the first page
 
 
@@ -92,8 +93,13 @@ def is_plain(path: Path) -> bool:
     return _read(path).startswith(MAGIC)
 
 
-def log_has_first_page(path: Path, application_id: int) -> bool:
-    """Whether the write-ahead log of a plain database holds a first page with an application id.
+def owner_of(header: bytes) -> int:
+    """The application id in a header."""
+    return int.from_bytes(header[68:72], "big")
+
+
+def log_has_first_page(path: Path) -> bool:
+    """Whether the write-ahead log of a plain database holds a first page of ours.
 
     SQLite is not asked: it would take the log of an encrypted file for empty. The log may be opened, unlike the file:
     SQLite locks the file and its shared memory, not the log.
@@ -104,7 +110,7 @@ def log_has_first_page(path: Path, application_id: int) -> bool:
             while 512 <= page_size <= 65536 and len(frame := log.read(24)) == 24:
                 page = log.read(page_size)
                 if frame[:4] == b"\0\0\0\1" and page.startswith(MAGIC):
-                    return int.from_bytes(page[68:72], "big") == application_id
+                    return owner_of(page) == APPLICATION_ID
     except OSError:
         pass
     return False

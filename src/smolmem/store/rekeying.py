@@ -23,8 +23,9 @@ import apsw
 from smolmem.core import faults
 from smolmem.core.errors import Busy, Damaged, InvalidArgument, StoreError, Unwritable
 from smolmem.store.base import Progress
+from smolmem.store.driver_errors import explained
 from smolmem.store.encryption import Key, connect, require_encrypting_build
-from smolmem.store.sqlite import SqliteStore, explained
+from smolmem.store.sqlite import SqliteStore
 
 _WAIT = 2.0  # seconds for a program that is about to close the file
 _STEPS = 20_000  # of SQLite's machine, between two reports of progress

@@ -12,6 +12,7 @@ What must stay true:
   for empty, and tell other connections so.
 - WAL with `synchronous=FULL`: a step whose write returned survives `kill -9` and a power cut; one write is one sync.
 - `BEGIN IMMEDIATE` only. A transaction that starts by reading and then writes fails under load, whatever the timeout.
+- Each transaction begins and ends with a look at whether the file still has its name (`vanished.py`).
 - A file is data: no trigger, no view, no schema that our own scripts do not make.
 """
 
@@ -34,16 +35,24 @@ from smolmem.core import faults
 from smolmem.core.errors import Busy, Damaged, NotAStore, StoreError, TooNew, Unwritable
 from smolmem.store import fork_hooks
 from smolmem.store.base import Durability, Progress, Row, migrations, statements
+from smolmem.store.copies import copy, create_private, give_name, sync_file
+from smolmem.store.driver_errors import explained
 from smolmem.store.encryption import Key, connect, require_encrypting_build
-from smolmem.store.header import decrypted_header, is_plain, log_has_first_page, stored_header
+from smolmem.store.header import (
+    APPLICATION_ID,
+    decrypted_header,
+    is_plain,
+    log_has_first_page,
+    owner_of,
+    stored_header,
+)
 from smolmem.store.sandboxed_select import select, time_limit
+from smolmem.store.vanished import Place, status_of
 
-APPLICATION_ID = 0x736D656D  # "smem", in the file's header
 BUSY_SECONDS = 30.0
 """Seconds to wait for another writer; one second while writes keep failing, so that an agent is not held up."""
 
 _SYNC = {True: "PRAGMA synchronous = FULL", False: "PRAGMA synchronous = NORMAL"}
-_PAGES = 1024  # of a backup, between two words about how far it is
 _TRIES = 100  # to open a file that is being replaced
 
 
@@ -78,9 +87,18 @@ class SqliteStore:
         """Whether the file is encrypted."""
         return self._key is not None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the file is open; a forked child opens it when it is used."""
+        return self._connection is not None or self._reopens
+
     def reopened(self) -> SqliteStore:
         """The same file through a connection of its own; see `Store.reopened`."""
-        return SqliteStore(str(self.path), self.durability, self._key)
+        if self.is_open:
+            self._secure()
+        elif not self._place.has_name:
+            raise StoreError(f"{self.path} is closed, and another file or none is at its path.")
+        return SqliteStore(str(self._absolute), self.durability, self._key)
 
     @contextmanager
     def write(self, *, sync: bool = True) -> Iterator[None]:
@@ -88,13 +106,14 @@ class SqliteStore:
         with self.lock:
             try:
                 with self._wrapped("written"):
-                    self._set_sync(sync and self.durability == "full")
-                    self._live().execute("BEGIN IMMEDIATE")
+                    self._begin(sync=sync and self.durability == "full")
                     faults.point("write.begun")
                     yield
                     faults.point("write.done")
                     self._live().execute("COMMIT")
                     faults.point("write.committed")
+                    if not self._place.has_name:
+                        self._secure()
             except BaseException as error:
                 self._roll_back()
                 self._be_patient(1.0 if isinstance(error, Busy) else self._patience)
@@ -105,14 +124,14 @@ class SqliteStore:
         """Runs a statement; see `Store.do`."""
         with self.lock:
             try:
-                first = self._live().execute(self._statements[name], values).fetchone()
+                first = self._following().execute(self._statements[name], values).fetchone()
             except apsw.Error as error:
                 raise self._explained(error, "used") from error
         return None if first is None else first[0]
 
     def rows(self, name: str, values: Mapping[str, Any], seconds: float | None = None) -> list[Row]:
         """All rows of a query; see `Store.rows`."""
-        with self.lock, self._wrapped("read"), time_limit(self._live(), seconds):
+        with self.lock, self._wrapped("read"), time_limit(self._following(), seconds):
             cursor = self._live().execute(self._statements[name], dict(values))
             try:
                 names = [column[0] for column in cursor.get_description()]
@@ -123,12 +142,12 @@ class SqliteStore:
     def columns(self, name: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         """All rows of a query by column; see `Store.columns`."""
         with self.lock, self._wrapped("read"):
-            found = self._live().execute(self._statements[name], dict(values)).fetchall()
+            found = self._following().execute(self._statements[name], dict(values)).fetchall()
         return list(zip(*found, strict=True))
 
     def select(self, scope: str, statement: str) -> list[Row]:
         """Somebody's own SELECT; see `Store.select`."""
-        self._live()
+        self._secure()
         return select(str(self._absolute), scope, statement, self._key)
 
     def check(self) -> list[str]:
@@ -143,7 +162,7 @@ class SqliteStore:
 
     def size(self) -> int:
         """Bytes of the file and its write-ahead log."""
-        files = (self.path, self.path.with_name(f"{self.path.name}-wal"))
+        files = (self._absolute, self._absolute.with_name(f"{self._absolute.name}-wal"))
         return sum(file.stat().st_size for file in files if file.exists())
 
     def facts(self) -> dict[str, str]:
@@ -158,14 +177,13 @@ class SqliteStore:
         if os.path.lexists(target):
             raise Unwritable(f"{path} exists already, and was left as it is: give another path.")
         part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
-        self._live()
+        self._secure()
         try:
-            os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+            create_private(part)
             try:
                 with self._wrapped("copied"):
                     copy(str(self._absolute), str(part), progress, self._key)
-                with open(part, "rb+") as whole:
-                    os.fsync(whole.fileno())
+                sync_file(part)
                 os.rename(part, target)
             finally:
                 part.unlink(missing_ok=True)
@@ -176,6 +194,8 @@ class SqliteStore:
         """Closes the file."""
         with self.lock:
             if self._connection is not None:
+                if not self._place.is_whole:
+                    self._connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
                 self._connection.close()
             self._connection, self._reopens = None, False
 
@@ -189,36 +209,42 @@ class SqliteStore:
 
     # --- opening ---------------------------------------------------------------------------------------------------
 
-    def _open(self) -> None:
+    def _open(self, *, create: bool = True) -> None:
         for _ in range(_TRIES):
-            if self._try_to_open():
+            if self._try_to_open(create=create):
                 return
             time.sleep(0.01)
         raise Busy(f"{self.path} cannot be opened: another program keeps replacing it. Close that program.")
 
-    def _try_to_open(self) -> bool:
+    def _try_to_open(self, *, create: bool) -> bool:
         """False if another file got this name meanwhile, which is how a store gets another key."""
         self._refuse_foreign()
         with self._wrapped("opened"):
-            self._create()
-            found = _status(self._absolute)
+            if create:
+                self._create()
+            found, began = status_of(self._absolute), time.time()
             connection = connect(str(self._absolute), apsw.SQLITE_OPEN_READWRITE, self._key)
             try:
                 if self._key is not None and found is not None and found.st_size:
                     self._refuse_other_owner(decrypted_header(connection, self.path))
                 self._configure(connection)
                 version = connection.pragma("user_version")  # from now on no other process can replace the file
-                now = _status(self._absolute)
+                now = status_of(self._absolute)
                 if found is None or now is None or not os.path.samestat(found, now):
                     connection.close()
                     return False
                 self._prepare(connection, version)
+                place = Place(self._absolute, now, began, self._key)
+                if not place.has_name:  # it was deleted, and its log may be that of another file
+                    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+                    connection.close()
+                    return False
             except BaseException as error:
                 connection.close()
                 if isinstance(error, apsw.NotADBError) and self._key is not None and found and not found.st_size:
                     return False  # the file was empty, and another process has chosen the salt
                 raise
-            self._connection = connection
+            self._connection, self._place = connection, place
         return True
 
     def _refuse_foreign(self) -> None:
@@ -241,14 +267,14 @@ class SqliteStore:
             raise NotAStore(f"{self.path} is {what}: give the path of a file, for instance 'agent.db'.")
         if not size:
             return
-        if self._key is None and not is_plain(self._absolute) and log_has_first_page(self._absolute, APPLICATION_ID):
+        if self._key is None and not is_plain(self._absolute) and log_has_first_page(self._absolute):
             return  # a power cut garbled the file during a checkpoint, and SQLite recovers it from the log
         header = stored_header(self._absolute, self._key, self.path)
         if self._key is None:
             self._refuse_other_owner(header)
 
     def _refuse_other_owner(self, header: bytes) -> None:
-        owner = int.from_bytes(header[68:72], "big")
+        owner = owner_of(header)
         if owner != APPLICATION_ID and (owner != 0 or self._has_tables()):
             raise NotAStore(f"{self.path} is a database of another program, and was left as it is: give another path.")
 
@@ -271,11 +297,11 @@ class SqliteStore:
             return
         new = self._absolute.with_name(f".{self.path.name}.{secrets.token_hex(4)}.new")
         try:
-            os.close(os.open(new, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+            create_private(new)
             try:
                 if self._key is not None:
                     self._write_first_page(new)
-                _link(new, self._absolute)
+                give_name(new, self._absolute)
             finally:
                 new.unlink(missing_ok=True)
         except FileExistsError:
@@ -347,6 +373,50 @@ class SqliteStore:
             raise StoreError(f"{self.path} is closed: open it again with Memory({str(self.path)!r}).")
         return self._connection
 
+    def _begin(self, *, sync: bool) -> None:
+        """Begins a transaction in a file that has its name: it still has it while the lock is held, or is noticed."""
+        for _ in range(_TRIES):
+            self._set_sync(sync)
+            self._live().execute("BEGIN IMMEDIATE")
+            if self._place.is_whole:
+                return
+            self._live().execute("ROLLBACK")
+            self._secure()
+        raise Busy(f"{self.path} cannot be written: another program keeps replacing it. Close that program.")
+
+    def _secure(self) -> None:
+        """Continues in another file, if this one was deleted or replaced."""
+        with self.lock, self._wrapped("copied"):
+            connection = self._live()
+            if not self._place.is_whole:
+                self._move_to(self._place.rescue(connection))
+
+    def _following(self) -> apsw.Connection:
+        """The connection to read with: to the file that another process has copied this one to, if one did."""
+        connection = self._live()
+        if not connection.in_transaction and not self._place.has_name:
+            found = self._place.continuation()
+            if found is not None:
+                self._move_to(found)
+        return self._live()
+
+    def _move_to(self, path: Path) -> None:
+        """Continues in another file; stays here if that file is gone again."""
+        old, place, shown = self._live(), self._place, self.path
+        if path != self._absolute:
+            self.path = self._absolute = path
+        try:
+            self._open(create=False)
+        except StoreError:
+            self.path, self._absolute = shown, place.path
+            return
+        left = old
+        if not place.is_continued_in(self._live()):
+            left, self._connection = self._live(), old
+            self._place, self.path, self._absolute = place, shown, place.path
+        left.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        left.close()
+
     def _set_sync(self, sync: bool) -> None:
         if sync != self._syncs:
             self._live().execute(_SYNC[sync])
@@ -379,38 +449,6 @@ class SqliteStore:
         return explained(error, f"{self.path} cannot be {done}")
 
 
-def explained(error: apsw.Error, what: str) -> StoreError:
-    """A driver's error as ours, with what happened and what to do next."""
-    detail = str(error)
-    if isinstance(error, (apsw.BusyError, apsw.LockedError)):
-        return Busy(f"{what}: another process has held it for too long ({detail}). Close that process, or try again.")
-    if isinstance(error, (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)):
-        return Damaged(f"{what}: it is damaged ({detail}). Restore it from a backup.")
-    if isinstance(error, apsw.FullError):
-        return Unwritable(f"{what}: no space left ({detail}). Free some space; what was written before is safe.")
-    if isinstance(error, (apsw.ReadOnlyError, apsw.CantOpenError, apsw.PermissionsError, apsw.IOError, apsw.AuthError)):
-        return Unwritable(f"{what}: {detail}. Check the disk and the permissions of the file and its folder.")
-    return StoreError(f"{what}: {detail}.")
-
-
-def _status(path: Path) -> os.stat_result | None:
-    """The status of a file; none if there is no file."""
-    try:
-        return os.stat(path)
-    except OSError:
-        return None
-
-
-def _link(new: Path, path: Path) -> None:
-    """Gives a file its name unless something has that name; some file systems have no hard links."""
-    try:
-        os.link(new, path)
-    except FileExistsError:
-        raise
-    except OSError:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-
-
 def _set_wal(connection: apsw.Connection) -> None:
     """Turns WAL mode on; with several processes at it for the first time, SQLite may say "locked" without waiting."""
     deadline = time.monotonic() + BUSY_SECONDS
@@ -422,28 +460,6 @@ def _set_wal(connection: apsw.Connection) -> None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
-
-
-def copy(source: str, target: str, progress: Progress | None, key: Key | None = None) -> None:
-    """Copies a database, with the same key, through connections of its own.
-
-    A held snapshot keeps other writers from starting the copy over.
-    """
-    reading = connect(source, apsw.SQLITE_OPEN_READWRITE, key)
-    writing = connect(target, apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE, key)
-    try:
-        reading.set_busy_timeout(int(BUSY_SECONDS * 1000))
-        reading.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-        reading.execute("BEGIN; SELECT count(*) FROM sqlite_schema")
-        writing.execute("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF")  # it is synced once, when it is whole
-        with writing.backup("main", reading, "main") as copy:
-            while not copy.done:
-                copy.step(_PAGES)
-                if progress is not None:
-                    progress(copy.page_count - copy.remaining, copy.page_count)
-    finally:
-        writing.close()
-        reading.close()
 
 
 def _migrate(connection: apsw.Connection, latest: int) -> None:

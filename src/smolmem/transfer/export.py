@@ -32,7 +32,6 @@ from typing import Any
 
 from smolmem.core import wire
 from smolmem.core.display import Drawable
-from smolmem.core.errors import StoreError
 from smolmem.core.version import __version__
 from smolmem.store.base import Progress, Row, Store
 from smolmem.store.journal import Journal
@@ -80,8 +79,6 @@ def export(
 @contextmanager
 def _still(store: Store) -> Iterator[Store]:
     """The store as it is now, through a connection of its own; others continue to write."""
-    if not store.size():  # a path that was relative, and the working folder is another one now
-        raise StoreError(f"{store.url} is not where it was opened: open it again by its whole path.")
     other = store.reopened()
     try:
         other.do("begin_reading", {})

@@ -14,3 +14,9 @@ CREATE TABLE lease (
 -- Earlier releases had no leases: their processes on other machines are taken for alive for one more hour.
 INSERT INTO lease (name, holder, renewed, seconds)
 SELECT DISTINCT writer, writer, CAST(strftime('%s', 'now') AS REAL), 3600.0 FROM run WHERE status = 'running';
+
+-- Which files this file continues: they were deleted, or replaced, while processes had them open.
+CREATE TABLE continued (
+    file TEXT NOT NULL,                  -- device and inode
+    at   REAL NOT NULL
+) STRICT;
