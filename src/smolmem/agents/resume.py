@@ -29,6 +29,7 @@ from smolagents.utils import AgentMaxStepsError
 
 from smolmem.agents import compat, interpreter
 from smolmem.agents.active_runs import ActiveRun
+from smolmem.agents.interpreter import Restored
 from smolmem.agents.ledger import Diverged
 from smolmem.agents.recorder import Recorder
 from smolmem.core import codec
@@ -93,7 +94,8 @@ class Resumption:
         compat.restore_monitor(self.recorder.agent, steps)
         answer = _recorded_answer(steps, calls, stored.turns)
         if answer is not None:
-            interpreter.restore_all(self.recorder.agent, stored)  # for tasks that follow with reset=False
+            restored = interpreter.restore_all(self.recorder.agent, stored)  # for tasks that follow with reset=False
+            self._log("had its answer already", restored)
             return Resumed(None, self._finish(row, answer[0]))
         return Resumed(self._prepare(row, stored, calls, waiting))
 
@@ -221,12 +223,18 @@ class Resumption:
     def _restore_variables(self, stored: StoredSession, number: int, *, answered: bool) -> None:
         agent = self.recorder.agent
         restored = interpreter.restore(agent, stored.code, stored.variables)
-        level = logging.WARNING if restored.missing else logging.INFO
-        log.log(level, "run %s is resumed at step %d; %s", self.run.id[:8], number, restored)
+        self._log(f"is resumed at step {number}", restored)
         last = _last_recorded(agent.memory.steps)
-        if restored.missing and not answered and isinstance(last, ActionStep):  # a recorded answer is used as it is
-            note = f"[The process was restarted; these variables are gone: {', '.join(restored.missing)}]"
+        if not restored.is_complete and not answered and isinstance(last, ActionStep):  # an answer is used as it is
+            gone = f"; these variables are gone: {', '.join(restored.missing)}" if restored.missing else ""
+            described = ", ".join(restored.partial)
+            note = f"[The process was restarted{gone}"
+            note += f"; these hold placeholders instead of some objects: {described}]" if described else "]"
             last.observations = f"{last.observations}\n{note}" if last.observations else note
+
+    def _log(self, what: str, restored: Restored) -> None:
+        level = logging.WARNING if restored.corrected or not restored.is_complete else logging.INFO
+        log.log(level, "run %s %s; %s", self.run.id[:8], what, restored)
 
     def _answer_now(self, active: ActiveRun, number: int) -> Iterator[Any]:
         """The steps are used up, and the process died before the agent could answer from what it has."""

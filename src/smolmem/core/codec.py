@@ -14,6 +14,7 @@ import builtins
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from typing import Any, TypedDict, cast
@@ -152,6 +153,50 @@ def encode(value: Any) -> Encoded:
         model_input = None
     record = wire.dumps(_head(value) | {name: encoder.value(item) for name, item in own.items()})
     return Encoded(record, wire.fingerprint(record), encoder.blobs, model_input)
+
+
+def is_described(value: Any) -> bool:
+    """Whether a record can only describe a value, or something inside it."""
+    encoder = Encoder(_EXACT, _KIN)
+    encoder.value(value)
+    return encoder.described > 0
+
+
+def holds_placeholder(value: Any) -> bool:
+    """Whether a value is a placeholder, or holds one somewhere inside."""
+    encoder = Encoder(_EXACT, _KIN)
+    encoder.value(value)
+    return encoder.placeholders > 0
+
+
+def copy(value: Any) -> Any:
+    """A value as it would come back from a record."""
+    encoded = encode(value)
+    return decode(encoded.record, encoded.blobs.__getitem__)
+
+
+def comes_back_as(value: Any, stored: Any) -> bool:
+    """Whether a value would come back from a record as another one that did."""
+    return _described_record(copy(value)) == _described_record(stored)
+
+
+def _described_record(value: Any) -> bytes:
+    return wire.dumps(_without_addresses(wire.loads(encode(value).record)))
+
+
+def _without_addresses(record: Json) -> Json:
+    """A record without the addresses in descriptions of objects, which are others in each process."""
+    if isinstance(record, list):
+        return [_without_addresses(item) for item in record]
+    if not isinstance(record, dict):
+        return record
+    described = ("repr", "str") if record.get("$") == "object" else ()
+    return {
+        name: _ADDRESS.sub("", item) if name in described else _without_addresses(item) for name, item in record.items()
+    }
+
+
+_ADDRESS = re.compile("0x[0-9a-fA-F]+")
 
 
 def kind_of(step: Any) -> str:

@@ -8,7 +8,7 @@ values.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypedDict
 
 from smolmem.core.codec import Encoded, Facts
@@ -175,6 +175,11 @@ class RecordedCall:
     failed: bool
     arguments: Callable[[], Any] = field(repr=False, compare=False)
     outcome: Callable[[], Any] = field(repr=False, compare=False)
+
+    def loaded(self) -> RecordedCall:
+        """The same call with its outcome read, so that a replay needs no store."""
+        outcome = self.outcome()
+        return replace(self, outcome=lambda: outcome)
 
     def replay(self) -> Any:
         """Returns what the call returned, or raises what it raised."""

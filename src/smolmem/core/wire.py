@@ -179,6 +179,10 @@ class Encoder:
         self.exact = exact
         self.kin = kin
         self.blobs: dict[str, bytes] = {}
+        self.described = 0
+        """How many values have no encoding of their own, and are only described."""
+        self.placeholders = 0
+        """How many of them are placeholders already."""
         self._seen: dict[int, int] = {}
         self._keep: list[Any] = []
         self._depth = 0
@@ -277,7 +281,9 @@ class Encoder:
 
     def placeholder(self, value: Any, *, attributes: bool = True) -> Json:
         """The placeholder of a value that has no encoding of its own."""
+        self.described += 1
         if issubclass(type(value), Placeholder):  # not isinstance: a proxy may raise when it is asked for its class
+            self.placeholders += 1
             described = {"$": "object", **value._described}
         else:
             text, shown = safe_text(repr, value), safe_text(str, value)

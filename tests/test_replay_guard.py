@@ -1,0 +1,280 @@
+"""Recorded code that is run again computes and does nothing else; what comes back is what was, or is named."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted import answer, calling_agent, calls, code, code_agent
+from smolagents import tool
+
+from smolmem import Memory
+from smolmem.agents.replay_guard import Guard
+
+
+def broken_off(memory: Memory, agent: Any, **options: Any) -> None:
+    """A run whose model fails after its script, like a server that says 429."""
+    memory.attach(agent)
+    with pytest.raises(Exception, match="429"):
+        agent.run("Go", **options)
+    memory.detach(agent)
+
+
+STOP = ConnectionError("429")
+ANY: dict[str, Any] = {"additional_authorized_imports": ["*"]}
+
+# --- effects outside -------------------------------------------------------------------------------------------------
+
+EFFECTS = {
+    "pandas": "import pandas as pd\npd.DataFrame({'a': [1]}).to_csv(f'{folder}/note', mode='a')",
+    "numpy": "import numpy as np\nnp.save(f'{folder}/note.npy', np.arange(3))",
+    "numpy, from C": "import numpy as np\nnp.arange(3).tofile(f'{folder}/note')",
+    "PIL": "from PIL import Image\nImage.new('L', (1, 1)).save(f'{folder}/note.png')",
+    "pathlib": "import pathlib\np = pathlib.Path(f'{folder}/note').write_text('twice')",
+    "io": "import io\nf = io.open(f'{folder}/note', 'a')\nf.close()\nf = 0",
+    "os.open": "import os\nf = os.open(f'{folder}/note', os.O_CREAT | os.O_WRONLY)",
+    "mkdir": "import os\nos.mkdir(f'{folder}/note')",
+    "fifo": "import os\nos.mkfifo(f'{folder}/note')",
+    "sqlite": "import sqlite3\nc = sqlite3.connect(f'{folder}/note').execute('CREATE TABLE t (a)').close()",
+    "dbm": "import dbm\ndbm.open(f'{folder}/note', 'c').close()",
+    "process": "import subprocess\nr = subprocess.run(['touch', f'{folder}/note']).returncode",
+    "tempfile": "import tempfile\nt = tempfile.mkdtemp(dir=folder)",
+    "thread": "import threading\nimport os\nt = threading.Thread(target=os.mkdir, args=(f'{folder}/note',))\n"
+    "t.start()\nt.join()\nt = 0",
+    "swallowed": "import os\ntry:\n    os.mkdir(f'{folder}/note')\nexcept:\n    pass",
+    "in finally": "import os\ntry:\n    os.mkdir(f'{folder}/one')\nfinally:\n    os.mkdir(f'{folder}/two')",
+    "in a function": "import os\ndef f():\n    os.mkdir(f'{folder}/note')\nf()",
+    "in a library's callback": "import os\nn = list(map(os.mkdir, [f'{folder}/note']))",
+    "a class body": "import os\nclass Note:\n    made = os.mkdir(f'{folder}/note')",
+}
+
+
+@pytest.mark.promise("D12")
+@pytest.mark.parametrize("effect", EFFECTS.values(), ids=EFFECTS.keys())
+def test_code_that_reaches_outside_is_not_run_again(memory: Memory, tmp_path: Path, effect: str) -> None:
+    folder = tmp_path / "outside"
+    folder.mkdir()
+    step = code(f"folder = {str(folder)!r}\n{effect}\nn = [7]\ndef g():\n    return n")
+    broken_off(memory, code_agent(step, STOP, **ANY))
+    made = list(folder.iterdir())
+    assert made
+    for path in made:
+        path.rmdir() if path.is_dir() else path.unlink()
+    assert memory.resume(code_agent(code("final_answer(g())"), **ANY)) == [7]
+    assert list(folder.iterdir()) == []
+
+
+def test_code_that_only_computes_and_reads_is_run_again(memory: Memory, tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("4\n5\n")
+    step = code(
+        "import os, json, csv, pathlib, collections, zoneinfo, datetime, re, statistics\nimport pandas as pd\n"
+        f"with_lines = pathlib.Path({str(tmp_path / 'data')!r}).read_text().split()\n"
+        f"here = os.listdir({str(tmp_path)!r})\n"
+        "Point = collections.namedtuple('Point', 'x y')\np = Point(1, 2)\n"
+        "zone = zoneinfo.ZoneInfo('Europe/Oslo')\n"
+        "frame = pd.DataFrame({'a': [3, 1, 2]}).sort_values('a').groupby('a').sum()\n"
+        "add = lambda n: n + p.x + statistics.mean([1, 3])\nprint(with_lines, frame)"
+    )
+    broken_off(memory, code_agent(step, STOP, **ANY))
+    assert memory.resume(code_agent(code("final_answer([add(1), p.y, with_lines])"), **ANY)) == [4, 2, ["4", "5"]]
+
+
+class Account:
+    """An object that an agent is given: what its methods do, nobody sees."""
+
+    def __init__(self) -> None:
+        self.paid: list[int] = []
+
+    def pay(self, amount: int) -> int:
+        self.paid.append(amount)
+        return sum(self.paid)
+
+
+@pytest.mark.promise("D12")
+@pytest.mark.parametrize("use", ["x = account.pay(5)", "pay = account.pay\nx = sum(map(pay, [5]))"])
+def test_methods_of_objects_that_the_agent_was_given_are_not_called_again(memory: Memory, use: str) -> None:
+    account = Account()
+    broken_off(memory, code_agent(code(use), STOP), additional_args={"account": account})
+    again = code_agent(code("final_answer([x, account.pay(1)])"))
+    again.state["account"] = account
+    assert memory.resume(again) == [5, 6]
+    assert account.paid == [5, 1]
+
+
+def test_code_of_modules_that_nobody_sees_is_refused_wherever_it_is_called_from() -> None:
+    account = Account()
+    guard = Guard(9, lambda: None)
+    assert guard.run(lambda: max([1, 2], key=account.pay)) is None
+    assert guard.reason == f"the code calls {__name__}.<lambda>" or "pay" in str(guard.reason)
+    assert account.paid == []
+
+
+def test_the_guard_watches_its_own_thread_alone(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    def other() -> None:
+        (tmp_path / "note").write_text("written meanwhile")
+        socket.socket().close()
+        seen.append("done")
+
+    def act() -> int:
+        thread.join(5)
+        return sum(range(10))
+
+    thread = threading.Thread(target=other)
+    act.__globals__["__name__"], before = "smolmem.tests", __name__
+    try:
+        thread.start()
+        guard = Guard(9, lambda: None)
+        assert guard.run(act) == 45
+    finally:
+        act.__globals__["__name__"] = before
+    assert seen == ["done"]
+    (tmp_path / "note").unlink()
+
+
+def test_code_that_would_take_too_long_is_not_waited_for(
+    memory: Memory, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken_off(memory, code_agent(code("import time\nn = 1\ntime.sleep(0.4)"), STOP))
+    monkeypatch.setattr("smolmem.agents.interpreter.MAX_SECONDS", 0.2)
+    caplog.set_level("INFO", "smolmem")
+    assert memory.resume(code_agent(code("final_answer(n)"))) == 1
+    assert "from the snapshot, because the code takes too long" in caplog.text
+
+
+# --- definitions -----------------------------------------------------------------------------------------------------
+
+
+def counting_tool() -> tuple[Any, list[str]]:
+    made: list[str] = []
+
+    @tool
+    def send(to: str) -> str:
+        """Sends.
+
+        Args:
+            to: where
+        """
+        made.append(to)
+        return f"sent to {to}"
+
+    return send, made
+
+
+@pytest.mark.promise("D12")
+@pytest.mark.parametrize(
+    "step",
+    [
+        "import random\nclass C:\n    token = send('Oslo')\nprint(random.random())",
+        "import random\nclass C:\n    token = [send('Oslo') for _ in range(1)]\nprint(random.random())",
+        "import random\ndef b():\n    send('Oslo')\n    return int\nclass C(b()):\n    x = 1\nprint(random.random())",
+        "class C:\n    token = send('Oslo')\n    t = send('Oslo') if len(C_made) else 0\nC_made.append(1)",
+    ],
+)
+def test_a_tool_in_the_body_of_a_class_is_not_called_again(memory: Memory, step: str) -> None:
+    send, made = counting_tool()
+    broken_off(memory, code_agent(code("C_made = []"), code(f"{step}\nn = 3"), STOP, tools=[send]))
+    before = list(made)
+    assert before
+    again = code_agent(code("final_answer(n)"), tools=[send])
+    assert memory.resume(again) == 3
+    assert made == before
+
+
+def test_a_class_that_cannot_be_made_again_is_named(memory: Memory) -> None:
+    send, _ = counting_tool()
+    step = (
+        "import random\nclass C:\n    token = send('Oslo')\nclass D:\n    x = 1\n    def f(self):\n        return 2\n"
+    )
+    broken_off(memory, code_agent(code(f"{step}print(random.random())"), STOP, tools=[send]))
+    again = code_agent(code("final_answer(D().f())"), tools=[send])
+    assert memory.resume(again) == 2
+    assert "these variables are gone: C]" in str(again.model.prompts[0][-1])
+
+
+@pytest.mark.parametrize("printed", ["'same'", "random.random()"])
+def test_a_function_that_calls_a_tool_calls_it_after_a_resume(memory: Memory, printed: str) -> None:
+    send, made = counting_tool()
+    define = code(f"import random\ndef f(to):\n    return send(to)\nprint({printed})")
+    broken_off(memory, code_agent(define, code("a = f('Oslo')"), STOP, tools=[send]))
+    again = code_agent(code("final_answer([a, f('Bergen')])"), tools=[send])
+    assert memory.resume(again) == ["sent to Oslo", "sent to Bergen"]
+    assert made == ["Oslo", "Bergen"]
+
+
+# --- variables -------------------------------------------------------------------------------------------------------
+
+
+def test_a_value_that_was_not_printed_is_the_one_that_a_tool_was_given(
+    memory: Memory, caplog: pytest.LogCaptureFixture
+) -> None:
+    send, made = counting_tool()
+    step = code(
+        "import random\nkey = str(random.random())\nboth = [key, {key}]\ndone = send(to=key)\n"
+        "def f():\n    return key\nclass Box:\n    def __init__(self):\n        self.n = 1\nbox = Box()"
+    )
+    broken_off(memory, code_agent(step, STOP, tools=[send]))
+    again = code_agent(code("final_answer([key, both[0], list(both[1])[0], f(), box.n])"), tools=[send])
+    assert memory.resume(again) == [made[0]] * 4 + [1]
+    assert "running the code again gave another value: key, both" in caplog.text
+
+
+def test_an_object_with_another_value_inside_is_named_not_faked(memory: Memory) -> None:
+    step = code(
+        "import random\nclass Box:\n    def __init__(self, v):\n        self.v = v\n"
+        "box = Box(random.random())\nsame = Box(1)\nfs = [lambda: same.v]"
+    )
+    broken_off(memory, code_agent(step, STOP))
+    again = code_agent(code("final_answer([same.v, fs[0]()])"))
+    assert memory.resume(again) == [1, 1]
+    assert "these variables are gone: box]" in str(again.model.prompts[0][-1])
+
+
+def test_a_branch_that_was_not_taken_leaves_nothing(memory: Memory) -> None:
+    step = code("import random\nx = random.getrandbits(64)\nif x % 2:\n    odd = True\nelse:\n    even = True")
+    for _ in range(8):
+        broken_off(memory, code_agent(step, STOP))
+        run = memory.runs()[0]
+        kept = memory._journal.session(run.session, run.id).variables["variables"]
+        again = code_agent(code("final_answer(x)"))
+        assert memory.resume(again) == kept["x"]
+        assert {"odd", "even"} & again.python_executor.state.keys() == {"odd", "even"} & kept.keys()
+
+
+def test_every_variable_with_a_placeholder_inside_is_named(memory: Memory, caplog: pytest.LogCaptureFixture) -> None:
+    @tool
+    def lock() -> object:
+        """Gives a lock."""
+        return threading.Lock()
+
+    step = code("import random\nheld = lock()\nbag = {'a': [1, (held, 2)]}\nplain = [1]\nprint(random.random())")
+    broken_off(memory, code_agent(step, STOP, tools=[lock]))
+    again = code_agent(code("final_answer(plain)"), tools=[lock])
+    assert memory.resume(again) == [1]
+    told = str(again.model.prompts[0][-1])
+    assert "these variables are gone: held; these hold placeholders instead of some objects: bag]" in told
+    assert "with placeholders inside: bag" in caplog.text
+
+
+def test_what_cannot_be_stored_of_a_calling_agents_state_is_named(
+    memory: Memory, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = {"plain": "Oslo", "lock": threading.Lock(), "bag": [threading.Lock()]}
+    agent = calling_agent(calls(("weather", {"city": "plain"})), STOP)
+    broken_off(memory, agent, additional_args=state)
+    assert memory.resume(calling_agent(answer("ok"))) == "ok"
+    assert "not restored: lock; with placeholders inside: bag" in caplog.text
+
+
+def test_a_resume_leaves_the_objects_of_the_agents_state_as_they_are(memory: Memory) -> None:
+    numbers = [1, 2]
+    agent = code_agent(code("numbers.append(3)\nalias = numbers"), STOP, code("final_answer(alias is numbers)"))
+    memory.attach(agent)
+    with pytest.raises(Exception, match="429"):
+        agent.run("Go", additional_args={"numbers": numbers})
+    assert memory.resume(agent) is True
+    assert numbers == [1, 2, 3]
