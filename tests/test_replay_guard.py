@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
+import enum
+import http
 import socket
 import threading
+import typing
+from collections import Counter, defaultdict, deque
 from pathlib import Path
 from typing import Any
 
+import pydantic
 import pytest
-from scripted import answer, calling_agent, calls, code, code_agent
-from smolagents import tool
+from scripted import Scripted, answer, calling_agent, calls, code, code_agent
+from smolagents import CodeAgent, ToolCallingAgent, tool
 
 from smolmem import Memory
 from smolmem.agents.replay_guard import Guard
+from smolmem.core import codec, wire
+from smolmem.core.errors import UnknownOutcome
 
 
 def broken_off(memory: Memory, agent: Any, **options: Any) -> None:
@@ -239,7 +247,7 @@ def test_a_branch_that_was_not_taken_leaves_nothing(memory: Memory) -> None:
     for _ in range(8):
         broken_off(memory, code_agent(step, STOP))
         run = memory.runs()[0]
-        kept = memory._journal.session(run.session, run.id).variables["variables"]
+        kept = memory._journal.session(run.session, run.id).variables()["variables"]
         again = code_agent(code("final_answer(x)"))
         assert memory.resume(again) == kept["x"]
         assert {"odd", "even"} & again.python_executor.state.keys() == {"odd", "even"} & kept.keys()
@@ -278,3 +286,262 @@ def test_a_resume_leaves_the_objects_of_the_agents_state_as_they_are(memory: Mem
         agent.run("Go", additional_args={"numbers": numbers})
     assert memory.resume(agent) is True
     assert numbers == [1, 2, 3]
+
+
+# --- recorded results ------------------------------------------------------------------------------------------------
+
+
+class Cut(BaseException):
+    """What a killed process looks like from inside: nothing after it happens."""
+
+
+class Colour(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Item:
+    name: str
+    level: Level
+
+
+@dataclasses.dataclass
+class Order:
+    number: int
+    items: list[Item]
+    colour: Colour = Colour.RED
+
+    def total(self) -> int:
+        return len(self.items)
+
+
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    number: int
+    inner: Item
+
+
+class Model(pydantic.BaseModel):
+    number: int
+    order: list[int] = []
+    _secret: int = pydantic.PrivateAttr(7)
+
+
+class Pair(typing.NamedTuple):
+    left: int
+    right: Colour
+
+
+class OwnError(ValueError):
+    """An error of the tool's own."""
+
+
+class Plain:
+    """A class that is not data."""
+
+    def __init__(self) -> None:
+        self.n = 1
+
+
+RESULTS: dict[str, tuple[Any, str]] = {
+    "HTTPStatus": (http.HTTPStatus.OK, "r == 200 and r.name == 'OK' and r.phrase == 'OK'"),
+    "enum": (Colour.BLUE, "r.value == 2"),
+    "dataclass": (Order(3, [Item("a", Level.HIGH)]), "r.total() == 1 and r.items[0].level > 1"),
+    "slots": (Slotted(3, Item("a", Level.LOW)), "r.inner.name == 'a'"),
+    "model": (Model(number=3, order=[1]), "r.model_dump() == {'number': 3, 'order': [1]}"),
+    "unset field": (Model(number=3), "r.model_dump(exclude_unset=True) == {'number': 3}"),
+    "named tuple": (Pair(1, Colour.RED), "r.right.value == 1"),
+    "in containers": ({"a": [(Order(1, []), Colour.RED)]}, "r['a'][0][0].total() == 0"),
+    "counter": (Counter("aab"), "r['z'] == 0"),
+    "defaultdict": (defaultdict(list, a=[1]), "r.default_factory() == []"),
+    "deque": (deque([1, 2], 2), "r.maxlen == 2"),
+}
+
+
+def cut_after(memory: Memory, result: Any, step: str) -> tuple[CodeAgent, list[str]]:
+    """A run that was cut in `show`, after `fetch` gave a result; the agent that can finish it, and the calls made."""
+    made: list[str] = []
+
+    @tool
+    def fetch() -> object:
+        """Fetches something."""
+        made.append("fetch")
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    @tool
+    def show(what: object) -> str:
+        """Shows something.
+
+        Args:
+            what: what
+        """
+        made.append("show")
+        if len(made) == 2:
+            raise Cut
+        return f"{what!r}"
+
+    show.safe_to_repeat = True
+    agent = memory.attach(code_agent(code(step), tools=[fetch, show], **ANY))
+    with pytest.raises(Cut):
+        agent.run("Go")
+    memory.detach(agent)
+    return code_agent(code("final_answer(y)"), tools=[fetch, show], **ANY), made
+
+
+@pytest.mark.promise("D12")
+@pytest.mark.parametrize(("result", "check"), RESULTS.values(), ids=RESULTS.keys())
+def test_a_recorded_result_is_equal_to_the_original(memory: Memory, result: Any, check: str) -> None:
+    again, made = cut_after(memory, result, f"r = fetch()\ny = bool({check})\nz = show(what=r)")
+    assert memory.resume(again) is True
+    assert made == ["fetch", "show", "show"]
+    played_back = again.python_executor.state["r"]
+    assert (type(played_back), played_back) == (type(result), result)
+    assert again.python_executor.state["z"] == repr(result)
+
+
+@pytest.mark.parametrize(("result", "check"), RESULTS.values(), ids=RESULTS.keys())
+def test_results_of_finished_steps_are_equal_too(memory: Memory, result: Any, check: str) -> None:
+    @tool
+    def fetch() -> object:
+        """Fetches something."""
+        return result
+
+    for ending in ("", "\nimport random\nprint(random.random())"):  # run again, and from the snapshot
+        broken_off(memory, code_agent(code(f"r = fetch(){ending}"), STOP, tools=[fetch]))
+        again = code_agent(code(f"final_answer(bool({check}))"), tools=[fetch])
+        assert memory.resume(again) is True
+        assert again.python_executor.state["r"] == result
+
+
+@pytest.mark.promise("D12")
+@pytest.mark.parametrize("result", [Plain(), [threading.Lock()], {"a": Plain()}], ids=["object", "lock", "inside"])
+def test_a_result_that_cannot_be_stored_is_unknown_not_faked(memory: Memory, result: Any) -> None:
+    again, made = cut_after(memory, result, "r = fetch()\ny = 5\nshow(what=1)")
+    with pytest.raises(UnknownOutcome, match=r"after it called fetch .* that happened, but its result could not be st"):
+        memory.resume(again)
+    assert made == ["fetch", "show"]
+    assert memory.resume(again, unknown="skip") == 5
+    assert made == ["fetch", "show", "show"]
+    assert "its result could not be stored" in str(again.python_executor.state["r"])
+
+
+def test_an_error_of_a_tools_own_class_is_caught_as_before(memory: Memory) -> None:
+    step = "try:\n    r = fetch()\nexcept ValueError as error:\n    y = str(error)\nexcept Exception:\n    y = 0"
+    again, made = cut_after(memory, OwnError("no such order"), f"{step}\nshow(what=y)")
+    assert memory.resume(again) == "no such order"
+    assert made == ["fetch", "show", "show"]
+
+
+@pytest.mark.promise("S1")
+def test_a_class_is_never_looked_up_because_a_file_names_it() -> None:
+    record = codec.encode(Order(1, [])).record
+    for name in ("subprocess.Popen", "os.system", "smolmem.core.values.Run", "http.HTTPStatus", f"{__name__}.Order"):
+        hostile = record.replace(f"{__name__}.Order".encode(), name.encode())
+        assert isinstance(codec.decode(hostile, {}.__getitem__), wire.Placeholder)
+
+
+# --- changed arguments -----------------------------------------------------------------------------------------------
+
+
+def filling(first: list[bool]) -> Any:
+    @tool
+    def fill(box: object, by: int) -> object:
+        """Changes what it is given.
+
+        Args:
+            box: what
+            by: how much
+        """
+        if isinstance(box, list):
+            box.insert(0, {"by": by})
+            box[1]["seen"] = box
+        elif isinstance(box, dict):
+            box["inner"].append(by)
+            box["new"] = box["inner"]
+        elif isinstance(box, set):
+            box.add(by)
+        elif isinstance(box, Order):
+            box.items.append(by)
+            box.number = by
+        else:
+            box += by
+        return box if by % 2 else None
+
+    @tool
+    def stop() -> str:
+        """Stops the process, once."""
+        if first and first.pop():
+            raise Cut
+        return "on"
+
+    stop.safe_to_repeat = True
+    return [fill, stop]
+
+
+CHANGES = {
+    "list": ("d = {'n': 1}\nbox = [d]", "d['seen'] is box and box[1] is d and box[0] == {'by': by} and len(box) == 2"),
+    "dict": ("inner = [1]\nbox = {'inner': inner}", "inner == [1, by] and box['new'] is inner"),
+    "set": ("box = {1}", "box == {1, by}"),
+    "array": ("import numpy as np\nbox = np.arange(2)\nview = box[:1]", "view[0] == by and list(box) == [by, by + 1]"),
+}
+
+
+@pytest.mark.promise("D12")
+@pytest.mark.parametrize("by", [8, 9], ids=["returns nothing", "returns its argument"])
+@pytest.mark.parametrize(("before", "check"), CHANGES.values(), ids=CHANGES.keys())
+def test_what_a_tool_changed_in_its_arguments_is_changed_when_it_is_played_back(
+    memory: Memory, before: str, check: str, by: int
+) -> None:
+    first = [True]
+    step = f"{before}\nby = {by}\nr = fill(box, by=by)\nstop()\ny = bool({check}) and r is {'box' if by % 2 else None}"
+    agent = memory.attach(code_agent(code(step), tools=filling(first), **ANY))
+    with pytest.raises(Cut):
+        agent.run("Go")
+    memory.detach(agent)
+    again = code_agent(code("final_answer(y)"), tools=filling(first), **ANY)
+    assert memory.resume(again) is True
+    last = code_agent(code("final_answer(y)"), STOP, tools=filling(first), **ANY)
+    broken_off(memory, code_agent(code(step), STOP, tools=filling(first), **ANY))
+    assert memory.resume(last) is True  # a step that was done is run again in the same way
+
+
+def test_a_calling_agents_state_is_changed_when_a_call_is_played_back(memory: Memory) -> None:
+    first = [True]
+    both = calls(("fill", {"box": "basket", "by": 8}), ("stop", {}))
+    agent = memory.attach(ToolCallingAgent(tools=filling(first), model=Scripted(both), verbosity_level=-1))
+    with pytest.raises(Cut):
+        agent.run("Go", additional_args={"basket": {1}})
+    memory.detach(agent)
+    again = ToolCallingAgent(tools=filling([]), model=Scripted(answer("ok")), verbosity_level=-1)
+    assert memory.resume(again, unknown="rerun") == "ok"
+    assert again.state["basket"] == {1, 8}
+
+
+def test_a_change_that_cannot_be_made_again_is_unknown(memory: Memory) -> None:
+    first = [True]
+
+    @tool
+    def fill(frame: object) -> str:
+        """Adds a column.
+
+        Args:
+            frame: to what
+        """
+        frame["b"] = 1
+        return "done"
+
+    step = "import pandas as pd\nframe = pd.DataFrame({'a': [1]})\nfill(frame)\nstop()"
+    agent = memory.attach(code_agent(code(step), tools=[fill, filling(first)[1]], **ANY))
+    with pytest.raises(Cut):
+        agent.run("Go")
+    memory.detach(agent)
+    with pytest.raises(UnknownOutcome, match=r"(?s)after it called fill.*could not be stored \(the arguments"):
+        memory.resume(code_agent(tools=[fill, filling([])[1]], **ANY))

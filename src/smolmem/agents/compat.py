@@ -185,8 +185,8 @@ class Patches(ExitStack):
             observe(memory)
             self.callback(unobserve, memory)
 
-    def tool_calls(self, agent: Any, call: Callable[[str, Any, Callable[[], Any]], Any]) -> None:
-        """Every tool call of an agent passes through `call(name, arguments, act)`; managed agents are tools, too.
+    def tool_calls(self, agent: Any, call: Callable[[str, Any, Callable[[], Any], Any], Any]) -> None:
+        """Every call of a tool or managed agent passes through `call(name, arguments, act, what the tool is given)`.
 
         `executor.send_tools` hands a code agent's tools to its interpreter at each run (since 1.5);
         `execute_tool_call` makes the calls of a tool-calling agent (since 1.16).
@@ -195,7 +195,7 @@ class Patches(ExitStack):
         if isinstance(executor, LocalPythonExecutor) and holds("interpreter"):
             self.method(executor, "send_tools", lambda send: lambda tools: send(_passed_through(tools, call)))
         elif hasattr(agent, "execute_tool_call") and holds("tool calls"):
-            self.method(agent, "execute_tool_call", lambda execute: _executing(execute, call))
+            self.method(agent, "execute_tool_call", lambda execute: _executing(agent, execute, call))
 
     def model(self, model: Any, observe: Callable[[Any], None], unobserve: Callable[[Any], None]) -> None:
         """The class of a model (`generate` and `generate_stream` are public since 1.15), which may serve many agents.
@@ -218,10 +218,8 @@ class Patches(ExitStack):
 
 
 def _restore_attribute(owner: Any, name: str, own: Any) -> None:
-    if own is None:
-        vars(owner).pop(name, None)
-    else:
-        vars(owner)[name] = own
+    vars(owner).pop(name, None)
+    vars(owner).update({} if own is None else {name: own})
 
 
 _model_users: dict[int, list[Any]] = {}
@@ -239,7 +237,7 @@ def _release_model(model: Any, unobserve: Callable[[Any], None]) -> None:
 def _passed_through(tools: dict[str, Any], call: Callable[..., Any]) -> dict[str, Any]:
     def passing(name: str, tool: Any) -> Callable[..., Any]:
         def passed(*args: Any, **given: Any) -> Any:
-            return call(name, [list(args), given], lambda: tool(*args, **given))
+            return call(name, [list(args), given], lambda: tool(*args, **given), [*args, *given.values()])
 
         passed.__name__ = name
         return passed
@@ -247,10 +245,14 @@ def _passed_through(tools: dict[str, Any], call: Callable[..., Any]) -> dict[str
     return {name: passing(name, tool) for name, tool in tools.items()}
 
 
-def _executing(execute: Callable[..., Any], call: Callable[..., Any]) -> Callable[..., Any]:
+def _executing(agent: Any, execute: Callable[..., Any], call: Callable[..., Any]) -> Callable[..., Any]:
+    """An argument that is the name of a variable in `agent.state` stands for that variable (since 1.0)."""
+
     @wraps(execute)
     def passed(tool_name: str, arguments: Any) -> Any:
-        return call(tool_name, arguments, lambda: execute(tool_name, arguments))
+        given = list(arguments.values()) if isinstance(arguments, dict) else [arguments]
+        values = [agent.state.get(value, value) if isinstance(value, str) else value for value in given]
+        return call(tool_name, arguments, lambda: execute(tool_name, arguments), values)
 
     return passed
 

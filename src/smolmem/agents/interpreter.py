@@ -14,17 +14,21 @@ from __future__ import annotations
 
 import ast
 import time
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from smolmem.agents import compat, variables
 from smolmem.agents.compat import Interpreter
+from smolmem.agents.known_classes import classes_of
 from smolmem.agents.replay_guard import SILENT, Guard, is_seen
 from smolmem.core import codec
-from smolmem.core.rows import RecordedCall, RecordedCode, StoredSession
+from smolmem.core.instances import NotRestored
+from smolmem.core.rows import LoadedOutcome, RecordedCall, RecordedCode, StoredSession
 from smolmem.core.wire import Placeholder
+
+Load = Callable[..., "dict[str, Any] | None"]
 
 MAX_SECONDS = 20.0
 """How long recorded code may take before the snapshot is used instead."""
@@ -59,15 +63,15 @@ class _Differs(Exception):
     """Running the code again does not give what it gave."""
 
 
-def restore(agent: Any, code: Sequence[RecordedCode], snapshot: dict[str, Any] | None) -> Restored:
+def restore(agent: Any, code: Sequence[RecordedCode], load: Load) -> Restored:
     """Restores an agent's variables.
 
     Args:
         agent: the agent, with its tools sent to its interpreter.
         code: the code that was run, the oldest first.
-        snapshot: the variables after the last step.
+        load: reads the variables after the last step.
     """
-    values = dict(snapshot or {})
+    values = _snapshot(agent, load)
     state: dict[str, Any] = values.get("state", {})
     agent.state.update(_without_placeholders(state))
     executor, local = getattr(agent, "python_executor", None), compat.interpreter_of(agent)
@@ -79,11 +83,12 @@ def restore(agent: Any, code: Sequence[RecordedCode], snapshot: dict[str, Any] |
     tools = local.tools
     try:
         restored = _run_again(agent, local, code)
+        values = _snapshot(agent, load)  # once more: the code may have made classes
         _settle(restored, agent, local, values)
     except _Differs as why:
         local.tools = tools
-        restored = _from_snapshot(agent, local, code, wanted, str(why))
-    local.tools = tools
+        restored, values = _from_snapshot(agent, local, code, load, str(why))
+    local.tools, wanted = tools, values.get("variables", {})
     left = {name: value for name, value in _without_placeholders(wanted).items() if name not in local.variables}
     local.send(left)  # of an earlier run, or of code that is no longer there
     for name in [name for name, value in local.variables.items() if isinstance(value, Placeholder)]:
@@ -98,6 +103,10 @@ def restore_all(agent: Any, stored: StoredSession) -> Restored:
         return restore(agent, [], stored.variables)
     local.send_tools({**agent.tools, **agent.managed_agents})
     return restore(agent, stored.code, stored.variables)
+
+
+def _snapshot(agent: Any, load: Load) -> dict[str, Any]:
+    return load(classes=classes_of(agent)) or {}
 
 
 def _named(restored: Restored, now: dict[str, Any], wanted: dict[str, Any]) -> Restored:
@@ -118,7 +127,7 @@ def _run_again(agent: Any, local: Interpreter, code: Sequence[RecordedCode]) -> 
     local.tools = playback.tools
     for piece in code:
         guard = Guard(deadline - time.monotonic(), local.stop)
-        playback.answer(piece.calls, guard)
+        playback.answer(piece.calls, classes_of(agent), guard)
         printed = guard.run(partial(local.run, piece.code))
         if guard.reason is not None:
             raise _Differs(guard.reason)
@@ -157,12 +166,12 @@ class _Playback:
     def __init__(self, local: Interpreter) -> None:
         self.is_over = False
         self.tools = {name: self._replaced(name, tool) for name, tool in local.tools.items()}
-        self._left: list[RecordedCall] = []
+        self._left: list[tuple[str, LoadedOutcome | None]] = []
         self._guard: Guard
 
-    def answer(self, calls: Sequence[RecordedCall], guard: Guard) -> None:
+    def answer(self, calls: Sequence[RecordedCall], classes: Mapping[str, type], guard: Guard) -> None:
         """From now on returns the results of these calls; a call that is not among them is refused."""
-        self._left = [call.loaded() for call in calls if call.kind == "tool" and call.ended]
+        self._left = [(call.name, _loaded(call, classes)) for call in calls if call.kind == "tool" and call.ended]
         self._guard = guard
 
     def _replaced(self, name: str, tool: Any) -> Any:
@@ -176,23 +185,35 @@ class _Playback:
         def call(*args: Any, **given: Any) -> Any:
             if self.is_over:
                 return tool(*args, **given)
-            made = next((made for made in self._left if made.name == name), None)
-            if made is None:
+            place = next((place for place, (made, _) in enumerate(self._left) if made == name), None)
+            if place is None:
                 self._guard.refuse(f"{name} is called once more than it was")
-            self._left.remove(made)
-            return made.replay()
+            outcome = self._left.pop(place)[1]
+            if outcome is None:
+                self._guard.refuse(f"the outcome of {name} could not be stored")
+            try:
+                return outcome.replay([*args, *given.values()])
+            except NotRestored:
+                self._guard.refuse(f"{name} is given other objects than it was, and had changed them")
 
         return call
+
+
+def _loaded(call: RecordedCall, classes: Mapping[str, type]) -> LoadedOutcome | None:
+    try:
+        return call.loaded(classes)
+    except NotRestored:
+        return None
 
 
 def _settle(restored: Restored, agent: Any, local: Interpreter, snapshot: dict[str, Any]) -> None:
     """Gives each variable the value that the snapshot has, where running the code again gave another one."""
     wanted: dict[str, Any] = snapshot.get("variables", {})
     for name, value in agent.state.items():
-        if name not in local.variables or codec.comes_back_as(local.variables[name], value):
+        if name not in local.variables or _is_alike(local.variables[name], value):
             local.variables[name] = value  # the object itself, which tools may see, too
     for name in [name for name in wanted if name in local.variables]:
-        if codec.comes_back_as(local.variables[name], wanted[name]):
+        if _is_alike(local.variables[name], wanted[name]):
             continue
         if codec.holds_placeholder(wanted[name]):
             del local.variables[name]
@@ -205,16 +226,21 @@ def _settle(restored: Restored, agent: Any, local: Interpreter, snapshot: dict[s
         restored.corrected.append(name)
 
 
+def _is_alike(one: Any, other: Any) -> bool:
+    return codec.is_alike(codec.encode(one).record, codec.encode(other).record)
+
+
 # --- from the snapshot -----------------------------------------------------------------------------------------------
 
 
 def _from_snapshot(
-    agent: Any, local: Interpreter, code: Sequence[RecordedCode], values: dict[str, Any], why: str
-) -> Restored:
+    agent: Any, local: Interpreter, code: Sequence[RecordedCode], load: Load, why: str
+) -> tuple[Restored, dict[str, Any]]:
     local.clear(agent.state)
     restored = Restored(f"from the snapshot, because {why}", _define(local, code))
-    local.send(_without_placeholders(values))
-    return restored
+    values = _snapshot(agent, load)
+    local.send(_without_placeholders(values.get("variables", {})))
+    return restored, values
 
 
 def _define(local: Interpreter, code: Sequence[RecordedCode]) -> list[str]:
@@ -229,7 +255,7 @@ def _define(local: Interpreter, code: Sequence[RecordedCode]) -> list[str]:
             local.run(ast.unparse(node))
         elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             guard = Guard(MAX_SECONDS, local.stop)
-            playback.answer([], guard)
+            playback.answer([], {}, guard)
             made = not _calls(node) and guard.run(partial(local.run, ast.unparse(node))) is not None
             lost[node.name] = not made
     playback.is_over = True

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from smolagents import ActionStep, CodeAgent
 from smolagents.memory import FinalAnswerStep, PlanningStep, TaskStep
@@ -30,18 +30,18 @@ from smolagents.utils import AgentMaxStepsError
 from smolmem.agents import compat, interpreter
 from smolmem.agents.active_runs import ActiveRun
 from smolmem.agents.interpreter import Restored
-from smolmem.agents.ledger import Diverged
+from smolmem.agents.known_classes import classes_of
+from smolmem.agents.ledger import Diverged, Unknown
 from smolmem.agents.recorder import Recorder
 from smolmem.core import codec
 from smolmem.core.errors import CannotResume, UnknownOutcome
 from smolmem.core.injected import Injected
+from smolmem.core.instances import NotRestored
 from smolmem.core.rows import RecordedCall, RunRow, StoredSession
 from smolmem.core.values import Run
 from smolmem.store.journal import Journal
 
 log = logging.getLogger("smolmem")
-
-Unknown = Literal["raise", "rerun", "skip"]
 
 
 @dataclass(frozen=True)
@@ -130,11 +130,13 @@ class Resumption:
                 helper = agent.managed_agents[child.agent]
                 self._refuse_unknown(helper, child, self.journal.calls(child.id, 0), stored.done)
         for call in calls:
-            if call.turn >= done and not call.ended and not compat.is_safe_to_repeat(agent, call.name):
+            repeatable = call.kind != "tool" or compat.is_safe_to_repeat(agent, call.name)
+            why = None if repeatable or call.turn < done else _why_unknown(agent, call)
+            if why is not None:
                 raise UnknownOutcome(
-                    f"run {run.id[:8]} was interrupted while it called {call.name} with {call.arguments()!r}: it is "
-                    "unknown whether that happened. Find out, then resume(agent, unknown='rerun') to call it again or "
-                    "unknown='skip' to continue without; a tool with safe_to_repeat = True is always called again."
+                    f"run {run.id[:8]} was interrupted {why} Find out, then resume(agent, unknown='rerun') to call it "
+                    "again or unknown='skip' to continue without; a tool with safe_to_repeat = True is always called "
+                    "again."
                 )
 
     # --- continue --------------------------------------------------------------------------------------------------
@@ -154,7 +156,7 @@ class Resumption:
         begun = [replace(call, turn=stored.turns) for call in calls if call.turn >= stored.done]
         self._expect_children(begun)
         in_order = isinstance(agent, CodeAgent)
-        self.recorder.ledger.expect(begun, in_order=in_order, skip=self.unknown == "skip")
+        self.recorder.ledger.expect(begun, in_order=in_order, unknown=self.unknown)
         if not begun:  # what was injected meanwhile comes now; else the interrupted step is finished first, as it was
             self.recorder.drop_expired_injections()
             agent.memory.steps.extend(waiting)
@@ -255,6 +257,18 @@ def drain(resumed: Resumed) -> Any:
     return answer
 
 
+def _why_unknown(agent: Any, call: RecordedCall) -> str | None:
+    """Why it is unknown how a call ended; None if that is known."""
+    called = f"called {call.name} with {call.arguments()!r}"
+    if not call.ended:
+        return f"while it {called}: it is unknown whether that happened."
+    try:
+        call.loaded(classes_of(agent))
+    except NotRestored as what:
+        return f"after it {called}: that happened, but its result could not be stored ({what})."
+    return None
+
+
 def _is_call_of(call: RecordedCall, child: Run) -> bool:
     """Whether a call of a managed agent is the one that made a run: its task is part of the run's task."""
     given = call.arguments()
@@ -273,7 +287,7 @@ def _recorded_answer(steps: Sequence[Any], calls: Sequence[RecordedCall], turns:
     if last.action_output is not None:
         return (last.action_output,)
     said = [call for call in calls if call.turn == turns - 1 and call.name == "final_answer" and call.ended]
-    return (said[-1].outcome() if said else None,)
+    return (said[-1].result if said else None,)
 
 
 def _next_number(steps: Sequence[Any]) -> int:
