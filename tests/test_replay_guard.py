@@ -5,8 +5,11 @@ from __future__ import annotations
 import dataclasses
 import enum
 import http
+import os
+import signal
 import socket
 import threading
+import time
 import typing
 from collections import Counter, defaultdict, deque
 from pathlib import Path
@@ -16,6 +19,7 @@ import pydantic
 import pytest
 from scripted import Scripted, answer, calling_agent, calls, code, code_agent
 from smolagents import CodeAgent, ToolCallingAgent, tool
+from workers import fork
 
 from smolmem import Memory
 from smolmem.agents.replay_guard import Guard
@@ -180,15 +184,16 @@ def counting_tool() -> tuple[Any, list[str]]:
         "import random\nclass C:\n    token = send('Oslo')\nprint(random.random())",
         "import random\nclass C:\n    token = [send('Oslo') for _ in range(1)]\nprint(random.random())",
         "import random\ndef b():\n    send('Oslo')\n    return int\nclass C(b()):\n    x = 1\nprint(random.random())",
+        "import ctypes\nclass C:\n    token = send('Oslo')",
         "class C:\n    token = send('Oslo')\n    t = send('Oslo') if len(C_made) else 0\nC_made.append(1)",
     ],
 )
 def test_a_tool_in_the_body_of_a_class_is_not_called_again(memory: Memory, step: str) -> None:
     send, made = counting_tool()
-    broken_off(memory, code_agent(code("C_made = []"), code(f"{step}\nn = 3"), STOP, tools=[send]))
+    broken_off(memory, code_agent(code("C_made = []"), code(f"{step}\nn = 3"), STOP, tools=[send], **ANY))
     before = list(made)
     assert before
-    again = code_agent(code("final_answer(n)"), tools=[send])
+    again = code_agent(code("final_answer(n)"), tools=[send], **ANY)
     assert memory.resume(again) == 3
     assert made == before
 
@@ -513,15 +518,27 @@ def test_what_a_tool_changed_in_its_arguments_is_changed_when_it_is_played_back(
     assert memory.resume(last) is True  # a step that was done is run again in the same way
 
 
-def test_a_calling_agents_state_is_changed_when_a_call_is_played_back(memory: Memory) -> None:
-    first = [True]
-    both = calls(("fill", {"box": "basket", "by": 8}), ("stop", {}))
-    agent = memory.attach(ToolCallingAgent(tools=filling(first), model=Scripted(both), verbosity_level=-1))
-    with pytest.raises(Cut):
-        agent.run("Go", additional_args={"basket": {1}})
-    memory.detach(agent)
+def test_a_calling_agents_state_is_changed_when_a_call_is_played_back(path: Path) -> None:
+    @tool
+    def stop() -> str:
+        """Waits for the other call, and stops the process."""
+        while not basket > {1}:
+            time.sleep(0.01)
+        time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGKILL)
+        return ""
+
+    def killed() -> None:
+        both = calls(("fill", {"box": "basket", "by": 8}), ("stop", {}))
+        agent = ToolCallingAgent(tools=[filling([])[0], stop], model=Scripted(both), verbosity_level=-1)
+        with Memory(path) as memory:
+            memory.attach(agent).run("Go", additional_args={"basket": basket})
+
+    basket = {1}
+    assert os.WIFSIGNALED(os.waitpid(fork(killed), 0)[1])
     again = ToolCallingAgent(tools=filling([]), model=Scripted(answer("ok")), verbosity_level=-1)
-    assert memory.resume(again, unknown="rerun") == "ok"
+    with Memory(path) as memory:
+        assert memory.resume(again, unknown="rerun") == "ok"
     assert again.state["basket"] == {1, 8}
 
 
