@@ -12,11 +12,13 @@ import threading
 import time
 import typing
 from collections import Counter, defaultdict, deque
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pydantic
 import pytest
+from PIL import Image
 from scripted import Scripted, answer, calling_agent, calls, code, code_agent
 from smolagents import CodeAgent, ToolCallingAgent, tool
 from workers import fork
@@ -25,6 +27,7 @@ from smolmem import Memory
 from smolmem.agents.replay_guard import Guard
 from smolmem.core import codec, wire
 from smolmem.core.errors import UnknownOutcome
+from smolmem.policies import views
 
 
 def broken_off(memory: Memory, agent: Any, **options: Any) -> None:
@@ -117,35 +120,25 @@ def test_methods_of_objects_that_the_agent_was_given_are_not_called_again(memory
 
 
 def test_code_of_modules_that_nobody_sees_is_refused_wherever_it_is_called_from() -> None:
-    account = Account()
-    guard = Guard(9, lambda: None)
-    assert guard.run(lambda: max([1, 2], key=account.pay)) is None
-    assert guard.reason == f"the code calls {__name__}.<lambda>" or "pay" in str(guard.reason)
+    account, guard = Account(), Guard(9, lambda: None)
+    assert guard.run(partial(max, [1, 2], key=account.pay)) is None
+    assert guard.reason == f"the code calls {__name__}.pay"
     assert account.paid == []
 
 
 def test_the_guard_watches_its_own_thread_alone(tmp_path: Path) -> None:
-    seen: list[str] = []
+    done = threading.Event()
 
     def other() -> None:
         (tmp_path / "note").write_text("written meanwhile")
         socket.socket().close()
-        seen.append("done")
+        done.set()
 
-    def act() -> int:
-        thread.join(5)
-        return sum(range(10))
-
-    thread = threading.Thread(target=other)
-    act.__globals__["__name__"], before = "smolmem.tests", __name__
-    try:
-        thread.start()
-        guard = Guard(9, lambda: None)
-        assert guard.run(act) == 45
-    finally:
-        act.__globals__["__name__"] = before
-    assert seen == ["done"]
-    (tmp_path / "note").unlink()
+    guard, thread = Guard(9, lambda: None), threading.Thread(target=other)
+    thread.start()
+    assert guard.run(partial(done.wait, 5)) is True
+    thread.join()
+    (tmp_path / "later").write_text("nobody watches any more")
 
 
 def test_code_that_would_take_too_long_is_not_waited_for(
@@ -562,3 +555,54 @@ def test_a_change_that_cannot_be_made_again_is_unknown(memory: Memory) -> None:
     memory.detach(agent)
     with pytest.raises(UnknownOutcome, match=r"(?s)after it called fill.*could not be stored \(the arguments"):
         memory.resume(code_agent(tools=[fill, filling([])[1]], **ANY))
+
+
+# --- edits inside saved steps ----------------------------------------------------------------------------------------
+
+
+def stored_steps(memory: Memory, run: Any) -> Any:
+    return memory._journal.session(run.session, run.id).entries
+
+
+def redact_calls(step: Any) -> None:
+    for call in step.tool_calls or ():
+        if isinstance(call.arguments, dict):
+            call.arguments["city"] = "***"
+        else:
+            call.arguments = call.arguments.replace("sesame", "***")
+
+
+def redact_images(step: Any) -> None:
+    step.observations_images[:] = [Image.new("L", (2, 2))]
+
+
+def redact_text(step: Any) -> None:
+    step.model_output = str(step.model_output).replace("sesame", "***")
+
+
+@pytest.mark.promise("D11")
+@pytest.mark.parametrize("viewed", [False, True], ids=["plain", "views"])
+@pytest.mark.parametrize("redact", [redact_calls, redact_images, redact_text])
+@pytest.mark.parametrize("kind", ["code", "calling"])
+def test_what_is_stored_as_sent_is_what_was_sent_whoever_edits_saved_steps(
+    memory: Memory, kind: str, redact: Any, viewed: bool
+) -> None:
+    def callback(step: Any, agent: Any) -> None:
+        if step.step_number > 12:
+            redact(agent.memory.steps[1])  # long saved, and not among the steps that are looked at in turn
+            redact(agent.memory.steps[step.step_number - 2])
+
+    options: dict[str, Any] = {"step_callbacks": [callback], "max_steps": 20}
+    if kind == "code":
+        agent = code_agent(*[code(f"key = 'sesame {i}'") for i in range(15)], code("final_answer(1)"), **options)
+    else:
+        called = [calls(("weather", {"city": f"sesame {i}"})) for i in range(15)]
+        agent = calling_agent(*called, answer("ok"), **options)
+    memory.attach(agent, views=[views.TrimObservations(600)] if viewed else None)
+    agent.run("Open", images=[Image.new("L", (1, 1))])
+    run = memory.runs()[0]
+    stored = [list(step.to_smolagents().model_input_messages) for step in run.steps if step.kind == "action"]
+    assert [[m.content for m in told] for told in stored] == [[m.content for m in sent] for sent in agent.model.prompts]
+    assert "***" in str(stored[-1]) or redact is redact_images or (kind, redact) == ("calling", redact_text)
+    assert [codec.encode(step).key for step in agent.memory.steps] == [step.key for step in stored_steps(memory, run)]
+    assert memory.verify()

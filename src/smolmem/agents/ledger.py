@@ -248,7 +248,9 @@ class _Changes:
     """Notices what a call changes in the objects that it is given."""
 
     def __init__(self, values: Sequence[Any]) -> None:
-        self._parts = mutable_parts(values)
+        self._parts: list[Any] = []
+        with suppress(Exception):  # values of any class: the call is made whatever they do
+            self._parts = mutable_parts(values)
         self._before = self._key()
 
     def _key(self) -> str:

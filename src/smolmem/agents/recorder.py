@@ -89,7 +89,12 @@ class Recorder:
         self._session = self._new_session()
         self.ledger = Ledger(journal, self.runs.turn, failures.count, strict=strict)
         state = RecorderState(
-            lambda: self._session, self.save_edits, self._fresh_run, lambda: self.runs.is_working, self.guard
+            lambda: self._session,
+            self.save_edits,
+            lambda: self.changed(appended=True),
+            self._fresh_run,
+            lambda: self.runs.is_working,
+            self.guard,
         )
         self.prompts = PromptRenderer(agent, journal, state)
         self.ledger.outgoing = self.prompts.chain.outgoing

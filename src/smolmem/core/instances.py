@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import Enum
-from functools import lru_cache
 from types import MemberDescriptorType
 from typing import Any
 
@@ -62,7 +61,6 @@ def has_fields(cls: type) -> bool:
     return _fields(cls) is not None
 
 
-@lru_cache(maxsize=1024)
 def _fields(cls: type) -> set[str] | None:
     """The fields of a dataclass or model; None for a class that is neither."""
     for base in cls.__mro__:

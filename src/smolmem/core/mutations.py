@@ -54,7 +54,7 @@ def _inside(value: Any) -> list[Any] | None:
         return list(value)
     if cls in _MAPPINGS:
         return list(value.values())
-    if cls in (set, bytearray) or _is_array(cls) or cls.__module__.partition(".")[0] in _OPAQUE:
+    if cls in (set, bytearray) or _is_array(cls) or _is_opaque(cls):
         return []
     if instances.has_fields(cls):
         return list((instances.attributes(value) or {}).values())
@@ -65,11 +65,13 @@ def _is_array(cls: type) -> bool:
     return cls.__module__ == "numpy" and cls.__name__ == "ndarray"
 
 
+def _is_opaque(cls: type) -> bool:
+    return str(cls.__module__).partition(".")[0] in _OPAQUE
+
+
 def can_be_applied(outcome: Any) -> bool:
     """Whether the changes of a recorded call can be made again."""
-    return not isinstance(outcome, Outcome) or not any(
-        type(part).__module__.partition(".")[0] in _OPAQUE for part in outcome.parts
-    )
+    return not isinstance(outcome, Outcome) or not any(_is_opaque(type(part)) for part in outcome.parts)
 
 
 def applied(outcome: Outcome, values: Iterable[Any]) -> Any:
