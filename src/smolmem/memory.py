@@ -15,9 +15,10 @@ from smolagents import MultiStepAgent
 from smolmem.agents.compat import agent_name
 from smolmem.agents.failures import Failures
 from smolmem.agents.inject import Injection, inject
+from smolmem.agents.ledger import Unknown
 from smolmem.agents.preview import Preview, preview, set_views
 from smolmem.agents.recorder import Recorder, recorder_of
-from smolmem.agents.resume import Resumed, Unknown, drain
+from smolmem.agents.resume import Resumed, drain
 from smolmem.agents.stepwise import Stepwise, stepwise
 from smolmem.agents.tools import MemoryAccess
 from smolmem.core.arguments import Time, check_choice, check_count, check_scope, check_text, scope_filter, to_deadline

@@ -13,10 +13,11 @@ from rich.console import Console
 from smolagents import MultiStepAgent
 
 from smolmem.agents.interpreter import Restored
+from smolmem.agents.ledger import Unknown
 from smolmem.agents.recorder import Recorder, recorder_of
 from smolmem.agents.rerun import Rerun, rerun
 from smolmem.agents.restore import restore
-from smolmem.agents.resume import Resumed, Resumption, Unknown, drain
+from smolmem.agents.resume import Resumed, Resumption, drain
 from smolmem.core.arguments import ScopeFilter, check_choice, check_count
 from smolmem.core.display import draw
 from smolmem.core.errors import CannotResume, InvalidArgument
@@ -102,7 +103,7 @@ class Operations:
             raise InvalidArgument("rerun() takes an agent that is not attached: make a new one, or detach it first.")
         task = next(step for step in run.steps if step.kind == "task")
         began = self._journal.step_events(task)[0]["id"]
-        variables = self._journal.session(run.session, run.id, until=began).variables
+        variables = self._journal.session(run.session, run.id, until=began).variables()
         agent.state.update((variables or {}).get("state", {}))
         return rerun(agent, run, self._journal.calls(run.id, 0))
 

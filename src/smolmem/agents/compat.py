@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import inspect
 import logging
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, wraps
 from importlib.metadata import version
 from typing import Any, NamedTuple
@@ -29,7 +30,7 @@ from typing import Any, NamedTuple
 import PIL.Image
 from smolagents import ActionStep, AgentMemory, CodeAgent, MultiStepAgent, agent_types
 from smolagents.agents import RunResult, ToolCallingAgent
-from smolagents.local_python_executor import BASE_BUILTIN_MODULES, BASE_PYTHON_TOOLS, LocalPythonExecutor
+from smolagents.local_python_executor import BASE_PYTHON_TOOLS, LocalPythonExecutor, evaluate_import
 from smolagents.memory import CallbackRegistry, TaskStep
 from smolagents.monitoring import Monitor, Timing
 from smolagents.utils import AgentMaxStepsError
@@ -45,8 +46,8 @@ log = logging.getLogger("smolmem")
 SMOLAGENTS = version("smolagents")
 OLDEST, NEWEST = (1, 24), (1, 26)
 """The releases that smolmem is tested with."""
-SAFE_MODULES = frozenset(BASE_BUILTIN_MODULES)
-"""Modules that an interpreter lets code import without asking."""
+IMPORTING = evaluate_import.__code__
+"""The code that imports a module for an interpreter and copies its attributes (since 1.0)."""
 
 # --- texts that smolagents writes (since 1.0) ------------------------------------------------------------------------
 
@@ -102,10 +103,11 @@ ASSUMPTIONS: dict[str, Assumption] = {
         lambda: isinstance(getattr(CallbackRegistry(), "_callbacks", None), dict),
     ),
     "interpreter": Assumption(
-        "LocalPythonExecutor has state, static_tools, custom_tools and additional_functions",
+        "LocalPythonExecutor has state, static_tools, custom_tools, additional_functions and timeout_seconds",
         "variables are not saved, and calls of a code agent's tools are not in the ledger",
         lambda: (
-            {"state", "static_tools", "custom_tools", "additional_functions"} <= vars(LocalPythonExecutor([])).keys()
+            {"state", "static_tools", "custom_tools", "additional_functions", "timeout_seconds"}
+            <= vars(LocalPythonExecutor([])).keys()
         ),
     ),
     "tool calls": Assumption(
@@ -139,15 +141,12 @@ def check() -> dict[str, str]:
     """The assumptions that do not hold for the installed smolagents: a sentence for each, logged once."""
     broken: dict[str, str] = {}
     for name, assumption in ASSUMPTIONS.items():
-        try:
-            holds = assumption.holds()
-        except Exception:
-            holds = False
-        if not holds:
-            broken[name] = (
-                f"smolagents {SMOLAGENTS} differs: not true that {assumption.about}. {assumption.off.capitalize()}."
-            )
-            log.warning("smolmem: %s", broken[name])
+        with suppress(Exception):
+            if assumption.holds():
+                continue
+        text = f"smolagents {SMOLAGENTS} differs: not true that {assumption.about}. {assumption.off.capitalize()}."
+        broken[name] = text
+        log.warning("smolmem: %s", text)
     return broken
 
 
@@ -186,8 +185,8 @@ class Patches(ExitStack):
             observe(memory)
             self.callback(unobserve, memory)
 
-    def tool_calls(self, agent: Any, call: Callable[[str, Any, Callable[[], Any]], Any]) -> None:
-        """Every tool call of an agent passes through `call(name, arguments, act)`; managed agents are tools, too.
+    def tool_calls(self, agent: Any, call: Callable[[str, Any, Callable[[], Any], Any], Any]) -> None:
+        """Every call of a tool or managed agent passes through `call(name, arguments, act, what the tool is given)`.
 
         `executor.send_tools` hands a code agent's tools to its interpreter at each run (since 1.5);
         `execute_tool_call` makes the calls of a tool-calling agent (since 1.16).
@@ -196,7 +195,7 @@ class Patches(ExitStack):
         if isinstance(executor, LocalPythonExecutor) and holds("interpreter"):
             self.method(executor, "send_tools", lambda send: lambda tools: send(_passed_through(tools, call)))
         elif hasattr(agent, "execute_tool_call") and holds("tool calls"):
-            self.method(agent, "execute_tool_call", lambda execute: _executing(execute, call))
+            self.method(agent, "execute_tool_call", lambda execute: _executing(agent, execute, call))
 
     def model(self, model: Any, observe: Callable[[Any], None], unobserve: Callable[[Any], None]) -> None:
         """The class of a model (`generate` and `generate_stream` are public since 1.15), which may serve many agents.
@@ -219,10 +218,8 @@ class Patches(ExitStack):
 
 
 def _restore_attribute(owner: Any, name: str, own: Any) -> None:
-    if own is None:
-        vars(owner).pop(name, None)
-    else:
-        vars(owner)[name] = own
+    vars(owner).pop(name, None)
+    vars(owner).update({} if own is None else {name: own})
 
 
 _model_users: dict[int, list[Any]] = {}
@@ -240,7 +237,7 @@ def _release_model(model: Any, unobserve: Callable[[Any], None]) -> None:
 def _passed_through(tools: dict[str, Any], call: Callable[..., Any]) -> dict[str, Any]:
     def passing(name: str, tool: Any) -> Callable[..., Any]:
         def passed(*args: Any, **given: Any) -> Any:
-            return call(name, [list(args), given], lambda: tool(*args, **given))
+            return call(name, [list(args), given], lambda: tool(*args, **given), [*args, *given.values()])
 
         passed.__name__ = name
         return passed
@@ -248,10 +245,14 @@ def _passed_through(tools: dict[str, Any], call: Callable[..., Any]) -> dict[str
     return {name: passing(name, tool) for name, tool in tools.items()}
 
 
-def _executing(execute: Callable[..., Any], call: Callable[..., Any]) -> Callable[..., Any]:
+def _executing(agent: Any, execute: Callable[..., Any], call: Callable[..., Any]) -> Callable[..., Any]:
+    """An argument that is the name of a variable in `agent.state` stands for that variable (since 1.0)."""
+
     @wraps(execute)
     def passed(tool_name: str, arguments: Any) -> Any:
-        return call(tool_name, arguments, lambda: execute(tool_name, arguments))
+        given = list(arguments.values()) if isinstance(arguments, dict) else [arguments]
+        values = [agent.state.get(value, value) if isinstance(value, str) else value for value in given]
+        return call(tool_name, arguments, lambda: execute(tool_name, arguments), values)
 
     return passed
 
@@ -422,11 +423,18 @@ class Interpreter:
         self._executor.send_variables(values)
 
     def run(self, code: str) -> str | None:
-        """What code prints; None if it fails."""
+        """What code prints; None if it fails. It runs in this thread: with a time limit, it would run in another."""
+        limit, self._executor.timeout_seconds = self._executor.timeout_seconds, None
         try:
             return str(self._executor(code).logs)
         except Exception:
             return None
+        finally:
+            self._executor.timeout_seconds = limit
+
+    def stop(self) -> None:
+        """Ends the code that runs: the interpreter takes it to have used up its operations (since 1.0)."""
+        self._executor.state.get("_operations_count", {})["counter"] = sys.maxsize
 
 
 def interpreter_of(agent: Any) -> Interpreter | None:

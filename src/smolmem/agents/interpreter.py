@@ -1,79 +1,99 @@
 """A code agent's variables, restored in a fresh interpreter, without pickle.
 
 The recorded code is run again with the recorded tool results, and what it prints is compared with the record. That
-restores everything code can make: functions, closures, classes and their instances, aliasing. Where the output
-differs (time, randomness), where it takes too long, or where the code imports modules that could reach outside, only
-its definitions and imports are run, and the values come from the snapshot that was taken after the last step.
-Variables that neither restores are named.
+restores everything code can make: functions, closures, classes and their instances, aliasing. The code runs under a
+guard (`replay_guard`): as soon as it would reach outside, the attempt is dropped. Then, or where the code prints
+something else or takes too long, only its definitions and imports are run, and the values come from the snapshot that
+was taken after the last step.
+
+Each variable is compared with the snapshot. Where they differ (a random id, a time), the snapshot's value is used.
+Variables that could not be restored, or not as they were, are named.
 """
 
 from __future__ import annotations
 
 import ast
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from smolmem.agents import compat
+from smolmem.agents import compat, variables
 from smolmem.agents.compat import Interpreter
-from smolmem.core.rows import RecordedCall, RecordedCode, StoredSession
+from smolmem.agents.known_classes import classes_of
+from smolmem.agents.replay_guard import SILENT, Guard, is_seen
+from smolmem.core import codec
+from smolmem.core.instances import NotRestored
+from smolmem.core.rows import LoadedOutcome, RecordedCall, RecordedCode, StoredSession
 from smolmem.core.wire import Placeholder
+
+Load = Callable[..., "dict[str, Any] | None"]
 
 MAX_SECONDS = 20.0
 """How long recorded code may take before the snapshot is used instead."""
 
-HARMLESS = compat.SAFE_MODULES | {
-    *("numpy", "pandas", "scipy", "sympy", "sklearn", "PIL", "json", "decimal", "fractions", "typing", "dataclasses"),
-    *("string", "functools", "operator", "copy", "enum", "bisect", "heapq", "textwrap", "base64", "hashlib", "zlib"),
-}
-"""Modules whose use has no effect outside the interpreter; code that imports others is not run again."""
-
 
 @dataclass
 class Restored:
-    """How the variables were restored, and which could not be."""
+    """How the variables were restored; which could not be, and which are not as they were."""
 
     by: str = "nothing to restore"
     missing: list[str] = field(default_factory=list)
+    corrected: list[str] = field(default_factory=list)
+    """Variables that had another value when the code was run again, and have the snapshot's value now."""
+    partial: list[str] = field(default_factory=list)
+    """Variables that hold a placeholder somewhere inside."""
 
     def __str__(self) -> str:
-        lost = f"; not restored: {', '.join(self.missing)}" if self.missing else ""
-        return f"variables: {self.by}{lost}"
+        named = (
+            ("from the snapshot, because running the code again gave another value", self.corrected),
+            ("not restored", self.missing),
+            ("with placeholders inside", self.partial),
+        )
+        return f"variables: {self.by}" + "".join(f"; {what}: {', '.join(names)}" for what, names in named if names)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every variable is as it was."""
+        return not (self.missing or self.partial)
 
 
 class _Differs(Exception):
     """Running the code again does not give what it gave."""
 
 
-def restore(agent: Any, code: Sequence[RecordedCode], snapshot: dict[str, Any] | None) -> Restored:
+def restore(agent: Any, code: Sequence[RecordedCode], load: Load) -> Restored:
     """Restores an agent's variables.
 
     Args:
         agent: the agent, with its tools sent to its interpreter.
         code: the code that was run, the oldest first.
-        snapshot: the variables after the last step.
+        load: reads the variables after the last step.
     """
-    values = dict(snapshot or {})
-    agent.state.update(_without_placeholders(values.get("state", {})))
+    values = _snapshot(agent, load)
+    state: dict[str, Any] = values.get("state", {})
+    agent.state.update(_without_placeholders(state))
     executor, local = getattr(agent, "python_executor", None), compat.interpreter_of(agent)
     wanted: dict[str, Any] = values.get("variables", {})
     if executor is None:
-        return Restored("from the snapshot") if agent.state else Restored()
+        return _named(Restored("from the snapshot" if agent.state else "nothing to restore"), agent.state, state)
     if local is None:
         return Restored(f"none, {type(executor).__name__} keeps them in another process", sorted(wanted))
     tools = local.tools
     try:
         restored = _run_again(agent, local, code)
+        values = _snapshot(agent, load)  # once more: the code may have made classes
+        _settle(restored, agent, local, values)
     except _Differs as why:
-        restored = _from_snapshot(agent, local, code, wanted, str(why))
-    local.tools = tools
+        local.tools = tools
+        restored, values = _from_snapshot(agent, local, code, load, str(why))
+    local.tools, wanted = tools, values.get("variables", {})
     left = {name: value for name, value in _without_placeholders(wanted).items() if name not in local.variables}
     local.send(left)  # of an earlier run, or of code that is no longer there
     for name in [name for name, value in local.variables.items() if isinstance(value, Placeholder)]:
         del local.variables[name]
-    restored.missing = sorted(name for name in [*wanted, *values.get("large", [])] if name not in local.variables)
-    return restored
+    return _named(restored, local.variables, {**state, **wanted, **dict.fromkeys(values.get("large", []))})
 
 
 def restore_all(agent: Any, stored: StoredSession) -> Restored:
@@ -85,29 +105,50 @@ def restore_all(agent: Any, stored: StoredSession) -> Restored:
     return restore(agent, stored.code, stored.variables)
 
 
+def _snapshot(agent: Any, load: Load) -> dict[str, Any]:
+    return load(classes=classes_of(agent)) or {}
+
+
+def _named(restored: Restored, now: dict[str, Any], wanted: dict[str, Any]) -> Restored:
+    """Names the variables that are missing, and those that hold placeholders."""
+    restored.missing = sorted({*restored.missing, *(name for name in wanted if name not in now)})
+    restored.partial = sorted(name for name in wanted if name in now and codec.holds_placeholder(now[name]))
+    return restored
+
+
+# --- running the code again ------------------------------------------------------------------------------------------
+
+
 def _run_again(agent: Any, local: Interpreter, code: Sequence[RecordedCode]) -> Restored:
-    strange = {name for piece in code for name in _imports(piece.code)} - HARMLESS
-    if strange:
-        raise _Differs(f"the code uses {', '.join(sorted(strange))}")
-    local.clear(agent.state)
-    deadline = time.monotonic() + MAX_SECONDS
+    given = {name: value for name, value in agent.state.items() if not codec.is_described(value)}
+    _check_names(code, agent.state.keys() - given.keys())
+    local.clear({name: codec.copy(value) for name, value in given.items()})  # code may change what it was given
+    playback, deadline = _Playback(local), time.monotonic() + MAX_SECONDS
+    local.tools = playback.tools
     for piece in code:
-        local.tools = _recorded_tools(local.tools, piece.calls)
-        if not _as_recorded(local.run(piece.code), piece):
+        guard = Guard(deadline - time.monotonic(), local.stop)
+        playback.answer(piece.calls, classes_of(agent), guard)
+        printed = guard.run(partial(local.run, piece.code))
+        if guard.reason is not None:
+            raise _Differs(guard.reason)
+        if not _as_recorded(printed, piece):
             raise _Differs("the code printed something else")
-        if time.monotonic() > deadline:
-            raise _Differs("the code takes too long")
+    playback.is_over = True
     return Restored("by running the recorded code again" if code else "nothing to restore")
 
 
-def _from_snapshot(
-    agent: Any, local: Interpreter, code: Sequence[RecordedCode], values: dict[str, Any], why: str
-) -> Restored:
-    local.clear(agent.state)
-    for piece in code:
-        local.run(_definitions(piece.code))
-    local.send(_without_placeholders(values))
-    return Restored(f"from the snapshot, because {why}")
+def _check_names(code: Sequence[RecordedCode], foreign: Set[str]) -> None:
+    """Looks for uses that the guard could not judge: modules it does not see, and objects that the agent was given."""
+    nodes = [node for piece in code for node in _nodes(piece.code)]
+    strange = sorted({name for node in nodes for name in _imported(node) if not is_seen(name)})
+    if strange:
+        raise _Differs(f"the code uses {', '.join(strange)}")
+    silent = sorted({node.attr for node in nodes if isinstance(node, ast.Attribute)} & SILENT)
+    if silent:
+        raise _Differs(f"the code calls {', '.join(silent)}")
+    used = sorted({node.id for node in nodes if isinstance(node, ast.Name)} & foreign)
+    if used:
+        raise _Differs(f"the code uses {', '.join(used)}, which the agent was given")
 
 
 def _as_recorded(printed: str | None, piece: RecordedCode) -> bool:
@@ -116,47 +157,133 @@ def _as_recorded(printed: str | None, piece: RecordedCode) -> bool:
     return compat.printed_by(piece.observations, printed)
 
 
-def _recorded_tools(tools: dict[str, Any], calls: Sequence[RecordedCall]) -> dict[str, Any]:
-    """Tools that only return recorded results; a call that was not recorded is not made."""
-    left = [call for call in calls if call.kind == "tool" and call.ended]
+class _Playback:
+    """The tools of an interpreter while code is run again: they return recorded results, and are never called.
 
-    def recorded(name: str) -> Callable[..., Any]:
-        def call(*_: Any, **__: Any) -> Any:
-            for made in left:
-                if made.name == name:
-                    left.remove(made)
-                    return made.replay()
-            raise _Differs(f"{name} is called once more than it was")
+    Functions that the code defines keep these tools, so the tools themselves are called once `is_over` is set.
+    """
+
+    def __init__(self, local: Interpreter) -> None:
+        self.is_over = False
+        self.tools = {name: self._replaced(name, tool) for name, tool in local.tools.items()}
+        self._left: list[tuple[str, LoadedOutcome | None]] = []
+        self._guard: Guard
+
+    def answer(self, calls: Sequence[RecordedCall], classes: Mapping[str, type], guard: Guard) -> None:
+        """From now on returns the results of these calls; a call that is not among them is refused."""
+        self._left = [(call.name, _loaded(call, classes)) for call in calls if call.kind == "tool" and call.ended]
+        self._guard = guard
+
+    def _replaced(self, name: str, tool: Any) -> Any:
+        if compat.is_builtin(name):
+            return tool
+        if hasattr(tool, "with_methods"):
+            return tool.with_methods(lambda method: self._recorded(method, getattr(tool, method.partition(".")[2])))
+        return self._recorded(name, tool)
+
+    def _recorded(self, name: str, tool: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **given: Any) -> Any:
+            if self.is_over:
+                return tool(*args, **given)
+            place = next((place for place, (made, _) in enumerate(self._left) if made == name), None)
+            if place is None:
+                self._guard.refuse(f"{name} is called once more than it was")
+            outcome = self._left.pop(place)[1]
+            if outcome is None:
+                self._guard.refuse(f"the outcome of {name} could not be stored")
+            try:
+                return outcome.replay([*args, *given.values()])
+            except NotRestored:
+                self._guard.refuse(f"{name} is given other objects than it was, and had changed them")
 
         return call
 
-    def replaced(name: str, tool: Any) -> Any:
-        if compat.is_builtin(name):
-            return tool
-        return tool.with_methods(recorded) if hasattr(tool, "with_methods") else recorded(name)
 
-    return {name: replaced(name, tool) for name, tool in tools.items()}
-
-
-def _imports(code: str) -> set[str]:
+def _loaded(call: RecordedCall, classes: Mapping[str, type]) -> LoadedOutcome | None:
     try:
-        nodes = list(ast.walk(ast.parse(code)))
-    except SyntaxError:
-        return set()
-    plain = {alias.name.partition(".")[0] for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    return plain | {(node.module or "").partition(".")[0] for node in nodes if isinstance(node, ast.ImportFrom)}
+        return call.loaded(classes)
+    except NotRestored:
+        return None
 
 
-def _definitions(code: str) -> str:
-    """The imports, functions and classes of a piece of code."""
+def _settle(restored: Restored, agent: Any, local: Interpreter, snapshot: dict[str, Any]) -> None:
+    """Gives each variable the value that the snapshot has, where running the code again gave another one."""
+    wanted: dict[str, Any] = snapshot.get("variables", {})
+    for name, value in agent.state.items():
+        if name not in local.variables or _is_alike(local.variables[name], value):
+            local.variables[name] = value  # the object itself, which tools may see, too
+    for name in [name for name in wanted if name in local.variables]:
+        if _is_alike(local.variables[name], wanted[name]):
+            continue
+        if codec.holds_placeholder(wanted[name]):
+            del local.variables[name]
+        else:
+            local.variables[name] = wanted[name]
+            restored.corrected.append(name)
+    made = variables.visible(local.variables).keys() - wanted.keys() - agent.state.keys()
+    for name in sorted(made - set(snapshot.get("large", []))) if snapshot else ():
+        del local.variables[name]
+        restored.corrected.append(name)
+
+
+def _is_alike(one: Any, other: Any) -> bool:
+    return codec.is_alike(codec.encode(one).record, codec.encode(other).record)
+
+
+# --- from the snapshot -----------------------------------------------------------------------------------------------
+
+
+def _from_snapshot(
+    agent: Any, local: Interpreter, code: Sequence[RecordedCode], load: Load, why: str
+) -> tuple[Restored, dict[str, Any]]:
+    local.clear(agent.state)
+    restored = Restored(f"from the snapshot, because {why}", _define(local, code))
+    values = _snapshot(agent, load)
+    local.send(_without_placeholders(values.get("variables", {})))
+    return restored, values
+
+
+def _define(local: Interpreter, code: Sequence[RecordedCode]) -> list[str]:
+    """Makes the imports, functions and classes of the code; returns the names of classes that could not be made.
+
+    The body of a class is code: a class whose body calls something is left out, and the others are made under a guard.
+    """
+    playback, lost = _Playback(local), dict[str, bool]()
+    local.tools = playback.tools
+    for node in [node for piece in code for node in _statements(piece.code)]:
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            local.run(ast.unparse(node))
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            guard = Guard(MAX_SECONDS, local.stop)
+            playback.answer([], {}, guard)
+            made = not _calls(node) and guard.run(partial(local.run, ast.unparse(node))) is not None
+            lost[node.name] = not made
+    playback.is_over = True
+    return [name for name, gone in lost.items() if gone]
+
+
+def _calls(definition: ast.AST) -> bool:
+    """Whether making a class calls something: in its bases or its body, outside of functions."""
+    if isinstance(definition, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+        return False
+    return isinstance(definition, ast.Call) or any(map(_calls, ast.iter_child_nodes(definition)))
+
+
+def _statements(code: str) -> list[ast.stmt]:
     try:
-        body = ast.parse(code).body
-    except SyntaxError:
-        return ""
-    kept: list[ast.stmt] = [
-        node for node in body if isinstance(node, (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef))
-    ]
-    return ast.unparse(ast.Module(kept, [])) if kept else ""
+        return ast.parse(code).body
+    except (SyntaxError, ValueError):
+        return []
+
+
+def _nodes(code: str) -> Iterator[ast.AST]:
+    return (node for statement in _statements(code) for node in ast.walk(statement))
+
+
+def _imported(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name.partition(".")[0] for alias in node.names]
+    return [(node.module or "").partition(".")[0]] if isinstance(node, ast.ImportFrom) else []
 
 
 def _without_placeholders(values: dict[str, Any]) -> dict[str, Any]:

@@ -11,21 +11,26 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from smolmem.core import codec
 from smolmem.core.codec import Encoded
 from smolmem.core.errors import TakenOver
-from smolmem.core.rows import CallRow, RecordedCall
+from smolmem.core.instances import NotRestored
+from smolmem.core.mutations import Outcome, mutable_parts
+from smolmem.core.rows import CallRow, LoadedOutcome, RecordedCall
 from smolmem.core.text import storable
 from smolmem.store.journal import Journal
 
 T = TypeVar("T")
 
 log = logging.getLogger("smolmem")
+
+Unknown = Literal["raise", "rerun", "skip"]
+"""What to do about a call of unknown outcome."""
 
 
 class Turn(NamedTuple):
@@ -70,6 +75,8 @@ class Ledger:
         """The last change to what a model is sent."""
         self.safe_to_repeat: Callable[[str], bool] = lambda name: False
         """Whether a tool has no effect that matters when it is called twice."""
+        self.classes: Callable[[], Mapping[str, type]] = dict
+        """The data classes of the agent, by name, for results that hold instances."""
         self._journal = journal
         self._turn = turn
         self._failed = failed
@@ -77,17 +84,17 @@ class Ledger:
         self._lock = threading.Lock()
         self._recorded: list[RecordedCall] = []
         self._in_order = True
-        self._skip = False
+        self._unknown: Unknown = "raise"
 
-    def expect(self, recorded: Sequence[RecordedCall], *, in_order: bool, skip: bool) -> None:
+    def expect(self, recorded: Sequence[RecordedCall], *, in_order: bool, unknown: Unknown) -> None:
         """Takes the calls that an earlier process recorded of the turn that is to be finished.
 
         Args:
             recorded: the calls.
             in_order: whether they must be made in the same order again, as in code.
-            skip: whether a call of unknown outcome is skipped; otherwise it is made again.
+            unknown: whether a call of unknown outcome ends the run, is made again, or is skipped.
         """
-        self._recorded, self._in_order, self._skip = list(recorded), in_order, skip
+        self._recorded, self._in_order, self._unknown = list(recorded), in_order, unknown
 
     # --- the model -------------------------------------------------------------------------------------------------
 
@@ -96,7 +103,7 @@ class Ledger:
         question = self._encoded(_question(messages))
         recorded = self._take("model", "", question)
         if recorded is not None:
-            return recorded.outcome()
+            return recorded.result
         began = time.time()
         with unrecorded():
             answer = original(self.outgoing(messages), *args, **kwargs)
@@ -108,7 +115,7 @@ class Ledger:
         question = self._encoded(_question(messages))
         recorded = self._take("model", "", question)
         if recorded is not None:
-            yield from recorded.outcome()
+            yield from recorded.result
             return
         began, deltas = time.time(), []
         stream = iter(original(self.outgoing(messages), *args, **kwargs))
@@ -128,26 +135,50 @@ class Ledger:
 
     # --- tools -----------------------------------------------------------------------------------------------------
 
-    def tool(self, name: str, arguments: Any, act: Callable[[], Any]) -> Any:
-        """A tool's result: the recorded one, or the result of `act`, recorded before and after."""
+    def tool(self, name: str, arguments: Any, act: Callable[[], Any], values: Sequence[Any] = ()) -> Any:
+        """A tool's result: the recorded one, or the result of `act`, recorded before and after.
+
+        Args:
+            name: the tool.
+            arguments: what the call is recognised by.
+            act: makes the call.
+            values: the objects that the tool is given, and may change.
+        """
         row, given = self._row("tool", name, time.time()), self._encoded(arguments)
         if row is None or given is None:
             return act()
         recorded = self._take("tool", name, given)
-        if recorded is not None and recorded.ended:
-            return recorded.replay()
-        if recorded is not None and self._skip and not self.safe_to_repeat(name):
-            skipped = f"(The outcome of this call of {name} is unknown: the process was stopped during it.)"
-            self._ended(recorded.id, row, given, skipped)  # the same result again, should this process die, too
-            return skipped
+        outcome = self._recorded_outcome(recorded)
+        if outcome is not None:
+            return self._play_back(name, outcome, values)
+        if recorded is not None and not self.safe_to_repeat(name):
+            if self._unknown == "skip":
+                skipped = f"(The outcome of this call of {name} is unknown: {_why_unknown(recorded)}.)"
+                self._ended(recorded.id, row, given, skipped)  # the same result again, should this process die, too
+                return skipped
+            if self._unknown == "raise":
+                raise Diverged(f"the outcome of {name} is unknown: {_why_unknown(recorded)}")
         number = recorded.id if recorded is not None else self._begin(row, given)
+        changes = _Changes(values)
         try:
             result = act()
         except Exception as error:
-            self._ended(number, {**row, "failed": 1}, given, error)
+            self._ended(number, {**row, "failed": 1}, given, changes.with_result(error))
             raise
-        self._ended(number, row, given, result)
+        self._ended(number, row, given, changes.with_result(result))
         return result
+
+    def _recorded_outcome(self, recorded: RecordedCall | None) -> LoadedOutcome | None:
+        """How a recorded call ended; None if it did not end, or its outcome could not be stored."""
+        with suppress(NotRestored):
+            return recorded.loaded(self.classes()) if recorded is not None and recorded.ended else None
+        return None
+
+    def _play_back(self, name: str, outcome: LoadedOutcome, values: Sequence[Any]) -> Any:
+        try:
+            return outcome.replay(values)
+        except NotRestored:
+            raise Diverged(f"{name} is given other objects than it was, and had changed them") from None
 
     def _begin(self, row: CallRow, given: Encoded) -> int | None:
         """Records that a call begins.
@@ -225,6 +256,28 @@ class Ledger:
 
     def _encoded(self, value: Any) -> Encoded | None:
         return self._try(lambda: codec.encode(value))
+
+
+class _Changes:
+    """Notices what a call changes in the objects that it is given."""
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        self._parts: list[Any] = []
+        with suppress(Exception):  # values of any class: the call is made whatever they do
+            self._parts = mutable_parts(values)
+        self._before = self._key()
+
+    def _key(self) -> str:
+        return codec.encode(self._parts).key if self._parts else ""
+
+    def with_result(self, result: Any) -> Any:
+        """The outcome of the call: its result, with the changed objects if there are any."""
+        is_given = any(result is part for part in self._parts)
+        return Outcome(result, self._parts) if is_given or self._key() != self._before else result
+
+
+def _why_unknown(call: RecordedCall) -> str:
+    return "its result could not be stored" if call.ended else "the process was stopped during it"
 
 
 def _question(messages: Sequence[Any]) -> Any:

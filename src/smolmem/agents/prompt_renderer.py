@@ -32,6 +32,7 @@ class RecorderState(NamedTuple):
     Args:
         session: the list that is being recorded.
         save_edits: saves what others than the agent may have changed.
+        save_shown_edits: saves the steps that a prompt shows otherwise than they were saved.
         fresh_run: the run that is being worked on, if it has not acted yet.
         is_working: whether a run is active; otherwise the prompt is only looked at.
         guard: counts errors and continues.
@@ -39,6 +40,7 @@ class RecorderState(NamedTuple):
 
     session: Callable[[], Session]
     save_edits: Callable[[], None]
+    save_shown_edits: Callable[[], None]
     fresh_run: Callable[[], str | None]
     is_working: Callable[[], bool]
     guard: Callable[[], AbstractContextManager[None]]
@@ -75,14 +77,13 @@ class PromptRenderer:
         def render(*args: Any, **kwargs: Any) -> list[Any]:
             self._state.save_edits()
             messages = original(*args, **kwargs)
+            known = self._known_parts(messages) if as_documented and not args and not kwargs else None
             due: list[tuple[Entry, Reminder]] = []
             with self._state.guard():
                 due = self._due()
             if due or self.chain.views:
                 summary = bool(args[0] if args else kwargs.get("summary_mode", False))
                 return self._shown(messages, due, summary=summary)
-            plain = as_documented and not args and not kwargs
-            known = self._state.session().rendered_parts(len(messages)) if plain else None
             self._last = None if known is None else (list(messages), known)
             if self._state.is_working():
                 self.chain.sent = messages
@@ -90,6 +91,14 @@ class PromptRenderer:
 
         vars(render)["chain"] = self.chain
         return render
+
+    def _known_parts(self, messages: list[Any]) -> Sequence[int | Encoded] | None:
+        session = self._state.session()
+        known = session.rendered_parts(messages)
+        if session.has_suspects:
+            self._state.save_shown_edits()
+            known = session.rendered_parts(messages)
+        return known
 
     def _shown(self, messages: list[Any], due: list[tuple[Entry, Reminder]], *, summary: bool) -> list[Any]:
         chain = self.chain if self._state.is_working() else self.chain.preview()
@@ -133,7 +142,7 @@ class PromptRenderer:
 
 
 def _listed(step: Any, entry: Entry | None) -> ListedStep:
-    return ListedStep(step) if entry is None else ListedStep(step, entry.id, True, entry.rendered, entry.messages)
+    return ListedStep(step) if entry is None else ListedStep(step, entry.id, True, entry.rendered, entry.looks)
 
 
 def _with_reminders(parts: list[Part], due: list[tuple[Entry, Reminder]]) -> list[Part]:

@@ -36,6 +36,7 @@ from smolmem.agents import compat, ledger, observed_list, observed_models, varia
 from smolmem.agents.active_runs import ActiveRun, ActiveRuns
 from smolmem.agents.failures import Failures
 from smolmem.agents.injections import Injections
+from smolmem.agents.known_classes import classes_of
 from smolmem.agents.ledger import Fenced, Ledger
 from smolmem.agents.prompt_renderer import PromptRenderer, RecorderState
 from smolmem.agents.session import Care, Session, Surroundings
@@ -90,11 +91,17 @@ class Recorder:
         self._session = self._new_session()
         self.ledger = Ledger(journal, self.runs.turn, failures.count, strict=strict)
         state = RecorderState(
-            lambda: self._session, self.save_edits, self._fresh_run, lambda: self.runs.is_working, self.guard
+            lambda: self._session,
+            self.save_edits,
+            lambda: self.changed(appended=True),
+            self._fresh_run,
+            lambda: self.runs.is_working,
+            self.guard,
         )
         self.prompts = PromptRenderer(agent, journal, state)
         self.ledger.outgoing = self.prompts.chain.outgoing
         self.ledger.safe_to_repeat = lambda name: compat.is_safe_to_repeat(agent, name)
+        self.ledger.classes = lambda: classes_of(agent)
         self._attach()
         _recorders.add(self)
 

@@ -6,15 +6,18 @@ differs.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from smolagents import ActionStep, MultiStepAgent
 
 from smolmem.agents import compat
+from smolmem.agents.known_classes import classes_of
 from smolmem.agents.stepwise import stepwise
 from smolmem.agents.tools import MEMORY_TOOLS, give_memory_tools
 from smolmem.core import codec
+from smolmem.core.instances import NotRestored
 from smolmem.core.rows import RecordedCall
 from smolmem.core.values import Run
 
@@ -28,19 +31,26 @@ class _Unrecorded(BaseException):
 class _Cassette:
     """Returns recorded results to whoever makes the same calls, in any order."""
 
-    def __init__(self, calls: list[RecordedCall]) -> None:
+    def __init__(self, agent: MultiStepAgent, calls: list[RecordedCall]) -> None:
+        self._agent = agent
         self._left = [call for call in calls if call.kind == "tool" and call.ended]
 
-    def tool(self, name: str, arguments: Any, act: Any) -> Any:
+    def tool(self, name: str, arguments: Any, act: Any, passed: Iterable[Any] = ()) -> Any:
         """The recorded result of a call. Only `final_answer`, which has no effect, is called itself."""
         key = codec.encode(arguments).key
         for call in self._left:
             if (call.name, call.key) == (name, key):
                 self._left.remove(call)
-                return call.replay()
+                return self._played_back(call, passed)
         if name == "final_answer":
             return act()
         raise _Unrecorded(f"it calls {name} with {arguments!r}")
+
+    def _played_back(self, call: RecordedCall, passed: Iterable[Any]) -> Any:
+        try:
+            return call.loaded(classes_of(self._agent)).replay(passed)
+        except NotRestored as what:
+            raise _Unrecorded(f"the result of {call.name} could not be stored: {what}") from None
 
 
 @dataclass
@@ -58,7 +68,7 @@ class Rerun:
 
 def rerun(agent: MultiStepAgent, run: Run, calls: list[RecordedCall]) -> Rerun:
     """Lets an agent work on a run's task with recorded tool results, up to the first step that differs."""
-    cassette, result = _Cassette(calls), Rerun()
+    cassette, result = _Cassette(agent, calls), Rerun()
     with compat.Patches() as patches:
         patches.tool_calls(agent, cassette.tool)
         if any(call.name.partition(".")[0] in MEMORY_TOOLS for call in calls):

@@ -16,7 +16,7 @@ def restore(recorder: Recorder, journal: Journal, run: Run, step: int | None) ->
     agent.memory.reset()
     agent.memory.steps = [*(entry.step for entry in stored.entries), *agent.memory.steps]  # injections come last
     restored = interpreter.restore_all(agent, stored)
-    left = sorted((stored.variables or {}).get("variables", {}))
+    left = sorted((stored.variables() or {}).get("variables", {}))
     if left and not hasattr(agent, "python_executor"):
         return Restored(f"{type(agent).__name__} has no interpreter; its state is restored", left)
     return restored

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from smolagents import ActionStep, CodeAgent
 from smolagents.memory import FinalAnswerStep, PlanningStep, TaskStep
@@ -29,18 +29,19 @@ from smolagents.utils import AgentMaxStepsError
 
 from smolmem.agents import compat, interpreter
 from smolmem.agents.active_runs import ActiveRun
-from smolmem.agents.ledger import Diverged
+from smolmem.agents.interpreter import Restored
+from smolmem.agents.known_classes import classes_of
+from smolmem.agents.ledger import Diverged, Unknown
 from smolmem.agents.recorder import Recorder
 from smolmem.core import codec
 from smolmem.core.errors import CannotResume, UnknownOutcome
 from smolmem.core.injected import Injected
+from smolmem.core.instances import NotRestored
 from smolmem.core.rows import RecordedCall, RunRow, StoredSession
 from smolmem.core.values import Run
 from smolmem.store.journal import Journal
 
 log = logging.getLogger("smolmem")
-
-Unknown = Literal["raise", "rerun", "skip"]
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,8 @@ class Resumption:
         compat.restore_monitor(self.recorder.agent, steps)
         answer = _recorded_answer(steps, calls, stored.turns)
         if answer is not None:
-            interpreter.restore_all(self.recorder.agent, stored)  # for tasks that follow with reset=False
+            restored = interpreter.restore_all(self.recorder.agent, stored)  # for tasks that follow with reset=False
+            self._log("had its answer already", restored)
             return Resumed(None, self._finish(row, answer[0]))
         return Resumed(self._prepare(row, stored, calls, waiting))
 
@@ -128,11 +130,13 @@ class Resumption:
                 helper = agent.managed_agents[child.agent]
                 self._refuse_unknown(helper, child, self.journal.calls(child.id, 0), stored.done)
         for call in calls:
-            if call.turn >= done and not call.ended and not compat.is_safe_to_repeat(agent, call.name):
+            repeatable = call.kind != "tool" or compat.is_safe_to_repeat(agent, call.name)
+            why = None if repeatable or call.turn < done else _why_unknown(agent, call)
+            if why is not None:
                 raise UnknownOutcome(
-                    f"run {run.id[:8]} was interrupted while it called {call.name} with {call.arguments()!r}: it is "
-                    "unknown whether that happened. Find out, then resume(agent, unknown='rerun') to call it again or "
-                    "unknown='skip' to continue without; a tool with safe_to_repeat = True is always called again."
+                    f"run {run.id[:8]} was interrupted {why} Find out, then resume(agent, unknown='rerun') to call it "
+                    "again or unknown='skip' to continue without; a tool with safe_to_repeat = True is always called "
+                    "again."
                 )
 
     # --- continue --------------------------------------------------------------------------------------------------
@@ -152,7 +156,7 @@ class Resumption:
         begun = [replace(call, turn=stored.turns) for call in calls if call.turn >= stored.done]
         self._expect_children(begun)
         in_order = isinstance(agent, CodeAgent)
-        self.recorder.ledger.expect(begun, in_order=in_order, skip=self.unknown == "skip")
+        self.recorder.ledger.expect(begun, in_order=in_order, unknown=self.unknown)
         if not begun:  # what was injected meanwhile comes now; else the interrupted step is finished first, as it was
             self.recorder.drop_expired_injections()
             agent.memory.steps.extend(waiting)
@@ -221,12 +225,18 @@ class Resumption:
     def _restore_variables(self, stored: StoredSession, number: int, *, answered: bool) -> None:
         agent = self.recorder.agent
         restored = interpreter.restore(agent, stored.code, stored.variables)
-        level = logging.WARNING if restored.missing else logging.INFO
-        log.log(level, "run %s is resumed at step %d; %s", self.run.id[:8], number, restored)
+        self._log(f"is resumed at step {number}", restored)
         last = _last_recorded(agent.memory.steps)
-        if restored.missing and not answered and isinstance(last, ActionStep):  # a recorded answer is used as it is
-            note = f"[The process was restarted; these variables are gone: {', '.join(restored.missing)}]"
+        if not restored.is_complete and not answered and isinstance(last, ActionStep):  # an answer is used as it is
+            gone = f"; these variables are gone: {', '.join(restored.missing)}" if restored.missing else ""
+            described = ", ".join(restored.partial)
+            note = f"[The process was restarted{gone}"
+            note += f"; these hold placeholders instead of some objects: {described}]" if described else "]"
             last.observations = f"{last.observations}\n{note}" if last.observations else note
+
+    def _log(self, what: str, restored: Restored) -> None:
+        level = logging.WARNING if restored.corrected or not restored.is_complete else logging.INFO
+        log.log(level, "run %s %s; %s", self.run.id[:8], what, restored)
 
     def _answer_now(self, active: ActiveRun, number: int) -> Iterator[Any]:
         """The steps are used up, and the process died before the agent could answer from what it has."""
@@ -247,6 +257,18 @@ def drain(resumed: Resumed) -> Any:
     return answer
 
 
+def _why_unknown(agent: Any, call: RecordedCall) -> str | None:
+    """Why it is unknown how a call ended; None if that is known."""
+    called = f"called {call.name} with {call.arguments()!r}"
+    if not call.ended:
+        return f"while it {called}: it is unknown whether that happened."
+    try:
+        call.loaded(classes_of(agent))
+    except NotRestored as what:
+        return f"after it {called}: that happened, but its result could not be stored ({what})."
+    return None
+
+
 def _is_call_of(call: RecordedCall, child: Run) -> bool:
     """Whether a call of a managed agent is the one that made a run: its task is part of the run's task."""
     given = call.arguments()
@@ -265,7 +287,7 @@ def _recorded_answer(steps: Sequence[Any], calls: Sequence[RecordedCall], turns:
     if last.action_output is not None:
         return (last.action_output,)
     said = [call for call in calls if call.turn == turns - 1 and call.name == "final_answer" and call.ended]
-    return (said[-1].outcome() if said else None,)
+    return (said[-1].result if said else None,)
 
 
 def _next_number(steps: Sequence[Any]) -> int:

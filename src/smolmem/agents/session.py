@@ -8,6 +8,7 @@ something other than an append was done to it.
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -17,13 +18,13 @@ from typing import Any, Literal
 from smolmem.agents import observed_steps
 from smolmem.core import codec, prompts
 from smolmem.core.codec import MODEL_INPUT, Encoded
-from smolmem.core.prompts import Part
+from smolmem.core.prompts import Look, Part
 from smolmem.core.rows import Act, Change, Saved, SessionRow, SharedPrompt, StoredEntry, StoredSession
 from smolmem.core.timeline import Timeline
 
 Care = Literal["glance", "fields", "inside"]
 """How closely to look for edits of saved steps. Set fields are always noticed. `glance` looks into the lists of a few
-steps, `fields` into all lists, and `inside` compares everything."""
+steps, `fields` into all lists and at what a model is shown of each step, and `inside` compares everything."""
 
 _GLANCE = 8
 """How many older steps are looked at, in turn, at each event, for lists edited in place."""
@@ -39,7 +40,7 @@ class Entry:
     key: str
     prompt: int | None
     rendered: int | None
-    messages: int
+    looks: list[Look]
     fields: dict[str, Any]
 
 
@@ -52,7 +53,7 @@ class Draft:
     step: Any
     key: str = ""
     prompt: Sequence[Part] = ()
-    messages: int = 0
+    looks: list[Look] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,8 @@ class Session:
     _prompts: dict[str, tuple[int, Sequence[Part]]] = field(default_factory=dict)
     _part_ids: dict[str, int] = field(default_factory=dict)
     _rendered: list[int] = field(default_factory=list)
-    _messages: int = 0
+    _looks: list[Look] = field(default_factory=list)
+    _suspects: list[Entry] = field(default_factory=list)
     _compared_at: int = 0
     _accepted_at: int = 0
     _glance_from: int = 0
@@ -142,7 +144,10 @@ class Session:
             looked_at = self.entries
         else:
             looked_at = self._slice(self._glance_from, self._glance_from + _GLANCE)
-        return [entry for entry in looked_at if not _same(entry)]
+        suspects, self._suspects = self._suspects, []
+        if care == "fields":
+            suspects = [entry for entry in looked_at if not _shows_the_same(entry)]
+        return [*suspects, *(entry for entry in looked_at if entry not in suspects and not _same(entry))]
 
     def _removed(self, entry: Entry, position: int) -> Draft:
         return Draft(Change("remove", entry.run, self._now, position, entry.id), entry, entry.step)
@@ -187,7 +192,7 @@ class Session:
             if prompt is None:
                 parts = self._parts_of(encoded.model_input)
                 prompt = prompts.share(parts, len(encoded.model_input), self._prompts.values())
-        rendered, messages = prompts.rendered(step)
+        rendered, looks = prompts.rendered(step)
         variables = self._surroundings.variables(step) if entry is None else None
         change = Change(
             act=act,
@@ -202,16 +207,44 @@ class Session:
             last=last,
             variables=variables,
         )
-        return Draft(change, entry, step, encoded.key, parts, messages)
+        return Draft(change, entry, step, encoded.key, parts, looks)
 
     # --- prompts ---------------------------------------------------------------------------------------------------
 
-    def rendered_parts(self, messages: int) -> list[int] | None:
-        """The parts of a prompt rendered from all entries; None if it does not have that many messages."""
-        system = self.system
-        own = [] if system is None or system.rendered is None else [system.rendered]
-        size = 0 if system is None else system.messages
-        return [*own, *self._rendered] if size + self._messages == messages else None
+    def rendered_parts(self, messages: Sequence[Any]) -> list[Part] | None:
+        """The parts of a prompt rendered from all entries; None if it does not have that many messages.
+
+        Setting a field is noticed, but not an edit of the object in it, such as a tool call. Every step is rendered for
+        each prompt anyway, so what a model is shown of such an edit is noticed here: the step looks different.
+        """
+        if self._shows(messages):
+            self._suspects = []
+            own = [] if self.system is None or self.system.rendered is None else [self.system.rendered]
+            return [*own, *self._rendered]
+        pairs = self._split(messages)
+        self._suspects = [entry for entry, shown in pairs if not prompts.look_like(shown, entry.looks)]
+        suspects = {entry.id for entry in self._suspects}
+        return [
+            codec.encode(shown) if entry.rendered is None or entry.id in suspects else entry.rendered
+            for entry, shown in pairs
+        ] or None
+
+    @property
+    def has_suspects(self) -> bool:
+        """Whether steps looked otherwise in the last prompt than when they were saved; they are to be saved again."""
+        return bool(self._suspects)
+
+    def _shows(self, messages: Sequence[Any]) -> bool:
+        own = [] if self.system is None else self.system.looks
+        return prompts.look_like(messages, [*own, *self._looks])
+
+    def _split(self, messages: Sequence[Any]) -> list[tuple[Entry, Sequence[Any]]]:
+        """The messages of each entry; none if there are not as many as there should be."""
+        shown = [entry for entry in (self.system, *self.entries) if entry is not None and entry.looks]
+        ends = list(itertools.accumulate(len(entry.looks) for entry in shown))
+        if not ends or ends[-1] != len(messages):
+            return []
+        return [(entry, messages[end - len(entry.looks) : end]) for entry, end in zip(shown, ends, strict=True)]
 
     def _parts_of(self, messages: Sequence[Any]) -> Sequence[Part]:
         known = self._surroundings.recognised(messages)
@@ -251,7 +284,7 @@ class Session:
             new = zip(draft.prompt[keep:], ids.suffix, strict=True)
             self._part_ids.update((part.key, number) for part, number in new if isinstance(part, Encoded))
         return self._observed(
-            Entry(step, ids.step, change.run, draft.key, ids.prompt, ids.rendered, draft.messages, _fields(step))
+            Entry(step, ids.step, change.run, draft.key, ids.prompt, ids.rendered, draft.looks, _fields(step))
         )
 
     def _observed(self, entry: Entry) -> Entry:
@@ -262,9 +295,9 @@ class Session:
     def _count(self, start: int) -> None:
         """Keeps the parts of a prompt of all entries, so that they need not be gathered at every step."""
         if start == 0:
-            self._rendered, self._messages = [], 0
+            self._rendered, self._looks = [], []
         for entry in self._slice(start, None):
-            self._messages += entry.messages
+            self._looks += entry.looks
             if entry.rendered is not None:
                 self._rendered.append(entry.rendered)
 
@@ -285,11 +318,11 @@ class Session:
         return session
 
     def _loaded(self, stored: StoredEntry) -> Entry:
-        step, messages = stored.step, prompts.rendered_size(stored.step)
+        step, looks = stored.step, prompts.looks(prompts.rendered_messages(stored.step))
         if stored.prompt is not None and MODEL_INPUT in vars(step):
             vars(step)[MODEL_INPUT].of_live_step = True
         return self._observed(
-            Entry(step, stored.id, stored.run, stored.key, stored.prompt, stored.rendered, messages, _fields(step))
+            Entry(step, stored.id, stored.run, stored.key, stored.prompt, stored.rendered, looks, _fields(step))
         )
 
     def close(self, *, fill: bool = False) -> None:
@@ -324,6 +357,10 @@ def _same(entry: Entry) -> bool:
     return own.keys() == entry.fields.keys() and all(
         _same_field(item, entry.fields[name]) for name, item in own.items()
     )
+
+
+def _shows_the_same(entry: Entry) -> bool:
+    return prompts.look_like(prompts.rendered_messages(entry.step), entry.looks)
 
 
 def _same_field(now: Any, then: Any) -> bool:

@@ -14,8 +14,10 @@ import builtins
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Hashable, Sequence
+import re
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from typing import Any, TypedDict, cast
 
 from smolagents import agent_types, agents, memory, models, monitoring
@@ -23,6 +25,8 @@ from smolagents import utils as errors
 
 from smolmem.core import type_codecs, wire
 from smolmem.core.injected import Injected
+from smolmem.core.instances import NotRestored
+from smolmem.core.mutations import Outcome
 from smolmem.core.text import storable
 from smolmem.core.wire import Decode, Decoder, Encode, Encoder, Json
 
@@ -154,6 +158,46 @@ def encode(value: Any) -> Encoded:
     return Encoded(record, wire.fingerprint(record), encoder.blobs, model_input)
 
 
+def is_described(value: Any) -> bool:
+    """Whether a record can only describe a value, or something inside it."""
+    encoder = Encoder(_EXACT, _KIN)
+    encoder.value(value)
+    return encoder.described > 0
+
+
+def holds_placeholder(value: Any) -> bool:
+    """Whether a value is a placeholder, or holds one somewhere inside."""
+    encoder = Encoder(_EXACT, _KIN)
+    encoder.value(value)
+    return encoder.placeholders > 0
+
+
+def copy(value: Any) -> Any:
+    """A value as it comes back from a record."""
+    encoded = encode(value)
+    return decode(encoded.record, encoded.blobs.__getitem__)
+
+
+def is_alike(one: bytes, other: bytes) -> bool:
+    """Whether two records say the same, perhaps in two processes."""
+    return one == other or wire.dumps(_comparable(wire.loads(one))) == wire.dumps(_comparable(wire.loads(other)))
+
+
+def _comparable(record: Json) -> Json:
+    """A record without what another process may lack: classes of basic values, and addresses of objects."""
+    if isinstance(record, list):
+        return [_comparable(item) for item in record]
+    if not isinstance(record, dict):
+        return record
+    if record.get("$") == "like":
+        return _comparable(record["v"])
+    described = ("repr", "str") if record.get("$") == "object" else ()
+    return {name: _ADDRESS.sub("", item) if name in described else _comparable(item) for name, item in record.items()}
+
+
+_ADDRESS = re.compile("0x[0-9a-fA-F]+")
+
+
 def kind_of(step: Any) -> str:
     """The kind of a step; `other` for what smolagents does not define."""
     return next((word for cls, word in KINDS.items() if isinstance(step, cls)), "other")
@@ -263,22 +307,36 @@ def _error(encoder: Encoder, value: BaseException) -> Json:
 # --- reading ------------------------------------------------------------------------------------------------------
 
 
-def decode(record: bytes, fetch: Callable[[str], bytes], model_input: Any = None) -> Any:
+def decode(
+    record: bytes,
+    fetch: Callable[[str], bytes],
+    model_input: Any = None,
+    *,
+    classes: Mapping[str, type] | None = None,
+    exact: bool = False,
+) -> Any:
     """Decodes a record.
 
     Args:
         record: what `encode` gave.
         fetch: finds a blob by its hash.
         model_input: what a step's model input becomes, if it had any.
+        classes: classes of this process, by name, whose instances are rebuilt.
+        exact: refuse a value that does not come back as it was.
 
     Raises:
         Undecodable: if the bytes are not a record.
+        NotRestored: if the value does not come back as it was.
     """
-    decoder = Decoder(_DECODERS | {"sent": lambda decoder, stored: model_input}, fetch)
+    decoder = Decoder(_DECODERS | {"sent": lambda decoder, stored: model_input}, fetch, classes)
     stored = wire.loads(record)
     if isinstance(stored, dict) and _DECODERS.get(str(stored.get("$"))) is _plain:
-        return _plain(decoder, stored, read=decoder.value)
-    return decoder.value(stored)
+        value = _plain(decoder, stored, read=decoder.value)
+    else:
+        value = decoder.value(stored)
+    if exact and (decoder.lost or not is_alike(encode(value).record, record)):
+        raise NotRestored(decoder.lost[0] if decoder.lost else wire.type_name(value))
+    return value
 
 
 def _plain(decoder: Decoder, stored: dict[str, Json], read: Callable[[Json], Any] | None = None) -> Any:
@@ -318,9 +376,17 @@ def _exception(base: type[BaseException], stored: dict[str, Json], args: tuple[A
             made = RecordedError(*args)
         if str(made) == stored["text"]:
             return made
-    made = _bare(wire.named(RecordedError, str(stored.get("type", f"builtins.{stored['class']}"))), args)
+    name = str(stored.get("type", f"builtins.{stored['class']}"))
+    made = _bare(wire.named(cast(Hashable, _recorded(cast(Hashable, base))), name), args)
     vars(made)["text"] = stored["text"]
     return made
+
+
+@cache
+def _recorded(base: Any) -> type[RecordedError]:
+    """A `RecordedError` that handlers of its base class catch, too."""
+    plain = base is Exception or not issubclass(base, Exception)
+    return RecordedError if plain else type("RecordedError", (RecordedError, base), {})
 
 
 def _bare(cls: Any, args: tuple[Any, ...]) -> BaseException:
@@ -357,6 +423,11 @@ _EXACT: dict[type, Encode] = {
     **{cls: _fields for cls in _PLAIN},
     memory.ToolCall: _tool_call,
     VerbatimToolCall: _tool_call,
+    Outcome: lambda encoder, value: {
+        "$": "outcome",
+        "result": encoder(value.result),
+        "parts": encoder(value.parts),
+    },
     _TakenOut: lambda encoder, value: {"$": "sent"},
     models.MessageRole: lambda encoder, value: {"$": "role", "v": value.value},
     agent_types.AgentText: lambda encoder, value: {"$": "AgentText", "v": encoder(str.__str__(value))},
@@ -373,6 +444,7 @@ _DECODERS: dict[str, Decode] = {
     **{name: _plain for name in _BY_NAME},
     "ToolCall": _untool_call,
     "error": _unerror,
+    "outcome": lambda decoder, stored: Outcome(decoder(stored["result"]), decoder(stored["parts"])),
     "role": _unrole,
     "AgentText": _unagent_text,
 }

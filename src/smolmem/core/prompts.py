@@ -6,6 +6,7 @@ run's length; stored as "the first `keep` parts of prompt `parent`, then `suffix
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -14,6 +15,12 @@ from smolmem.core.rows import SharedPrompt
 
 Part = int | Encoded
 """A part of a prompt: the id of stored content, or content that is not stored yet."""
+
+
+Look = Any
+"""What a model sees of a message: its content. The role of a rendered message never changes."""
+
+_look = operator.attrgetter("content")
 
 
 class PromptLink(NamedTuple):
@@ -68,15 +75,27 @@ def expand(number: int, link: Callable[[int], PromptLink], known: tuple[int, lis
     return [part for piece in reversed(pieces) for part in piece]
 
 
-def rendered(step: Any) -> tuple[Encoded | None, int]:
-    """The messages that a step is shown to a model as, encoded, and their number; none where it cannot be shown."""
+def rendered(step: Any) -> tuple[Encoded | None, list[Look]]:
+    """The messages that a step is shown to a model as, encoded, and how they look; none where it cannot be shown."""
     messages = rendered_messages(step)
-    return (encode(messages), len(messages)) if messages else (None, 0)
+    return (encode(messages), looks(messages)) if messages else (None, [])
 
 
-def rendered_size(step: Any) -> int:
-    """How many messages a step is shown to a model as."""
-    return len(rendered_messages(step))
+def looks(messages: Sequence[Any]) -> list[Look]:
+    """What a model sees of messages, kept apart from them, so that later edits can be noticed."""
+    return [_kept(content) for content in map(_look, messages)]
+
+
+def _kept(content: Any) -> Look:
+    return [dict(item) if type(item) is dict else item for item in content] if type(content) is list else content
+
+
+def look_like(messages: Sequence[Any], before: list[Look]) -> bool:
+    """Whether messages look as they did."""
+    try:
+        return list(map(_look, messages)) == before
+    except Exception:  # messages of any class: not known
+        return False
 
 
 def rendered_messages(step: Any) -> list[Any]:

@@ -7,11 +7,13 @@ values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict
 
 from smolmem.core.codec import Encoded, Facts
+from smolmem.core.instances import NotRestored
+from smolmem.core.mutations import Outcome, applied, can_be_applied
 
 Act = Literal["insert", "remove", "revise"]
 Origin = Literal["user", "model", "tool", "web", "import", "agent"]
@@ -174,11 +176,42 @@ class RecordedCall:
     ended: bool
     failed: bool
     arguments: Callable[[], Any] = field(repr=False, compare=False)
-    outcome: Callable[[], Any] = field(repr=False, compare=False)
+    outcome: Callable[..., Any] = field(repr=False, compare=False)
+    """Reads the outcome; takes `classes` and `exact` as `codec.decode` does."""
 
-    def replay(self) -> Any:
-        """Returns what the call returned, or raises what it raised."""
+    @property
+    def result(self) -> Any:
+        """What the call returned or raised, perhaps with placeholders."""
         outcome = self.outcome()
+        return outcome.result if isinstance(outcome, Outcome) else outcome
+
+    def loaded(self, classes: Mapping[str, type]) -> LoadedOutcome:
+        """The outcome, read from the store.
+
+        Raises:
+            NotRestored: if the outcome could not be stored as it was.
+        """
+        outcome = self.outcome(classes=classes, exact=not self.failed)
+        if not can_be_applied(outcome):
+            raise NotRestored("the arguments that it changed")
+        return LoadedOutcome(outcome, self.failed)
+
+
+class LoadedOutcome(NamedTuple):
+    """The outcome of a recorded call, ready to be played back."""
+
+    outcome: Any
+    failed: bool
+
+    def replay(self, values: Iterable[Any]) -> Any:
+        """Returns what the call returned, or raises what it raised; changes its arguments as it did.
+
+        Raises:
+            NotRestored: if these arguments cannot be changed as the recorded ones were.
+        """
+        outcome = self.outcome
+        if isinstance(outcome, Outcome):
+            outcome = applied(outcome, values)
         if self.failed and isinstance(outcome, BaseException):
             raise outcome
         return outcome
@@ -220,4 +253,5 @@ class StoredSession:
     turns: int
     done: int
     code: Sequence[RecordedCode]
-    variables: dict[str, Any] | None
+    variables: Callable[..., dict[str, Any] | None]
+    """Reads the snapshot of the variables; takes `classes` as `codec.decode` does."""

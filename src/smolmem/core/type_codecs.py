@@ -23,7 +23,7 @@ from zoneinfo import ZoneInfo
 
 import PIL.Image
 
-from smolmem.core import wire
+from smolmem.core import container_codecs, wire
 from smolmem.core.wire import Decode, Decoder, Encode, Encoder, Json, Undecodable
 
 MAX_PIXELS = 100_000_000
@@ -40,29 +40,12 @@ class NotExact(Exception):
 # --- standard library ---------------------------------------------------------------------------------------------
 
 
-def _items(tag: str) -> Encode:
-    return lambda encoder, value: {"$": tag, "v": [encoder(item) for item in value]}
-
-
-def _set(tag: str) -> Encode:
-    def encode(encoder: Encoder, value: Any) -> Json:
-        ordered = sorted(value, key=lambda item: (type(item).__name__, wire.safe_text(repr, item)))
-        return {"$": tag, "v": [encoder(item) for item in ordered]}
-
-    return encode
-
-
 def _text(tag: str, describe: Callable[[Any], str] = str) -> Encode:
     return lambda encoder, value: {"$": tag, "v": describe(value)}
 
 
 def _bytes(tag: str) -> Encode:
     return lambda encoder, value: {"$": tag, **encoder.data(bytes(value))}
-
-
-def _like(base: Callable[[Any], Any]) -> Encode:
-    """A subclass of a basic type: its value is kept, the name of its class beside it."""
-    return lambda encoder, value: {"$": "like", "type": wire.type_name(value), "v": encoder(base(value))}
 
 
 def _datetime(encoder: Encoder, value: datetime) -> Json:
@@ -112,10 +95,6 @@ def _unpath(decoder: Decoder, stored: dict[str, Json]) -> PurePath:
         return _PATHS[stored["flavour"]](stored["v"])
     except NotImplementedError:  # a path of another system
         return _PATHS[f"Pure{stored['flavour']}"](stored["v"])
-
-
-def _unlike(decoder: Decoder, stored: dict[str, Json]) -> Any:
-    return decoder(stored["v"])
 
 
 # --- Pillow -------------------------------------------------------------------------------------------------------
@@ -392,9 +371,7 @@ _PANDAS: dict[str, Encode] = {
 # --- the tables ---------------------------------------------------------------------------------------------------
 
 EXACT: dict[type, Encode] = {
-    tuple: _items("tuple"),
-    set: _set("set"),
-    frozenset: _set("frozenset"),
+    **container_codecs.EXACT,
     bytes: _bytes("bytes"),
     bytearray: _bytes("bytearray"),
     complex: lambda encoder, value: {"$": "complex", "v": [encoder(value.real), encoder(value.imag)]},
@@ -415,24 +392,14 @@ EXACT: dict[type, Encode] = {
 
 KIN: tuple[tuple[type, Encode], ...] = (
     (object, optional),
-    (Enum, lambda encoder, value: encoder.placeholder(value, attributes=False)),
+    (Enum, container_codecs.enum_member),
     (PIL.Image.Image, _image),
-    (str, _like(str.__str__)),
-    (int, _like(int.__int__)),
-    (float, _like(float.__float__)),
-    (bytes, _like(lambda value: bytes.__getitem__(value, slice(None)))),
-    (list, _like(lambda value: list(list.__iter__(value)))),
-    (tuple, _like(lambda value: tuple(tuple.__iter__(value)))),
-    (dict, _like(lambda value: dict(dict.items(value)))),
-    (set, _like(lambda value: set(set.__iter__(value)))),
-    (frozenset, _like(lambda value: frozenset(frozenset.__iter__(value)))),
+    *container_codecs.KIN,
 )
 
 DECODERS: dict[str, Decode] = {
     **wire.KINDS,
-    "tuple": lambda decoder, stored: tuple(decoder(item) for item in stored["v"]),
-    "set": lambda decoder, stored: {decoder(item) for item in stored["v"]},
-    "frozenset": lambda decoder, stored: frozenset(decoder(item) for item in stored["v"]),
+    **container_codecs.DECODERS,
     "bytes": lambda decoder, stored: decoder.data(stored),
     "bytearray": lambda decoder, stored: bytearray(decoder.data(stored)),
     "complex": lambda decoder, stored: complex(*(float(decoder(part)) for part in stored["v"])),
@@ -446,7 +413,6 @@ DECODERS: dict[str, Decode] = {
     "fraction": lambda decoder, stored: Fraction(*(decoder(part) for part in stored["v"])),
     "uuid": lambda decoder, stored: UUID(stored["v"]),
     "path": _unpath,
-    "like": _unlike,
     "image": _unimage,
     "array": _unarray,
     "frame": _unframe,

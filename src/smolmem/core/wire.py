@@ -31,6 +31,8 @@ from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any
 
+from smolmem.core import instances
+
 INLINE = 4096
 """Texts and bytes longer than this are stored once, by hash, beside the record."""
 
@@ -76,17 +78,8 @@ class Placeholder:
         return hash((self._described["type"], self._described["repr"]))
 
 
-def _attributes(value: object) -> dict[str, Any] | None:
-    """The `__dict__` of an object; None for a class, and for an object that raises when it is asked."""
-    try:
-        own = value.__dict__
-    except Exception:
-        return None
-    return own if type(own) is dict and not issubclass(type(value), type) else None
-
-
-def _own(value: object) -> dict[str, Any]:
-    return getattr(value, "__dict__", {})
+def _own(placeholder: Placeholder) -> dict[str, Any] | None:
+    return getattr(placeholder, "__dict__", None)
 
 
 @lru_cache(maxsize=1024)
@@ -179,6 +172,10 @@ class Encoder:
         self.exact = exact
         self.kin = kin
         self.blobs: dict[str, bytes] = {}
+        self.described = 0
+        """How many values have no encoding of their own, and are only described."""
+        self.placeholders = 0
+        """How many of them are placeholders already."""
         self._seen: dict[int, int] = {}
         self._keep: list[Any] = []
         self._depth = 0
@@ -277,14 +274,18 @@ class Encoder:
 
     def placeholder(self, value: Any, *, attributes: bool = True) -> Json:
         """The placeholder of a value that has no encoding of its own."""
+        self.described += 1
         if issubclass(type(value), Placeholder):  # not isinstance: a proxy may raise when it is asked for its class
+            self.placeholders += 1
             described = {"$": "object", **value._described}
         else:
             text, shown = safe_text(repr, value), safe_text(str, value)
             described = {"$": "object", "type": type_name(value), "repr": text}
             if shown != text:
                 described["str"] = shown
-        own = _attributes(value) if attributes else None
+        if not attributes:
+            return described
+        own = _own(value) if issubclass(type(value), Placeholder) else instances.attributes(value)
         if own is not None:
             before, outermost = len(self._keep), self._budget is None
             if outermost:
@@ -306,11 +307,20 @@ class _TooMuch(Exception):
 
 
 class Decoder:
-    """Turns JSON back into values; `fetch` finds a blob by its hash, `kinds` maps tags to decoders."""
+    """Turns JSON back into values; `fetch` finds a blob by its hash, `kinds` maps tags to decoders.
 
-    def __init__(self, kinds: Mapping[str, Decode], fetch: Callable[[str], bytes]) -> None:
+    No class is looked up, let alone imported, because a record names it: `classes` are found by the caller.
+    """
+
+    def __init__(
+        self, kinds: Mapping[str, Decode], fetch: Callable[[str], bytes], classes: Mapping[str, type] | None = None
+    ) -> None:
         self.kinds = kinds
         self.fetch = fetch
+        self.classes = classes or {}
+        """Classes of this process, by name, whose instances are rebuilt; all others become placeholders."""
+        self.lost: list[str] = []
+        """The types of values that could not be rebuilt."""
         self._made: list[Any] = []
 
     def value(self, wire: Json) -> Any:
@@ -346,7 +356,7 @@ class Decoder:
         if tag in ("text", "int", "float"):  # no containers: they are not counted
             return _SCALARS[tag](self, wire)
         if tag == "ref":
-            return self._made[operator.index(wire["n"])]
+            return self._reference(operator.index(wire["n"]))
         place = len(self._made)
         self._made.append(_CYCLE)
         decode = self.kinds.get(tag, _unknown)
@@ -354,6 +364,11 @@ class Decoder:
             return decode(self, wire)
         self._made[place] = made = decode(self, wire)
         return made
+
+    def _reference(self, number: int) -> Any:
+        if self._made[number] is _CYCLE:
+            self.lost.append("smolmem.cycle")
+        return self._made[number]
 
     def hold(self, value: Any) -> Any:
         """Announces a container before its items are read, so that they can refer to it."""
@@ -372,13 +387,18 @@ class Decoder:
 
 def make_placeholder(described: dict[str, Json], *, bare: bool = True) -> Placeholder:
     """A placeholder that prints under the stored type's name."""
-    described = {key: str(text) for key, text in described.items() if key in ("type", "repr", "str")}
+    described = {key: str(text) for key, text in described.items() if key in ("type", "repr", "str", "member")}
     made: Placeholder = object.__new__(named(Placeholder, described["type"], bare=bare))
     made._described = described
     return made
 
 
-def _object(decoder: Decoder, wire: dict[str, Json]) -> Placeholder:
+def _object(decoder: Decoder, wire: dict[str, Json]) -> Any:
+    known, stored = decoder.classes.get(wire["type"], object), wire.get("attrs", {})
+    rebuilt = instances.member(known, wire["member"]) if "member" in wire else instances.blank(known, stored)
+    if rebuilt is not None:
+        return instances.fill(decoder.hold(rebuilt), stored, decoder)
+    decoder.lost.append(str(wire["type"]))
     made: Placeholder = decoder.hold(make_placeholder(wire, bare="attrs" not in wire))
     if "attrs" in wire:
         vars(made).update((key, decoder(item)) for key, item in wire["attrs"].items())
@@ -394,6 +414,7 @@ def _dict(decoder: Decoder, wire: dict[str, Json]) -> dict[Any, Any]:
 
 
 def _unknown(decoder: Decoder, wire: dict[str, Json]) -> Placeholder:
+    decoder.lost.append(str(wire["$"]))
     text = json.dumps(wire)[:MAX_REPR]
     return make_placeholder({"type": f"unknown.{re.sub(r'[^A-Za-z0-9_]', '_', str(wire['$']))}", "repr": text})
 

@@ -92,13 +92,13 @@ class Contents:
         """The error about content that is not what was written."""
         return Damaged(f"{self.store.url}: {what}. `verify()` lists all that is damaged; restore it from a backup.")
 
-    def value(self, number: int | None, model_input: Any = None) -> Any:
-        """The value behind a content id; None for none."""
-        return None if number is None else self._decoded(number, self.content(number), model_input)
+    def value(self, number: int | None, *, classes: Mapping[str, type] | None = None, exact: bool = False) -> Any:
+        """The value behind a content id; None for none (see `codec.decode`)."""
+        return None if number is None else self._decoded(number, self.content(number), classes=classes, exact=exact)
 
-    def _decoded(self, number: int, record: bytes, model_input: Any) -> Any:
+    def _decoded(self, number: int, record: bytes, model_input: Any = None, **options: Any) -> Any:
         try:
-            return codec.decode(record, self.blob, model_input)
+            return codec.decode(record, self.blob, model_input, **options)
         except wire.Undecodable as error:
             raise Damaged(
                 f"{self.store.url}: content {number}: {error}. `verify()` lists all that is damaged."

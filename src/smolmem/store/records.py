@@ -292,7 +292,7 @@ class Records(Contents):
             turns=turns.get(run, 0),
             done=done.get(run, 0),
             code=code,
-            variables=self.value(variables),
+            variables=partial(self.value, variables),
         )
 
     def _step_and_key(self, record: int, prompt: int | None) -> tuple[Any, str]:
