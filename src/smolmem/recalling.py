@@ -21,6 +21,7 @@ from smolmem.recall.engine import RecallEngine, names
 from smolmem.recall.filters import PASSAGE_KINDS, Filter
 from smolmem.recall.notes import Target
 from smolmem.recall.search import FLOOR, Group
+from smolmem.store.base import Progress as Report
 from smolmem.store.erase import Erased, Selection, erase, finish, select, sessions_of
 
 
@@ -91,14 +92,16 @@ class Recalling(Queries):
         )
         return self._recall.find(question, check_count(limit), filters, floor=floor, group=group, rerank=rerank)
 
-    def index(self, progress: bool = False) -> int:
+    def index(self, progress: bool | Report = False) -> int:
         """Indexes everything that is pending, with vectors; returns how many steps, notes and passages there were.
 
         This happens in the background anyway: call it to wait for it, for instance after loading an export.
 
         Args:
-            progress: show a progress bar.
+            progress: show a progress bar; or a function that is called with how much is done and how much there is.
         """
+        if callable(progress):
+            return self._recall.index(progress)
         with Progress(console=Console(file=sys.stderr), transient=True, disable=not progress) as bar:
             task = bar.add_task("smolmem indexes what was recorded", total=None)
             return self._recall.index(lambda done, of: bar.update(task, completed=done, total=of))

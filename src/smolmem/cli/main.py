@@ -47,7 +47,7 @@ for each in (
     *(listing.runs, listing.show, listing.steps, replaying.replay, listing.diff, listing.fork, listing.stats),
     *(searching.search, searching.context, searching.notes, searching.remember, searching.forget),
     *(watching.alerts, watching.watch),
-    *(maintenance.export, maintenance.load, maintenance.backup),
+    *(maintenance.export, maintenance.load, maintenance.index, maintenance.backup),
     *(erasing.erase, erasing.prune),
     *(maintenance.verify, maintenance.doctor, maintenance.migrate),
     *(maintenance.encrypt, maintenance.decrypt, maintenance.rekey),

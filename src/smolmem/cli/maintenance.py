@@ -1,4 +1,4 @@
-"""Commands that maintain a store: export, load, backup, verify, doctor, migrate, encrypt, decrypt, rekey."""
+"""Commands that maintain a store: export, load, index, backup, verify, doctor, migrate, encrypt, decrypt, rekey."""
 
 from __future__ import annotations
 
@@ -50,6 +50,21 @@ def load(env: Environment, path: str) -> None:
     with env.open(create=True) as memory, env.output.progress(f"loading {path}") as progress:
         loaded = memory.load(path, scope=env.scope, progress=progress)
     env.output.result(loaded)
+
+
+@command(SECTION, "smolmem index")
+def index(env: Environment) -> None:
+    """Index everything that is pending, and embed it if there is an embedding model.
+
+    Attached agents do this in the background. Use the command after loading an export, or to wait for it.
+    """
+    with env.open() as memory, env.output.progress("indexing") as progress:
+        count = memory.index(progress or False)
+        figures = memory.stats()
+    env.output.result(
+        {"indexed": count, "passages": figures.passages, "vectors": figures.vectors},
+        lambda: f"{count:,} indexed: {figures.passages:,} passages and {figures.vectors:,} vectors in the store.",
+    )
 
 
 @command(SECTION, "smolmem backup copy.db")

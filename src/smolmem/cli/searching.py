@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from smolmem.memory import Memory
 
 SECTION = "Recall and notes"
-TEXT_LINES = 20
-"""The maximum number of lines of a result that are shown."""
+TEXT_LINES = 12
+"""The maximum number of lines of a passage that are shown."""
+UNCERTAIN = 3
+"""Results that are shown if nothing fits well."""
 
 _lexical = flag("--lexical", "Search by words only, without an embedding model: faster.")
 
@@ -55,20 +57,26 @@ _lexical = flag("--lexical", "Search by words only, without an embedding model: 
 @time_options()
 @choice("--trust", TRUST, "The minimum trust in the origin (default: low).", default="low")
 @flag("--rerank", "Score the best results again with a second model: more accurate, slower.")
+@flag("--runs", "The best step of each run instead of all steps.")
 @_lexical
 @limit_option(5)
-def search(env: Environment, words: tuple[str, ...], trust: Any, lexical: bool, **filters: Any) -> None:
+def search(env: Environment, words: tuple[str, ...], trust: Any, runs: bool, lexical: bool, **filters: Any) -> None:
     """Search everything that was done and noted.
 
-    Each result has its source, the trust in its origin, and the signals of its score: lexical, semantic, neighbours,
-    time, recency, reranker.
+    Each result is a step or a note, with its best passages, its source, the trust in its origin, and why it was found.
+    If nothing fits well, the closest results are shown as uncertain; --json then gives an empty list.
     """
     for name in ("agent", "run", "kind"):
         filters[name] = filters[name] or None
+    filters |= {"scope": env.read_scope, "min_trust": trust, "group": "run" if runs else "step"}
     with env.open(embedder="off" if lexical else None) as memory:
-        found = memory.recall(" ".join(words), scope=env.read_scope, min_trust=trust, **filters)
+        found = memory.recall(" ".join(words), **filters)
+        weak = [] if found or env.json else memory.recall(" ".join(words), **filters, floor=0)[:UNCERTAIN]
     if found or env.json:
         env.output.result(found, lambda: _results(found))
+    elif weak:
+        env.output.hint("Nothing fits well. The closest:")
+        env.output.result(weak, lambda: _results(weak))
     else:
         env.output.hint("Nothing was found.")
 
@@ -78,17 +86,22 @@ def _results(found: list[Recollection]) -> Any:
     from rich.padding import Padding
     from rich.text import Text
 
+    from smolmem.render.terminal import highlighted
+
     parts: list[Any] = []
     for result in found:
         copies = f" · ×{result.copies}" if result.copies > 1 else ""
         stale = " · stale" if result.stale else ""
-        signals = "  ".join(f"{name} {value:.2f}" for name, value in result.signals.items())
-        lines = sanitize(result.text).splitlines() or [""]
-        text = "\n".join([*lines[:TEXT_LINES], *(["…"] if len(lines) > TEXT_LINES else [])])
         parts += [
             Text.assemble((f"{result.score:.2f}", "bold"), "  ", (sanitize(f"{result.source}{copies}{stale}"), "cyan")),
-            Padding(Text(text), (0, 0, 0, 6)),
-            Padding(Text(signals, "dim"), (0, 0, 0, 6)),
+            *(
+                Padding(
+                    Text.assemble((f"{sanitize(excerpt.kind)}: ", "dim"), highlighted(excerpt, TEXT_LINES)),
+                    (0, 0, 0, 6),
+                )
+                for excerpt in result.excerpts
+            ),
+            Padding(Text(sanitize(result.why), "dim"), (0, 0, 0, 6)),
         ]
     return Group(*parts)
 

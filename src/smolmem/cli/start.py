@@ -66,7 +66,7 @@ def demo(env: Environment, path: str | None, no_ui: bool, **server: Any) -> None
     key = env.key if env.key_file else None
     env.output.hint("Sample agents are running…")
     fill(path, key)
-    commands = ("runs", "replay", "search checkout", "stats", "ui")
+    commands = ("runs", "replay", "search why could nobody buy", "stats", "ui")
     tries = [f"smolmem {rest} --db {shlex.quote(path)}" for rest in commands]
     text = "\n".join([f"{path} holds sample runs. Try:", "", *(f"  {line}" for line in tries)])
     env.output.result({"path": path, "try": tries}, lambda: text)

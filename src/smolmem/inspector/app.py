@@ -161,7 +161,9 @@ class Inspector:
         query = request.query_params
         question, scope = query.get("q", "").strip(), query.get("scope") or "*"
         results = self.memory.recall(question, 20, scope=scope) if question else []
+        uncertain = bool(question) and not results and bool(self.memory.recall(question, 1, scope=scope, floor=0))
         values = {
+            "uncertain": uncertain,
             "query": defaultdict(str, query),
             "question": question,
             "results": results,

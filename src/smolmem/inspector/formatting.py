@@ -12,13 +12,14 @@ from datetime import datetime, timezone
 from typing import Any
 
 import PIL.Image
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
 from smolmem.core import text as core_text
 from smolmem.core.text import sanitize
+from smolmem.core.values import Excerpt
 from smolmem.core.wire import safe_text
 
 MAX_TEXT = 20_000
@@ -79,6 +80,25 @@ def one_line(value: Any, length: int = 160) -> str:
     return core_text.one_line(value if isinstance(value, str) else text(value), length)
 
 
+def marked(excerpt: Excerpt, length: int) -> Markup:
+    """The beginning of a passage in one line, with the words of the question marked."""
+    start = max(0, min((mark[0] for mark in excerpt.marks), default=0) - length // 4)
+    parts, place = [Markup("…")] if start else [], start
+    for begin, end in excerpt.marks:
+        if start <= begin and end <= start + length:
+            parts += [
+                escape(_flat(excerpt.text[place:begin])),
+                Markup("<mark>{}</mark>").format(_flat(excerpt.text[begin:end])),
+            ]
+            place = end
+    rest = excerpt.text[place : start + length]
+    return Markup("").join([*parts, escape(_flat(rest)), "…" if start + length < len(excerpt.text) else ""])
+
+
+def _flat(value: str) -> str:
+    return " ".join(sanitize(value).split("\n"))
+
+
 def message_text(message: Any) -> str:
     """The sanitized text of a chat message."""
     content = getattr(message, "content", message)
@@ -104,6 +124,6 @@ def python_literal(value: str) -> str:
 
 FILTERS: dict[str, Callable[..., Any]] = {
     each.__name__: each
-    for each in (number, seconds, time, ago, code, text, one_line, message_text, message_role, python_literal)
+    for each in (number, seconds, time, ago, code, text, one_line, marked, message_text, message_role, python_literal)
 }
 """The filters by the names that templates use."""

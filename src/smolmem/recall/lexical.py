@@ -93,8 +93,9 @@ class LexicalSearch:
         near = [row["term"] for row in self._store.rows("terms_from", given) if abs(len(row["term"]) - len(word)) <= 2]
         pieces = _pieces(word)
         near.sort(key=lambda term: -len(pieces & _pieces(term)))
-        allowed = 1 if len(word) < 6 else 2
-        return next((term for term in near[:50] if _distance(word, term) <= allowed), word)
+        allowed = 1 if len(word) < 8 else 2
+        stems = {word, word.rstrip("eys")}  # the terms of the index have no endings
+        return next((term for term in near[:50] if min(_distance(stem, term) for stem in stems) <= allowed), word)
 
     # --- searching -------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from smolmem.core.text import byte_size, sanitize
 
 if TYPE_CHECKING:
     from smolmem.agents.preview import Preview
-    from smolmem.core.values import Alert, Diff, Note, Recollection, Run, Step
+    from smolmem.core.values import Alert, Diff, Excerpt, Note, Recollection, Run, Step
     from smolmem.doctor import Diagnosis
     from smolmem.policies.backtest import Backtest
     from smolmem.store.erase import Erased
@@ -164,10 +164,22 @@ def note(value: Note) -> RenderableType:
 @draws("Recollection")
 def recollection(value: Recollection) -> RenderableType:
     """What was recalled, and why."""
-    why = "  ".join(f"{name} {share:.2f}" for name, share in value.signals.items())
     copies = f"  ×{value.copies}" if value.copies > 1 else ""
     head = Text.assemble((f"{value.score:.2f}", "bold"), "  ", sanitize(value.source), copies)
-    return Panel(Group(Text(sanitize(value.text)), Text(why, style="dim")), title=head, title_align="left")
+    said = [highlighted(excerpt) for excerpt in value.excerpts] or [Text(sanitize(value.text))]
+    return Panel(Group(*said, Text(sanitize(value.why), style="dim")), title=head, title_align="left")
+
+
+def highlighted(excerpt: Excerpt, lines: int = 40) -> Text:
+    """A passage with the words of the question in bold."""
+    shown = Text()
+    place = 0
+    for start, end in excerpt.marks:
+        shown.append(sanitize(excerpt.text[place:start])).append(sanitize(excerpt.text[start:end]), "bold yellow")
+        place = end
+    shown.append(sanitize(excerpt.text[place:]))
+    listed = shown.split("\n")
+    return Text("\n").join([*listed[:lines], *([Text("…")] if len(listed) > lines else [])])
 
 
 @draws("Alert")
