@@ -195,7 +195,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_commands_are_those_of_the_issue() -> None:
     wanted = (
         "runs show steps replay diff fork search notes remember forget context watch alerts stats export load backup "
-        "erase prune verify doctor migrate encrypt decrypt rekey ui demo completion"
+        "index erase prune verify doctor migrate encrypt decrypt rekey ui demo completion"
     )
     assert sorted(NAMES) == sorted(wanted.split()) == sorted(group.commands)
     assert {command.section for command in NAMES.values()} == set(SECTIONS)
@@ -446,8 +446,10 @@ def test_what_is_remembered_is_found_and_forgotten(sample: Sample, run: Run, mon
     assert code == 0
     assert "expires" in out
     found = run("search", "cellar", "--lexical", "--kind", "fact")[1]
-    assert re.match(rf"\d\.\d\d  fact · note {note} · .* · from user · trust high\n      The cellar floods\n", found)
-    assert re.search(r"^      lexical \d\.\d\d", found, re.MULTILINE)
+    assert re.match(
+        rf"\d\.\d\d  fact · note {note} · .* · from user · trust high\n      fact: The cellar floods\n", found
+    )
+    assert re.search(r"^      has cellar \(\+\d\.\d\d\)", found, re.MULTILINE)
     assert "❘ The cellar floods" in run("context", "cellar", "--lexical")[1]
     assert run("notes", "--tag", "cellar")[1].splitlines()[1].startswith(note)
     assert run("notes", note)[1].startswith(f"{note}  current  fact\n  The cellar floods\n")

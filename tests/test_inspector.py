@@ -1506,8 +1506,8 @@ def test_missing_and_deleted_runs_steps_and_notes_are_not_found(site: Site) -> N
     run, gone = of(site.memory, "counter"), of(site.memory, "counter").steps[-1]
     site.get(f"/runs/{run.id}")
     raw = apsw.Connection(str(site.memory._store.path))  # type: ignore[attr-defined]
-    for statement in ("unread", "unit", "event", "call", "cut", "alert", "recalled"):
-        column = "step" if statement == "unread" else "session" if statement == "cut" else "run"
+    for statement in ("pending", "passage", "event", "call", "cut", "alert", "recalled"):
+        column = "step" if statement == "pending" else "session" if statement == "cut" else "run"
         wanted = {"step": gone.id, "session": run.session, "run": run.id}[column]
         raw.execute(f"DELETE FROM {statement} WHERE {column} = ?", (wanted,))
     raw.execute("DELETE FROM step WHERE run = ?", (run.id,))

@@ -70,7 +70,7 @@ _SHAPES = {
     "watch": "one *alert* per line; with `--backtest` an array of `rule`, `alerts`, `steps`, `runs`, `counted`, "
     "`fired`, `skipped`",
     "search": "array of `text`, `score`, `signals`, `kind`, `origin`, `trust`, `scope`, `at`, `agent`, `run`, `step`, "
-    "`note`, `tool`, `passage`, `copies`, `stale`",
+    "`note`, `tool`, `passage`, `document`, `excerpts`, `matched`, `copies`, `stale`",
     "context": "`context`, a text",
     "notes": "array of *note*; with an id one *note*",
     "remember": "the *note*",
@@ -79,6 +79,7 @@ _SHAPES = {
     "prune": "array of `at`, `runs`, `steps`, `notes`, `counts`, `bytes_freed`, `finished`, `dry_run`",
     "fork": "`run`, a *run*, and `python`, an array of lines",
     "export": "`path`, `scope`, `written`, `media`, `bytes`",
+    "index": "`indexed`, `passages`, `vectors`",
     "load": "`path`, `added`, `skipped`, `differing`",
     "backup": "`path`, `bytes`",
     "verify": "`url`, `checked`, `problems`, `count`",

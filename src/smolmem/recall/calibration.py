@@ -32,6 +32,8 @@ SEMANTIC_SPREAD = 0.01
 """How much the nearest cosine differs between unrelated questions, at least."""
 LEXICAL_MIDDLE, MIDDLE = 4.3, 5.3
 """Spreads above the noise at which a question is as likely known as not: by words alone, and with vectors."""
+DOUBT = 1.0
+"""Spreads that words must be better by if the vectors do not agree with them."""
 STEEPNESS = 1.3
 
 
@@ -54,12 +56,15 @@ class Noise:
 
     def confidence(self, evidence: Evidence) -> float:
         """How likely the memory knows what a question asks for, from 0 to 1."""
-        above = (evidence.coverage - self.coverage) * math.sqrt(evidence.words + 2) / LEXICAL_SPREAD
-        middle = LEXICAL_MIDDLE
-        if evidence.cosine is not None:
-            above = max(above, 0.0) + (evidence.cosine - self.cosine) / self.cosine_spread
-            middle = MIDDLE
-        return 1 / (1 + math.exp(-max(-30.0, min(30.0, STEEPNESS * (above - middle)))))
+        lexical = (evidence.coverage - self.coverage) * math.sqrt(evidence.words + 2) / LEXICAL_SPREAD
+        if evidence.cosine is None:
+            return _likelihood(lexical - LEXICAL_MIDDLE)
+        semantic = (evidence.cosine - self.cosine) / self.cosine_spread
+        return _likelihood(max(lexical - LEXICAL_MIDDLE - DOUBT, max(lexical, 0.0) + semantic - MIDDLE))
+
+
+def _likelihood(spreads: float) -> float:
+    return 1 / (1 + math.exp(-max(-30.0, min(30.0, STEEPNESS * spreads))))
 
 
 def measure(ask: Callable[[str], Evidence]) -> Noise:

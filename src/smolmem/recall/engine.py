@@ -10,11 +10,11 @@ from typing import Any
 
 from smolmem.core.errors import InvalidArgument
 from smolmem.core.values import TRUST, Recollection, Reminder, Step
-from smolmem.recall import models
+from smolmem.recall import models, query
 from smolmem.recall.context import TOKENS, block, message, says_something, sources
 from smolmem.recall.embedders import Embedder, ModelName, Reranker, checked, installed, open_embedder
 from smolmem.recall.filters import Filter
-from smolmem.recall.indexer import BackgroundIndexer, index_newest
+from smolmem.recall.indexer import BackgroundIndexer, index_for
 from smolmem.recall.notes import Notes
 from smolmem.recall.search import FLOOR, Group, Search
 from smolmem.store.base import Progress
@@ -57,7 +57,7 @@ class RecallEngine:
         if group not in ("step", "run"):
             raise InvalidArgument(f"group is 'step' or 'run', not {group!r}.")
         self.notes.sweep()
-        if index_newest(self._journal):
+        if index_for(self._journal, query.words(question)):
             self._indexer.wake()
         if rerank and self._reranker is None:
             self._reranker = Reranker()

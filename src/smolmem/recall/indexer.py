@@ -4,8 +4,8 @@ Writing a step only marks it as pending. A thread of this process indexes what i
 connection of its own. Of all processes that use a store, one at a time does so: it has the lease `indexer`. A killed
 process loses nothing, because what is pending stays so until it is indexed.
 
-A search indexes the newest pending steps itself, for some milliseconds at most, so that a step can be found from the
-moment it is written. A search never runs a model on what is stored.
+A search indexes the newest pending steps itself, for some milliseconds, and then those that have a word of the
+question, so that a step can be found from the moment it is written. It never runs a model on what is stored.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import cast
@@ -28,7 +29,7 @@ from smolmem.recall.passages import passages_of, spellings
 from smolmem.store.base import Progress, Row
 from smolmem.store.journal import Journal
 from smolmem.store.leases import Leases
-from smolmem.store.passage_rows import PassageOwner, add_passages, drop_passages, reindex_after
+from smolmem.store.passage_rows import PassageOwner, add_passages, drop_passages, json_list, reindex_after
 from smolmem.store.writer import IMPORTED
 
 log = logging.getLogger("smolmem")
@@ -39,29 +40,41 @@ NOT_INDEXED = ("system_prompt", "injected")
 """Kinds of steps that are not indexed: they stand in every run."""
 SEARCH_SECONDS = 0.05
 """How long a search indexes what is pending before it searches."""
+MATCHING = 32
+"""Pending steps with a word of the question that a search indexes besides."""
+MATCHING_SECONDS = 0.2
 LEASE_SECONDS = 30.0
 IDLE_SECONDS = 5.0
 """How long the thread waits for more before it ends."""
 
 
-def index_newest(journal: Journal) -> bool:
-    """Indexes what was recorded last, for a moment; returns whether something is still pending."""
+def index_for(journal: Journal, words: list[str]) -> bool:
+    """Indexes, for a moment, what was recorded last; then what has a word of the question.
+
+    Returns:
+        Whether something is still pending.
+    """
     end = time.monotonic() + SEARCH_SECONDS
     while time.monotonic() < end:
         if not _index_some(journal, newest=True):
             return False
+    asked = {"words": json_list(words), "limit": MATCHING}
+    with suppress(TimeoutError):
+        rows = journal.store.rows("pending_with", asked, MATCHING_SECONDS)
+        for start in range(0, len(rows), BATCH):
+            _index_some(journal, json_list(row["step"] for row in rows[start : start + BATCH]))
     return True
 
 
-def _index_some(journal: Journal, *, newest: bool = False) -> int:
+def _index_some(journal: Journal, steps: str | None = None, *, newest: bool = False) -> int:
     """Indexes some steps and notes; returns how many. In order, because a step is also found by what came before it."""
     store = journal.store
     if not store.do("any_pending", {}):
         return 0
     with store.write(sync=False):
-        steps = store.rows("pending_steps", {"limit": BATCH, "newest": newest})
+        rows = store.rows("pending_steps", {"limit": BATCH, "newest": newest, "only": steps})
         recalled_in = lru_cache(BATCH)(lambda run: spellings(journal.reminders.lines_recalled_in(run)))
-        for row in sorted(steps, key=lambda row: int(row["id"])):
+        for row in sorted(rows, key=lambda row: int(row["id"])):
             store.do("step_indexed", {"step": row["id"]})
             before = store.rows("step_passages", {"session": row["session"], "step": row["id"]})
             found = [] if row["forgotten"] or row["kind"] in NOT_INDEXED else _passages(journal, row, recalled_in)
@@ -69,12 +82,12 @@ def _index_some(journal: Journal, *, newest: bool = False) -> int:
             add_passages(store, _owner(row), found)
             if [old["text"] for old in before] != [new.text for new in found]:
                 reindex_after(store, row["session"], row["id"])
-        notes = store.rows("pending_notes", {"limit": BATCH - len(steps)})
+        notes = store.rows("pending_notes", {"limit": BATCH - len(rows)})
         for row in notes:
             store.do("note_indexed", {"note": row["id"]})
             if row["current"]:
                 add_note_passages(store, row)
-    return len(steps) + len(notes)
+    return len(rows) + len(notes)
 
 
 def _owner(row: Row) -> PassageOwner:

@@ -113,7 +113,7 @@ class LexicalSearch:
                 scored = _fts5_rarity(self._count(level, query.match([word], None)), self._sizes[level])
                 for id, score in self._matches(level, [word], term, filters, SMALL_SCOPE):
                     total[id] += weight * score / scored
-                    covered[id] += told * min(1.0, score / scored)
+                    covered[id] += told * min(1.0, math.sqrt(score / scored))
         best = sorted(total.items(), key=lambda hit: (-hit[1], hit[0]))
         return Matches(best[:limit], max(covered.values(), default=0.0) / information)
 

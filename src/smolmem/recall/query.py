@@ -51,7 +51,9 @@ _COUNTS = {"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5
 def words(question: str) -> list[str]:
     """The words to search for, each once; identifiers by their parts, too."""
     found = dict.fromkeys(word.lower() for word in re.findall(r"[^\W_]+", with_identifiers(storable(question))))
-    specific = [word for word in found if word not in STOP_WORDS and (len(word) > 1 or not word.isascii())]
+    specific = [
+        word for word in found if word not in STOP_WORDS and (len(word) > 1 or not word.isascii() or word.isdigit())
+    ]
     return (specific or list(found))[:MOST_WORDS]
 
 

@@ -33,7 +33,7 @@ from smolmem.recall import calibration, query
 from smolmem.recall.calibration import Evidence, Noise
 from smolmem.recall.filters import Filter
 from smolmem.recall.highlight import among, marks
-from smolmem.recall.lexical import Level, LexicalSearch, Matches
+from smolmem.recall.lexical import LexicalSearch, Matches
 from smolmem.recall.query import Anchor, Span
 from smolmem.store.base import Row
 from smolmem.store.contents import Contents
@@ -154,8 +154,7 @@ class Search:
             nearest = scaled(dict(_best_of(near, documents)))
             signals["semantic"] = {document: SEMANTIC * score for document, score in nearest.items()}
         passages = summed({"lexical": scaled(dict(parts.found)), "semantic": scaled(dict(near))})
-        best = parts if filters.asks_for_passages else whole
-        evidence = Evidence(len(words), best.coverage, cosine)
+        evidence = Evidence(len(words), max(whole.coverage, parts.coverage), cosine)
         return Found(words, signals, {passage: passages[passage] for passage in documents}, evidence)
 
     def _by_words(self, words: list[str], filters: Filter, listed: int) -> tuple[Matches, Matches]:
@@ -241,8 +240,7 @@ class Search:
 
     def _lexical_evidence(self, question: str, filters: Filter) -> Evidence:
         words = query.words(question)
-        level: Level = "passages" if filters.asks_for_passages else "documents"
-        return Evidence(len(words), self._lexical.best(level, words, filters, 1).coverage, None)
+        return Evidence(len(words), max(each.coverage for each in self._by_words(words, filters, 1)), None)
 
     # --- reading ---------------------------------------------------------------------------------------------------
 

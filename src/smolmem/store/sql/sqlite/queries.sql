@@ -399,7 +399,13 @@ SELECT step.*, run.scope, run.agent, run.parent, run.writer, (
     WHERE (what = 'step' AND target = CAST(step.id AS TEXT)) OR (what = 'run' AND target = step.run)
 ) AS forgotten
 FROM pending JOIN step ON step.id = pending.step JOIN run ON run.id = step.run
+WHERE :only IS NULL OR step.id IN (SELECT value FROM json_each(:only))
 ORDER BY CASE WHEN :newest THEN -pending.step ELSE pending.step END LIMIT :limit;
+
+-- name: pending_with
+SELECT pending.step FROM pending JOIN step ON step.id = pending.step
+WHERE EXISTS (SELECT 1 FROM json_each(:words) AS word WHERE instr(lower(step.text), word.value))
+ORDER BY pending.step DESC LIMIT :limit;
 
 -- name: add_pending_note
 INSERT INTO pending (note) VALUES (:note) ON CONFLICT DO NOTHING;
