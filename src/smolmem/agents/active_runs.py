@@ -14,7 +14,7 @@ import secrets
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -54,9 +54,11 @@ _current: ContextVar[ActiveRun | None] = ContextVar("smolmem_run", default=None)
 class ActiveRuns:
     """The runs of one agent."""
 
-    def __init__(self, agent: Any, scope: str) -> None:
+    def __init__(self, agent: Any, scope: str, redacted: Callable[[str], str]) -> None:
+        """Has no runs yet; `redacted` takes the secrets out of a title, before it is cut."""
         self.agent = agent
         self.scope = scope
+        self._redacted = redacted
         self.parents: weakref.WeakSet[ActiveRuns] = weakref.WeakSet()
         self._active: list[ActiveRun] = []
         self._thread = threading.local()
@@ -144,7 +146,7 @@ class ActiveRuns:
             "scope": self.scope,
             "agent": storable(compat.agent_name(self.agent)),
             "agent_type": type(self.agent).__name__,
-            "title": storable(task)[:200],
+            "title": self._redacted(storable(task))[:200],
             "status": "running",
             "began": time.time(),
             "ended": None,

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from smolmem.core import codec
 from smolmem.core.codec import Encoded
 from smolmem.core.rows import CallRow, RecordedCall
 from smolmem.core.text import storable
@@ -195,7 +194,7 @@ class Ledger:
             self._recorded = [call for call in self._recorded if turn is not None and call.turn >= turn.number]
             now = [call for call in self._recorded if turn and call.turn == turn.number and call.kind == kind]
             for call in now:
-                if (call.name, call.key) == (storable(name), asked.key):
+                if call.name == storable(name) and call.is_of(asked.key, self._journal.encode):
                     self._recorded.remove(call)
                     return call
             if now and kind == "tool" and self._in_order:
@@ -210,7 +209,7 @@ class Ledger:
             return None
 
     def _encoded(self, value: Any) -> Encoded | None:
-        return self._try(lambda: codec.encode(value))
+        return self._try(lambda: self._journal.encode(value))
 
 
 def _question(messages: Sequence[Any]) -> Any:

@@ -95,7 +95,7 @@ class PromptRenderer:
         chain = self.chain if self._state.is_working() else self.chain.preview()
         parts = chain.show(_with_reminders(self._parts(messages, summary=summary), due), self.session_id)
         shown = messages_of(parts)
-        self._last = (shown, [self.chain.encoded(part) for part in parts])
+        self._last = (shown, [self.chain.encoded(part, self._journal.encode) for part in parts])
         return list(shown)
 
     def parts_before_views(self) -> list[Part]:

@@ -4,7 +4,8 @@ Read it top to bottom:
 
     claim      this process becomes the writer of the run, so that nobody else can resume it
     load       the list, the code, the variables, and the calls of the step that was interrupted
-    check      the agent and its tools are the right ones, and no call has an unknown outcome; else the run is released
+    check      the agent and its tools are the right ones, this process has the secrets that were not stored, and no
+               call has an unknown outcome; else the run is released
     put back   the steps go onto the agent's list
     continue   if the last step gave the answer, the run ends with it;
                if the steps are used up, the agent answers from what it has;
@@ -30,6 +31,7 @@ from smolagents.utils import AgentMaxStepsError
 from smolmem.agents import compat, interpreter
 from smolmem.agents.active_runs import ActiveRun
 from smolmem.agents.ledger import Diverged
+from smolmem.agents.missing_secrets import check_secrets
 from smolmem.agents.recorder import Recorder
 from smolmem.core import codec
 from smolmem.core.errors import CannotResume, UnknownOutcome
@@ -61,6 +63,7 @@ class Resumption:
         run: the run.
         recorder_of: finds the recorder of a managed agent.
         unknown: what to do about calls that were interrupted.
+        placeholders: whether to resume without secrets that this process lacks.
     """
 
     recorder: Recorder
@@ -68,6 +71,7 @@ class Resumption:
     run: Run
     recorder_of: Callable[[Any], Recorder]
     unknown: Unknown
+    placeholders: bool = False
 
     def start(self) -> Resumed:
         """Makes the agent ready to continue the run.
@@ -78,10 +82,12 @@ class Resumption:
         """
         self._check_agent()
         before, row = self.journal.claim(self.run.id)
+        secrets = self.journal.redactor.learn()
         try:
-            stored = self.journal.session(self.run.session, self.run.id)
-            calls = self.journal.calls(self.run.id, 0)
+            stored = self.journal.session(self.run.session, self.run.id, secrets=secrets)
+            calls = self.journal.calls(self.run.id, 0, secrets)
             self._check_tools(calls)
+            check_secrets(self.journal, self.run, secrets, refuse=not self.placeholders)
             if self.unknown == "raise":
                 self._refuse_unknown(self.recorder.agent, self.run, calls, stored.done)
         except BaseException:

@@ -63,11 +63,13 @@ class Surroundings:
         stored: the id of a prompt that is stored already.
         recognised: the parts of a prompt that was rendered from saved steps, if it is one.
         variables: the agent's variables after a new step, if it has any.
+        encode: a value as it is stored.
     """
 
     stored: Callable[[Sequence[Any]], int | None]
     recognised: Callable[[Sequence[Any]], Sequence[Part] | None]
     variables: Callable[[Any], Encoded | None]
+    encode: Callable[[Any], Encoded]
 
 
 @dataclass
@@ -179,7 +181,7 @@ class Session:
         entry: Entry | None = None,
         last: bool = True,
     ) -> Draft:
-        encoded = codec.encode(step)
+        encoded = self._surroundings.encode(step)
         parts: Sequence[Part] = ()
         prompt: SharedPrompt | int | None = None
         if encoded.model_input is not None:
@@ -187,7 +189,7 @@ class Session:
             if prompt is None:
                 parts = self._parts_of(encoded.model_input)
                 prompt = prompts.share(parts, len(encoded.model_input), self._prompts.values())
-        rendered, messages = prompts.rendered(step)
+        rendered, messages = prompts.rendered(step, self._surroundings.encode)
         variables = self._surroundings.variables(step) if entry is None else None
         change = Change(
             act=act,
@@ -196,7 +198,7 @@ class Session:
             position=position,
             step=None if entry is None else entry.id,
             encoded=encoded,
-            facts=codec.facts(step),
+            facts=codec.stored_facts(step, encoded),
             rendered=rendered,
             prompt=prompt,
             last=last,
@@ -215,7 +217,7 @@ class Session:
 
     def _parts_of(self, messages: Sequence[Any]) -> Sequence[Part]:
         known = self._surroundings.recognised(messages)
-        parts = [codec.encode(message) for message in messages] if known is None else known
+        parts = [self._surroundings.encode(message) for message in messages] if known is None else known
         return [part if isinstance(part, int) else self._part_ids.get(part.key, part) for part in parts]
 
     # --- what was saved --------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from smolagents import utils as errors
 
 from smolmem.core import type_codecs, wire
 from smolmem.core.injected import Injected
+from smolmem.core.redaction import Known, Redactor
 from smolmem.core.text import storable
 from smolmem.core.wire import Decode, Decoder, Encode, Encoder, Json
 
@@ -123,35 +124,44 @@ class VerbatimToolCall(memory.ToolCall):  # type: ignore[misc]
 
 @dataclasses.dataclass(frozen=True)
 class Encoded:
-    """A value as it is stored: its record, the hash of the record, its blobs, and what the model was sent."""
+    """A value as it is stored: its record, the hash of the record, its blobs, and what the model was sent.
+
+    `redacted`: secrets were taken out, so that the stored value differs from the value itself.
+    """
 
     record: bytes
     key: str
     blobs: dict[str, bytes]
     model_input: Sequence[Any] | None = None
+    redacted: bool = False
 
 
 # --- writing ------------------------------------------------------------------------------------------------------
 
 
-def encode(value: Any) -> Encoded:
-    """Encodes any value; never raises.
+def encode(value: Any, redactor: Redactor | None = None) -> Encoded:
+    """Encodes any value, without its secrets if a redactor is given; never raises.
 
     Each field of a step is encoded by itself, without references between fields, so that every field can be decoded
     alone.
     """
     encoder = Encoder(_EXACT, _KIN)
     if not issubclass(type(value), (memory.MemoryStep, models.ChatMessage)):
-        record = wire.dumps(encoder.value(value))
-        return Encoded(record, wire.fingerprint(record), encoder.blobs)
+        return _encoded(encoder.value(value), encoder, None, redactor)
     own = dict(vars(value))
     model_input = own.get(MODEL_INPUT)
     if isinstance(model_input, Sequence) and not isinstance(model_input, (str, bytes)):
         own[MODEL_INPUT] = _TAKEN_OUT
     else:
         model_input = None
-    record = wire.dumps(_head(value) | {name: encoder.value(item) for name, item in own.items()})
-    return Encoded(record, wire.fingerprint(record), encoder.blobs, model_input)
+    tree = _head(value) | {name: encoder.value(item) for name, item in own.items()}
+    return _encoded(tree, encoder, model_input, redactor)
+
+
+def _encoded(tree: Json, encoder: Encoder, model_input: Any, redactor: Redactor | None) -> Encoded:
+    record = wire.dumps(tree)
+    clean = record if redactor is None else redactor.record(tree, record, encoder)
+    return Encoded(clean, wire.fingerprint(clean), encoder.blobs, model_input, redacted=clean is not record)
 
 
 def kind_of(step: Any) -> str:
@@ -163,6 +173,11 @@ def is_interrupted(step: Any) -> bool:
     """Whether a step was interrupted before it was done; smolagents puts such a step on the list, too."""
     unseen = isinstance(step, memory.ActionStep) and step.error is None and step.observations is None
     return unseen and not step.is_final_answer
+
+
+def stored_facts(step: Any, encoded: Encoded) -> Facts:
+    """The facts of a step as it is stored."""
+    return facts(decode(encoded.record, encoded.blobs.__getitem__) if encoded.redacted else step)
 
 
 def facts(step: Any) -> Facts:
@@ -263,19 +278,22 @@ def _error(encoder: Encoder, value: BaseException) -> Json:
 # --- reading ------------------------------------------------------------------------------------------------------
 
 
-def decode(record: bytes, fetch: Callable[[str], bytes], model_input: Any = None) -> Any:
+def decode(record: bytes, fetch: Callable[[str], bytes], model_input: Any = None, secrets: Known | None = None) -> Any:
     """Decodes a record.
 
     Args:
         record: what `encode` gave.
         fetch: finds a blob by its hash.
         model_input: what a step's model input becomes, if it had any.
+        secrets: secrets to put back in the place of their placeholders.
 
     Raises:
         Undecodable: if the bytes are not a record.
     """
     decoder = Decoder(_DECODERS | {"sent": lambda decoder, stored: model_input}, fetch)
     stored = wire.loads(record)
+    if secrets is not None:
+        stored = secrets.record(stored, fetch)
     if isinstance(stored, dict) and _DECODERS.get(str(stored.get("$"))) is _plain:
         return _plain(decoder, stored, read=decoder.value)
     return decoder.value(stored)

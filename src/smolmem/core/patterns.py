@@ -48,3 +48,13 @@ def replaced(pattern: Pattern, by: str, text: str) -> str:
     """
     made: str = pattern.sub(lambda _: by, text, timeout=PATIENCE)
     return made
+
+
+def matches(pattern: Pattern, text: str) -> list[str]:
+    """The texts that a pattern matches; of a pattern with groups, those of the first group.
+
+    Raises:
+        TimeoutError: it takes too long.
+    """
+    group = 1 if pattern.groups else 0
+    return [match[group] or "" for match in pattern.finditer(text, timeout=PATIENCE)]

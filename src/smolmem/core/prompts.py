@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from smolmem.core.codec import Encoded, encode
+from smolmem.core.codec import Encoded
 from smolmem.core.rows import SharedPrompt
 
 Part = int | Encoded
@@ -68,7 +68,7 @@ def expand(number: int, link: Callable[[int], PromptLink], known: tuple[int, lis
     return [part for piece in reversed(pieces) for part in piece]
 
 
-def rendered(step: Any) -> tuple[Encoded | None, int]:
+def rendered(step: Any, encode: Callable[[Any], Encoded]) -> tuple[Encoded | None, int]:
     """The messages that a step is shown to a model as, encoded, and their number; none where it cannot be shown."""
     messages = rendered_messages(step)
     return (encode(messages), len(messages)) if messages else (None, 0)

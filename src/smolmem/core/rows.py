@@ -175,6 +175,12 @@ class RecordedCall:
     failed: bool
     arguments: Callable[[], Any] = field(repr=False, compare=False)
     outcome: Callable[[], Any] = field(repr=False, compare=False)
+    contents: tuple[int | None, ...] = ()
+    """The contents of its arguments and its outcome."""
+
+    def is_of(self, key: str, encode: Callable[[Any], Encoded]) -> bool:
+        """Whether the arguments are those that `key` is the hash of; what is redacted may differ between processes."""
+        return key in (self.key, encode(self.arguments()).key)
 
     def replay(self) -> Any:
         """Returns what the call returned, or raises what it raised."""
@@ -221,3 +227,7 @@ class StoredSession:
     done: int
     code: Sequence[RecordedCode]
     variables: dict[str, Any] | None
+    records: Sequence[int] = ()
+    """The contents of the entries, in order."""
+    snapshot: int | None = None
+    """The content of the variables."""

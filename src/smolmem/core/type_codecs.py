@@ -57,7 +57,21 @@ def _text(tag: str, describe: Callable[[Any], str] = str) -> Encode:
 
 
 def _bytes(tag: str) -> Encode:
-    return lambda encoder, value: {"$": tag, **encoder.data(bytes(value))}
+    def encode(encoder: Encoder, value: Any) -> Json:
+        data = bytes(value)
+        if data.isascii() or _is_utf8(data):
+            encoder.texts[wire.fingerprint(data)] = data
+        return {"$": tag, **encoder.data(data)}
+
+    return encode
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _like(base: Callable[[Any], Any]) -> Encode:

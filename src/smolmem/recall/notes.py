@@ -59,7 +59,7 @@ class Notes:
         bounds: ScopeFilter = EVERYWHERE,
     ) -> Note:
         """Writes a note; it can be recalled at once. A note that it supersedes must lie within `bounds`."""
-        said = _checked(text)
+        said = self._contents.redactor.text(_checked(text))
         past = None if supersedes is None else self.get(supersedes, bounds)
         later = self._store.rows("superseding", {"id": past.id}) if past is not None else []
         if later:
@@ -81,7 +81,7 @@ class Notes:
         }
         owner = PassageOwner(scope=scope, session="", step=None, note=row["id"], run=run, agent=None, at=row["at"])
         with self._store.write():
-            self._store.do("add_note", {**row, "hash": seal("note", row)})
+            self._contents.add("note", row)
             add_passages(self._store, owner, (Passage(row["kind"], origin, part) for part in searchable.split(said)))
             if past is not None:
                 drop_passages(self._store, self._store.rows("note_units", {"note": past.id}))

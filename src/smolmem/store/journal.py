@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from smolmem.core.codec import Encoded, Facts
 from smolmem.core.errors import CannotResume
+from smolmem.core.redaction import Redactor
 from smolmem.core.rows import Batch, CallRow, Change, RunRow, Saved, SharedPrompt
 from smolmem.store.alerts import Alerts
 from smolmem.store.base import Row, Store
@@ -24,8 +25,8 @@ from smolmem.store.writer import is_dead, this_process
 class Journal(Records):
     """The record of every run, in a store."""
 
-    def __init__(self, store: Store) -> None:
-        super().__init__(store)
+    def __init__(self, store: Store, redactor: Redactor | None = None) -> None:
+        super().__init__(store, redactor)
         self.reminders = Reminders(self)
         self.trims = Trims(self)
         self.alerts = Alerts(self)
@@ -55,7 +56,8 @@ class Journal(Records):
         return () if prompt is None else tuple(json.loads(self.prompt_row(prompt)["suffix"]))
 
     def _put_run(self, run: Row) -> None:
-        row = run if run["status"] == "running" else run | self.run_counts(run["id"])
+        row = self.without_secrets("run", run)
+        row |= {} if run["status"] == "running" else self.run_counts(run["id"])
         self.store.do("put_run", row | {"hash": seal("run", row)})
 
     def _change(self, session: str, change: Change) -> Saved:
@@ -143,7 +145,8 @@ class Journal(Records):
     def end_call(self, number: int, call: CallRow, arguments: Encoded, outcome: Encoded) -> None:
         """Writes how a call ended; should a power cut take that, the call is unknown, not forgotten."""
         with self.store.write(sync=False):
-            row: dict[str, Any] = {**call, "arguments": self.keep(arguments), "outcome": self.keep(outcome)}
+            row = self.without_secrets("call", call)
+            row |= {"arguments": self.keep(arguments), "outcome": self.keep(outcome)}
             self.store.do("end_call", row | {"id": number, "hash": seal("call", row)})
 
     # --- who works on a run ----------------------------------------------------------------------------------------

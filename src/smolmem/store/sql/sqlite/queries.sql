@@ -839,3 +839,6 @@ WHERE run IN (SELECT value FROM json_each(:runs))
 
 -- name: erase_alerts
 DELETE FROM alert WHERE id IN (SELECT value FROM json_each(:ids)) RETURNING id;
+
+-- name: fingerprint_key
+SELECT key FROM fingerprint_key WHERE id = 1;

@@ -1,0 +1,355 @@
+"""Secrets are taken out of what is stored, and put back when a run is resumed.
+
+A secret becomes a placeholder, `⟨secret:github:3f9a1c20⟩`: its kind and a fingerprint. The fingerprint is a hash of the
+secret with a random key of the store, so that equal secrets of one file are recognised as equal, and fingerprints of
+different files cannot be compared. It is short, and whoever has the file has the key: a guessed password can be checked
+against it, as against any hash.
+
+A record is searched as a whole before its texts are: most records hold no secret and cost one search. Everything in a
+record that is text is covered, whatever encoded it; pictures and arrays of numbers are not text.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+from urllib.parse import quote, quote_plus
+
+from smolmem.core import patterns, secret_formats, wire
+from smolmem.core.errors import InvalidArgument
+from smolmem.core.secret_formats import Found
+from smolmem.core.wire import Base64, Encoder, Json
+
+Finder = Callable[[str], Iterable[str]]
+"""A function of the user: the secrets in a text."""
+Redact = bool | str | re.Pattern[str] | Finder | Sequence[str | re.Pattern[str] | Finder]
+"""What is redacted: the known formats, these and more, or nothing."""
+
+SHORTEST = 4
+"""A named secret has at least so many characters: every text that holds a shorter one would be changed."""
+
+_PLACEHOLDER = re.compile(r"⟨secret:([\w.-]{1,64}):([0-9a-f]{8})⟩")
+_BEGIN = "⟨secret:"
+_SEEN = 10_000
+_CLEAN = 4096
+
+
+class Secret(NamedTuple):
+    """A secret that was not stored: its kind, or its name if it has one, and its fingerprint."""
+
+    kind: str
+    fingerprint: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.fingerprint}"
+
+
+class Redactor:
+    """Takes secrets out of texts and records of one store, and puts back those that this process has."""
+
+    def __init__(
+        self,
+        key: bytes,
+        redact: Redact = True,
+        secrets: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Knows the secrets of this process.
+
+        Args:
+            key: the key of the fingerprints.
+            redact: False for nothing; patterns or functions of the user besides the known formats.
+            secrets: values that are always redacted, by name; a name can also be a fingerprint, to put a value back.
+            environment: variables whose names say that they hold secrets are redacted; all can be put back.
+
+        Raises:
+            InvalidArgument: a pattern or a secret cannot be used.
+        """
+        self._key = key
+        self._active = redact is not False
+        self._extra = tuple(_finders(redact))
+        self._secrets = _checked(secrets or {})
+        self._environment = {} if environment is None else environment
+        self._variables: dict[str, str] = {}
+        self._values: list[tuple[str, str]] = []
+        self._needles: list[bytes] = []
+        self._seen: dict[str, str] = {}
+        self._clean: dict[str, None] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Reads the environment again: variables are set at any time."""
+        variables = dict(self._environment)
+        if variables == self._variables and self._values:
+            return
+        self._variables = variables
+        named = dict(self._secrets)
+        for name, value in variables.items():
+            if secret_formats.named(name, value) is not None:
+                named.setdefault(name, value)
+        self._values = [
+            (form, re.sub(r"[^\w.-]", "_", name, flags=re.ASCII)[:64])
+            for name, value in named.items()
+            if self._active and not _is_format(value)
+            for form in _forms(value)
+        ]
+        forms = {form for form, _ in self._values}
+        self._needles = list({data for form in forms for data in (form.encode("utf-8", "surrogatepass"), _json(form))})
+        self._clean = {}
+
+    # --- taking out ------------------------------------------------------------------------------------------------
+
+    def text(self, text: str) -> str:
+        """A text with placeholders in the place of its secrets."""
+        if not self._active or len(text) < SHORTEST:
+            return text
+        found = self._found(text)
+        if not found:
+            return text
+        pieces, end = [], 0
+        for one in found:
+            pieces += [text[end : one.start], self._placeholder(one.kind, text[one.start : one.end])]
+            end = one.end
+        return "".join([*pieces, text[end:]])
+
+    def record(self, tree: Json, record: bytes, encoder: Encoder) -> bytes:
+        """The bytes of a record without secrets; `record` itself, if it holds none."""
+        if not self._active or not (self._extra or self._suspects(record, encoder.texts)):
+            return record
+        clean = wire.dumps(_Walk(self.text, encoder.blobs, self._named).redacted(tree))
+        return record if clean == record else clean
+
+    def _suspects(self, record: bytes, texts: Mapping[str, bytes]) -> bool:
+        """Whether a record may hold a secret. The same long text is part of several records and searched once."""
+        if self._is_suspicious(record):
+            return True
+        for key, data in texts.items():
+            if key not in self._clean:
+                if self._is_suspicious(data):
+                    return True
+                self._clean[key] = None
+        while len(self._clean) > _CLEAN:
+            del self._clean[next(iter(self._clean))]
+        return False
+
+    def _is_suspicious(self, data: bytes) -> bool:
+        return any(needle in data for needle in self._needles) or bool(secret_formats.find(data))
+
+    def _found(self, text: str) -> list[Found]:
+        found = secret_formats.find(text.encode("latin-1", "replace"))
+        more = [one for form, name in self._values for one in _occurrences(form, name, text)]
+        for find in self._extra:
+            more += [one for secret in find(text) for one in _occurrences(secret, "custom", text)]
+        return secret_formats.without_overlaps(found + more) if more else found
+
+    def _named(self, name: str, value: str) -> str:
+        """A value whose name says that it is a secret."""
+        kind = secret_formats.named(name, value)
+        return value if kind is None else self._placeholder(kind, value)
+
+    def _placeholder(self, kind: str, value: str) -> str:
+        known = self.fingerprint(value)
+        self._seen[known] = value
+        while len(self._seen) > _SEEN:
+            del self._seen[next(iter(self._seen))]
+        return f"{_BEGIN}{kind}:{known}⟩"
+
+    def fingerprint(self, value: str) -> str:
+        """The fingerprint of a secret in this store."""
+        return hashlib.blake2b(value.encode("utf-8", "surrogatepass"), key=self._key, digest_size=4).hexdigest()
+
+    # --- putting back ----------------------------------------------------------------------------------------------
+
+    @property
+    def known(self) -> Known:
+        """The secrets that were taken out in this process, or learned."""
+        return Known(self._seen)
+
+    def learn(self) -> Known:
+        """Learns the secrets that this process has, named or in its environment, to put them back."""
+        self.refresh()
+        values = [*self._variables.values(), *self._secrets.values()]
+        parts = [value[one.start : one.end] for value in values for one in _parts(value)]
+        self._seen.update((self.fingerprint(form), form) for value in [*values, *parts] for form in _forms(value))
+        self._seen.update(self._secrets)
+        return self.known
+
+
+class Known:
+    """Secrets by fingerprint, and how they get back into what was stored."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values = values
+
+    def text(self, text: str) -> str:
+        """A text with the secrets that are known in the place of their placeholders."""
+        if _BEGIN not in text:
+            return text
+        return _PLACEHOLDER.sub(lambda found: self._values.get(found[2], found[0]), text)
+
+    def record(self, tree: Json, fetch: Callable[[str], bytes]) -> Json:
+        """The JSON of a record with the secrets that are known."""
+        return _Walk(self.text, _Fetched(fetch)).revealed(tree)
+
+    def missing(self, tree: Json, fetch: Callable[[str], bytes]) -> list[Secret]:
+        """The secrets of a record that are not known."""
+        found: dict[Secret, None] = {}
+
+        def collect(text: str) -> str:
+            found.update((Secret(*match.groups()), None) for match in _PLACEHOLDER.finditer(text))
+            return text
+
+        _Walk(collect, _Fetched(fetch)).revealed(tree)
+        return [secret for secret in found if secret.fingerprint not in self._values]
+
+
+class _Fetched(dict[str, bytes]):
+    """Blobs that are read when they are asked for."""
+
+    def __init__(self, fetch: Callable[[str], bytes]) -> None:
+        super().__init__()
+        self._fetch = fetch
+
+    def __missing__(self, key: str) -> bytes:
+        return self._fetch(key)
+
+
+class _Walk:
+    """Changes every text of a record: values and keys, long texts beside the record, and bytes that are text."""
+
+    def __init__(
+        self,
+        change: Callable[[str], str],
+        blobs: dict[str, bytes],
+        named: Callable[[str, str], str] | None = None,
+    ) -> None:
+        self._change, self._blobs, self._named = change, blobs, named
+        self._replaced: set[str] = set()
+        self._kept: set[str] = set()
+
+    def revealed(self, tree: Json) -> Json:
+        """The changed record, with all its texts in it."""
+        return self._walk(tree)
+
+    def redacted(self, tree: Json) -> Json:
+        """The changed record; long texts are beside it again, and what they were is no longer."""
+        changed = self._walk(tree)
+        for key in self._replaced - self._kept:
+            self._blobs.pop(key, None)
+        return self._shortened(changed)
+
+    def _walk(self, tree: Json) -> Json:
+        if isinstance(tree, str):
+            return tree if isinstance(tree, Base64) else self._change(tree)
+        if isinstance(tree, list):
+            return [self._walk(item) for item in tree]
+        if not isinstance(tree, dict):
+            return tree
+        tag = tree.get("$")
+        if tag == "text" and "blob" in tree:
+            text = self._blobs[tree["blob"]].decode("utf-8", "surrogatepass")
+            return self._noted(tree, self._change(text), text)
+        if tag in ("bytes", "bytearray"):
+            return self._bytes(tree)
+        if tag == "dict":
+            return {"$": "dict", "v": [self._pair(key, item) for key, item in tree["v"]]}
+        if "blob" in tree:
+            self._kept.add(tree["blob"])
+        return dict(self._pair(key, item) for key, item in tree.items())
+
+    def _pair(self, key: Json, item: Json) -> tuple[Json, Json]:
+        name, value = self._walk(key), self._walk(item)
+        if self._named is not None and isinstance(key, str) and type(item) is str and value == item:
+            value = self._named(key, item)
+        return name, value
+
+    def _noted(self, tree: Json, new: Json, old: Json) -> Json:
+        if new == old:
+            self._kept.add(tree["blob"])
+            return tree
+        self._replaced.add(tree["blob"])
+        return new
+
+    def _bytes(self, tree: dict[str, Json]) -> Json:
+        data = self._blobs[tree["blob"]] if "blob" in tree else base64.b64decode(tree["v"])
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            return self._noted(tree, data, data) if "blob" in tree else tree
+        new = self._change(text)
+        coded = {"$": tree["$"], "v": Base64(base64.b64encode(new.encode()).decode("ascii"))}
+        return self._noted(tree, tree if new == text else coded, tree) if "blob" in tree else coded
+
+    def _shortened(self, tree: Json) -> Json:
+        """Long texts leave the record, as the encoder puts them."""
+        if isinstance(tree, str):
+            if len(tree) <= wire.INLINE or isinstance(tree, Base64):
+                return tree
+            return {"$": "text", "blob": self._put(tree.encode("utf-8", "surrogatepass"))}
+        if isinstance(tree, list):
+            return [self._shortened(item) for item in tree]
+        if not isinstance(tree, dict):
+            return tree
+        if tree.get("$") in ("bytes", "bytearray") and len(tree.get("v", "")) * 3 // 4 > wire.INLINE + 2:
+            return {"$": tree["$"], "blob": self._put(base64.b64decode(tree["v"]))}
+        return {key: self._shortened(item) for key, item in tree.items()}
+
+    def _put(self, data: bytes) -> str:
+        key = wire.fingerprint(data)
+        self._blobs[key] = data
+        return key
+
+
+def _finders(redact: Redact) -> Iterator[Finder]:
+    given = redact if isinstance(redact, Sequence) and not isinstance(redact, str) else [redact]
+    for one in given:
+        if isinstance(one, bool):
+            continue
+        yield one if callable(one) else _pattern(one)
+
+
+def _pattern(given: str | re.Pattern[str]) -> Finder:
+    compiled = patterns.pattern_of(given)
+    return lambda text: patterns.matches(compiled, text)
+
+
+def _checked(secrets: Mapping[str, str]) -> dict[str, str]:
+    for name, value in secrets.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise InvalidArgument("secrets is a dict of texts by name: secrets={'NAME': value}.")
+        if len(value) < SHORTEST:
+            raise InvalidArgument(
+                f"the secret {name!r} has fewer than {SHORTEST} characters: each text that holds them would be changed."
+            )
+    return dict(secrets)
+
+
+def _parts(value: str) -> list[Found]:
+    return secret_formats.find(value.encode("latin-1", "replace"))
+
+
+def _is_format(value: str) -> bool:
+    """Whether a value is recognised by its format wherever it is."""
+    return any(one.kind in secret_formats.KINDS and one[:2] == (0, len(value)) for one in _parts(value))
+
+
+def _forms(value: str) -> list[str]:
+    """A value as it is written in a text, in JSON, in Python code and in a URL."""
+    return list(
+        dict.fromkeys([value, _json(value).decode(), repr(value)[1:-1], quote(value, safe=""), quote_plus(value)])
+    )
+
+
+def _json(value: str) -> bytes:
+    return json.dumps(value)[1:-1].encode()
+
+
+def _occurrences(value: str, kind: str, text: str) -> Iterator[Found]:
+    start = text.find(value) if value else -1
+    while start >= 0:
+        yield Found(start, start + len(value), kind)
+        start = text.find(value, start + len(value))
