@@ -153,7 +153,7 @@ class ActiveRuns:
             "parent": None if parent is None else parent.run,
             "parent_step": None if parent is None else parent.step_number or parent.runs.agent.step_number,
             "fork_of": None,
-            "model": storable(str(getattr(model, "model_id", None) or type(model).__name__)),
+            "model": self._redacted(storable(str(getattr(model, "model_id", None) or type(model).__name__))),
             "smolagents": compat.SMOLAGENTS,
             "max_steps": None if active is None else active.max_steps,
             "steps": 0,

@@ -1,8 +1,8 @@
 """Which secrets a run needs that were not stored and that this process does not have.
 
 What the agent was given, said or made (the task, its own words, code and calls, its variables) must be exact for a run
-to continue. A secret that is only in an observation, such as the sample key of a web page, is read by the model and used
-by no code: it is logged, and a placeholder stays in its place.
+to continue. A secret that is only in an observation, such as the sample key of a web page, is read by the model and is
+used by no code: it is logged, and a placeholder stays in its place.
 """
 
 from __future__ import annotations

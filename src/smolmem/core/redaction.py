@@ -140,11 +140,15 @@ class Redactor:
         return any(needle in data for needle in self._needles) or bool(secret_formats.find(data))
 
     def _found(self, text: str) -> list[Found]:
-        found = secret_formats.find(text.encode("latin-1", "replace"))
-        more = [one for form, name in self._values for one in _occurrences(form, name, text)]
+        """The secrets in a text, except in placeholders: these stay whole."""
+        found = [one for form, name in self._values for one in _occurrences(form, name, text)]
+        found += secret_formats.find(text.encode("latin-1", "replace"))
         for find in self._extra:
-            more += [one for secret in find(text) for one in _occurrences(secret, "custom", text)]
-        return secret_formats.without_overlaps(found + more) if more else found
+            found += [one for secret in find(text) for one in _occurrences(secret, "custom", text)]
+        if _BEGIN in text:
+            done = [match.span() for match in _PLACEHOLDER.finditer(text)]
+            found = [one for one in found if not any(one.start < end and start < one.end for start, end in done)]
+        return secret_formats.without_overlaps(found)
 
     def _named(self, name: str, value: str) -> str:
         """A value whose name says that it is a secret."""
@@ -339,9 +343,8 @@ def _is_format(value: str) -> bool:
 
 def _forms(value: str) -> list[str]:
     """A value as it is written in a text, in JSON, in Python code and in a URL."""
-    return list(
-        dict.fromkeys([value, _json(value).decode(), repr(value)[1:-1], quote(value, safe=""), quote_plus(value)])
-    )
+    in_urls = quote(value), quote(value, safe=""), quote_plus(value)
+    return list(dict.fromkeys([value, _json(value).decode(), repr(value)[1:-1], *in_urls]))
 
 
 def _json(value: str) -> bytes:

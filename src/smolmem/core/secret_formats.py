@@ -110,7 +110,7 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
     ("supabase", "sbp_", rf"{_HEX}{{40}}"),
     ("supabase", "sb_secret_", rf"{_WORD}{{20,}}"),
     ("tavily", "tvly-", rf"{_WORD}{{16,}}"),
-    ("telegram", "AA", rf"(?<=\d:AA){_WORD}{{33}}(?![\w-])"),
+    ("telegram", "AA", rf"(?:(?<=\d:AA)|(?<=%3AAA)){_WORD}{{33}}(?![\w-])"),
     ("terraform", "atlasv1.", rf"{_WORD}{{50,}}"),
     ("together", "tgp_v1_", rf"{_WORD}{{40,}}"),
     ("twilio", "SK", rf"{_HEX}{{32}}(?!\w)"),
@@ -146,6 +146,8 @@ for _one in _formats():
     else:
         _HEADS.setdefault(_one.prefix[:2], []).append(_one)
 
+_DASH = re.compile(rb"-(?=[A-Za-z])")
+
 _CLUES = (b"pass", b"pwd", b"secret", b"token", b"key")
 """Each name of a secret has one of these in it."""
 
@@ -169,10 +171,10 @@ _WEAK_NAMES = re.compile(rb"(?:^|[_.-])token$")
 
 _TEMPLATE = re.compile(
     rb"^[$%*<{/.?#]|^\\u27e8|\.\.\.|\*\*\*|xxxx|://|^[\d:.TZ+ -]*$|your[_-]|changeme|placeholder|redacted"
-    rb"|environ|getenv|process\.env",
+    rb"|environ|getenv|process\.env|^(?:[\w.-]+:)?[0-9a-f]{8}(?:\?|\\u27e9|\xe2\x9f\xa9)",
     re.IGNORECASE,
 )
-"""Values that only stand for a secret, and dates, paths and URLs."""
+"""Values that only stand for a secret, our placeholders among them, and dates, paths and URLs."""
 _IDENTIFIER = re.compile(
     rb"(?:[A-Za-z_]\w*\.)+[A-Za-z_]\w*|[A-Za-z_]+\d{0,2}|[a-z]+(?:[_-][a-z0-9]+)*|[A-Z]+(?:_[A-Z0-9]+)*"
 )
@@ -196,7 +198,7 @@ _KEY_BODY = re.compile(
 
 
 def find(data: bytes) -> list[Found]:
-    """The secrets in a text, in order and without overlaps; where several clues overlap, the format counts."""
+    """The secrets in a text, in order and without overlaps; where several clues overlap, the longest secret."""
     found = list(_by_format(data))
     lower = data.lower()
     for clue in _CLUES:
@@ -223,19 +225,37 @@ def _by_format(data: bytes) -> Iterator[Found]:
     while start >= 0:
         end = runs.find(b" ", start)
         end = len(data) if end < 0 else end
-        at = start + _escaped(data, start)
-        for one in _HEADS.get(data[at : at + 2], ()):
-            if (match := one.pattern.match(data, at)) is not None:
-                yield Found(at, match.end(), one.kind)
-                end = max(end, match.end())
-                break
-        for one in _TAILS.get(data[max(0, start - 3) : start], ()):
-            match = one.pattern.match(data, start - len(one.prefix)) if start >= len(one.prefix) else None
-            if match is not None:
-                yield Found(match.start(), match.end(), one.kind)
-                end = max(end, match.end())
-                break
+        found = _at(data, start + _escaped(data, start)) or _after_dot(data, start) or _after_dash(data, start, end)
+        if found is not None:
+            yield found
+            end = max(end, found.end)
         start = runs.find(_RUN_OF, end)
+
+
+def _at(data: bytes, at: int) -> Found | None:
+    """The token that begins here."""
+    for one in _HEADS.get(data[at : at + 2], ()):
+        if (match := one.pattern.match(data, at)) is not None:
+            return Found(at, match.end(), one.kind)
+    return None
+
+
+def _after_dot(data: bytes, start: int) -> Found | None:
+    """The token whose prefix ends in a dot before the run."""
+    for one in _TAILS.get(data[max(0, start - 3) : start], ()):
+        at = start - len(one.prefix)
+        match = one.pattern.match(data, at) if at >= 0 else None
+        if match is not None:
+            return Found(at, match.end(), one.kind)
+    return None
+
+
+def _after_dash(data: bytes, start: int, end: int) -> Found | None:
+    """The token that begins inside the run: `backup-ghp_…`."""
+    if data.find(b"-", start, end) < 0:
+        return None
+    dashes = _DASH.finditer(data, start, end)
+    return next((found for dash in dashes if (found := _at(data, dash.end())) is not None), None)
 
 
 def _escaped(data: bytes, start: int) -> int:
@@ -261,8 +281,9 @@ def _by_name(data: bytes, lower: bytes, clue: bytes) -> Iterator[Found]:
             value, name = "quoted" if quoted else "plain", _name_before(lower, at) + clue + match["name"].lower()
             by_space, by_call = not match["by"].strip(), match["by"] == b"("
             fits = name.startswith(b"--") if by_space else quoted or not by_call
-            if fits and _is_secret(name, match[value], quoted=quoted):
-                yield Found(*match.span(value), _KIND_OF[clue])
+            secret = match[value] if quoted else match[value].rstrip(b".,:")
+            if fits and _is_secret(name, secret, quoted=quoted):
+                yield Found(match.start(value), match.start(value) + len(secret), _KIND_OF[clue])
                 after = match.end()
         elif clue == b"key" and (body := _key_body(data, lower, at)) is not None:
             yield body
@@ -328,9 +349,9 @@ def _is_there(place: bytes, value: bytes) -> bool:
 
 
 def without_overlaps(found: list[Found]) -> list[Found]:
-    """In order; of secrets that overlap, the one that was found by the better clue, which comes first in the list."""
+    """In order; of secrets that overlap the longest, and of equal ones the first of the list."""
     kept: list[Found] = []
-    for one in found:
+    for one in sorted(found, key=lambda one: one.start - one.end):
         place = bisect(kept, one)
         after_previous = place == 0 or kept[place - 1].end <= one.start
         if after_previous and (place == len(kept) or one.end <= kept[place].start):

@@ -22,14 +22,13 @@ from smolmem.store.base import Row, Store
 from smolmem.store.stored_messages import StoredMessages
 
 _WITHOUT_SECRETS = {
-    "run": ("title", "model"),
     "note": ("text", "tags", "kind"),
     "recalled": ("query", "found"),
     "cut": ("text",),
     "alert": ("rule", "reason", "acts"),
-    "call": ("name",),
 }
-"""The columns with text of others. All other text is in contents, or made from contents."""
+"""The columns with text of others. All other text is in contents, or made from contents; a run's title is redacted
+before it is cut."""
 
 _UNSEALED = {"session": {"hash"}, "run": {"hash"}, "note": {"hash"}, "step": {"id", "place", "hash", "scope", "agent"}}
 

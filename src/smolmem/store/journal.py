@@ -56,8 +56,7 @@ class Journal(Records):
         return () if prompt is None else tuple(json.loads(self.prompt_row(prompt)["suffix"]))
 
     def _put_run(self, run: Row) -> None:
-        row = self.without_secrets("run", run)
-        row |= {} if run["status"] == "running" else self.run_counts(run["id"])
+        row = run if run["status"] == "running" else run | self.run_counts(run["id"])
         self.store.do("put_run", row | {"hash": seal("run", row)})
 
     def _change(self, session: str, change: Change) -> Saved:
@@ -145,8 +144,7 @@ class Journal(Records):
     def end_call(self, number: int, call: CallRow, arguments: Encoded, outcome: Encoded) -> None:
         """Writes how a call ended; should a power cut take that, the call is unknown, not forgotten."""
         with self.store.write(sync=False):
-            row = self.without_secrets("call", call)
-            row |= {"arguments": self.keep(arguments), "outcome": self.keep(outcome)}
+            row: dict[str, Any] = {**call, "arguments": self.keep(arguments), "outcome": self.keep(outcome)}
             self.store.do("end_call", row | {"id": number, "hash": seal("call", row)})
 
     # --- who works on a run ----------------------------------------------------------------------------------------
