@@ -212,6 +212,38 @@ def test_pictures_and_arrays_are_as_they_were(memory: Memory) -> None:
     assert TOKEN not in back[2]
 
 
+def test_secrets_in_bytes_arrays_frames_and_keys_are_found_and_put_back() -> None:
+    numpy, pandas = pytest.importorskip("numpy"), pytest.importorskip("pandas")
+    value = {
+        "array": numpy.array([["a", TOKEN]]),
+        "bytes": numpy.array([TOKEN.encode()]),
+        "scalar": numpy.str_(TOKEN),
+        "frame": pandas.DataFrame({"token": ["x", TOKEN], TOKEN: [1, 2]}),
+        "set": {TOKEN},
+        TOKEN: TOKEN.encode() * 200,
+        "long": "x" * 5000 + TOKEN,
+        (1, TOKEN): bytearray(TOKEN.encode()),
+        "error": ValueError(TOKEN, 1),
+    }
+    redactor = Redactor(b"key")
+    record = codec.encode(value, redactor)
+    assert TOKEN.encode() not in record.record + b"".join(record.blobs.values())
+    codec.decode(record.record, record.blobs.__getitem__)
+    back = codec.decode(record.record, record.blobs.__getitem__, secrets=redactor.known)
+    assert codec.encode(back).record == codec.encode(value).record
+    assert codec.encode(back, redactor).key == record.key
+
+
+def test_a_pattern_or_function_that_fails_costs_the_text_not_the_step(path: Path) -> None:
+    with Memory(
+        path, strict=True, embedder="off", redact=["(x+x+)+y", lambda text: [1 / ("boom" not in text)]]
+    ) as memory:
+        memory.attach(code_agent(code("print('x' * 60, 1)"), code("print('boom')"), code("final_answer(1)"))).run("Go")
+        assert memory.runs()[0].status == "finished"
+        assert b"xxxxxxxxxxxx" not in stored_bytes(path)
+        assert b"boom" not in stored_bytes(path)
+
+
 def test_environment_variables_that_are_named_as_secrets_are_not_stored(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,11 +50,12 @@ def replaced(pattern: Pattern, by: str, text: str) -> str:
     return made
 
 
-def matches(pattern: Pattern, text: str) -> list[str]:
-    """The texts that a pattern matches; of a pattern with groups, those of the first group.
+def spans(pattern: Pattern, text: str) -> list[tuple[int, int]]:
+    """Where a pattern matches; of a pattern with groups, where its first group does.
 
     Raises:
         TimeoutError: it takes too long.
     """
     group = 1 if pattern.groups else 0
-    return [match[group] or "" for match in pattern.finditer(text, timeout=PATIENCE)]
+    found = (match.span(group) for match in pattern.finditer(text, timeout=PATIENCE))
+    return [(start, end) for start, end in found if start < end]

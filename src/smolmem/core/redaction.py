@@ -14,8 +14,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 from urllib.parse import quote, quote_plus
 
@@ -24,8 +26,11 @@ from smolmem.core.errors import InvalidArgument
 from smolmem.core.secret_formats import Found
 from smolmem.core.wire import Base64, Encoder, Json
 
+log = logging.getLogger("smolmem")
+
 Finder = Callable[[str], Iterable[str]]
 """A function of the user: the secrets in a text."""
+_Find = Callable[[str], list[Found]]
 Redact = bool | str | re.Pattern[str] | Finder | Sequence[str | re.Pattern[str] | Finder]
 """What is redacted: the known formats, these and more, or nothing."""
 
@@ -144,10 +149,10 @@ class Redactor:
         found = [one for form, name in self._values for one in _occurrences(form, name, text)]
         found += secret_formats.find(text.encode("latin-1", "replace"))
         for find in self._extra:
-            found += [one for secret in find(text) for one in _occurrences(secret, "custom", text)]
+            found += _tried(find, text)
         if _BEGIN in text:
-            done = [match.span() for match in _PLACEHOLDER.finditer(text)]
-            found = [one for one in found if not any(one.start < end and start < one.end for start, end in done)]
+            done = [Found(*match.span(), "") for match in _PLACEHOLDER.finditer(text)]
+            found = [one for one in found if not secret_formats.overlaps(one, done)]
         return secret_formats.without_overlaps(found)
 
     def _named(self, name: str, value: str) -> str:
@@ -308,17 +313,28 @@ class _Walk:
         return key
 
 
-def _finders(redact: Redact) -> Iterator[Finder]:
+def _finders(redact: Redact) -> Iterator[_Find]:
     given = redact if isinstance(redact, Sequence) and not isinstance(redact, str) else [redact]
     for one in given:
-        if isinstance(one, bool):
-            continue
-        yield one if callable(one) else _pattern(one)
+        if not isinstance(one, bool):
+            yield partial(_by_function, one) if callable(one) else partial(_by_pattern, patterns.pattern_of(one))
 
 
-def _pattern(given: str | re.Pattern[str]) -> Finder:
-    compiled = patterns.pattern_of(given)
-    return lambda text: patterns.matches(compiled, text)
+def _by_function(find: Finder, text: str) -> list[Found]:
+    return [one for secret in {*find(text)} for one in _occurrences(secret, "custom", text)]
+
+
+def _by_pattern(pattern: patterns.Pattern, text: str) -> list[Found]:
+    return [Found(*span, "custom") for span in patterns.spans(pattern, text)]
+
+
+def _tried(find: _Find, text: str) -> list[Found]:
+    """What a pattern or function of the user finds; the whole text, if it fails or takes too long."""
+    try:
+        return find(text)
+    except Exception as error:
+        log.warning("smolmem: a text of %d characters is redacted as a whole: %r", len(text), error)
+        return [Found(0, len(text), "custom")]
 
 
 def _checked(secrets: Mapping[str, str]) -> dict[str, str]:

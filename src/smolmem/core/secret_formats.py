@@ -16,7 +16,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from bisect import bisect
+from bisect import bisect, insort
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -352,8 +352,12 @@ def without_overlaps(found: list[Found]) -> list[Found]:
     """In order; of secrets that overlap the longest, and of equal ones the first of the list."""
     kept: list[Found] = []
     for one in sorted(found, key=lambda one: one.start - one.end):
-        place = bisect(kept, one)
-        after_previous = place == 0 or kept[place - 1].end <= one.start
-        if after_previous and (place == len(kept) or one.end <= kept[place].start):
-            kept.insert(place, one)
+        if not overlaps(one, kept):
+            insort(kept, one)
     return kept
+
+
+def overlaps(one: Found, others: list[Found]) -> bool:
+    """Whether a secret overlaps one of others that are in order and do not overlap."""
+    place = bisect(others, one)
+    return (place > 0 and others[place - 1].end > one.start) or (place < len(others) and one.end > others[place].start)
