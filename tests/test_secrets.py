@@ -221,7 +221,7 @@ def test_secrets_in_bytes_arrays_frames_and_keys_are_found_and_put_back() -> Non
         "frame": pandas.DataFrame({"token": ["x", TOKEN], TOKEN: [1, 2]}),
         "set": {TOKEN},
         TOKEN: TOKEN.encode() * 200,
-        "long": "x" * 5000 + TOKEN,
+        "long": "x " * 5000 + TOKEN,
         (1, TOKEN): bytearray(TOKEN.encode()),
         "error": ValueError(TOKEN, 1),
     }

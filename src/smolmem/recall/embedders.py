@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from smolmem.core.errors import InvalidArgument
+from smolmem.core.telemetry import quiet_onnxruntime
 from smolmem.recall import models
 
 Vector = Sequence[float]
@@ -69,11 +70,11 @@ def installed() -> bool:
     """Whether what local models need is installed."""
     try:
         import numpy
-        import onnxruntime
         import tokenizers
+
+        return bool(numpy and quiet_onnxruntime() and tokenizers)
     except ImportError:
         return False
-    return bool(numpy and onnxruntime and tokenizers)
 
 
 class Network:
@@ -87,13 +88,12 @@ class Network:
     def _load(self) -> tuple[Any, Any]:
         with self._lock:
             if self._loaded is None:
-                import onnxruntime
                 from tokenizers import Tokenizer
 
                 tokenizer = Tokenizer.from_file(str(self._folder / "tokenizer.json"))
                 tokenizer.no_padding()
                 tokenizer.enable_truncation(512)
-                self._loaded = tokenizer, onnxruntime.InferenceSession(str(self._folder / "model.onnx"))
+                self._loaded = tokenizer, quiet_onnxruntime().InferenceSession(str(self._folder / "model.onnx"))
             return self._loaded
 
     def run(self, *texts: str) -> Any:

@@ -32,7 +32,7 @@ import apsw
 
 from smolmem.core import faults
 from smolmem.core.errors import Busy, Damaged, NotAStore, StoreError, TooNew, Unwritable
-from smolmem.store import fork_hooks
+from smolmem.store import fork_hooks, private_files
 from smolmem.store.base import Durability, Progress, Row, migrations, statements
 from smolmem.store.encryption import Key, connect, require_encrypting_build
 from smolmem.store.header import decrypted_header, is_plain, log_has_first_page, stored_header
@@ -160,7 +160,7 @@ class SqliteStore:
         part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
         self._live()
         try:
-            os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+            private_files.create(part)
             try:
                 with self._wrapped("copied"):
                     copy(str(self._absolute), str(part), progress, self._key)
@@ -271,7 +271,7 @@ class SqliteStore:
             return
         new = self._absolute.with_name(f".{self.path.name}.{secrets.token_hex(4)}.new")
         try:
-            os.close(os.open(new, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+            private_files.create(new)
             try:
                 if self._key is not None:
                     self._write_first_page(new)
@@ -408,7 +408,7 @@ def _link(new: Path, path: Path) -> None:
     except FileExistsError:
         raise
     except OSError:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        private_files.create(path)
 
 
 def _set_wal(connection: apsw.Connection) -> None:
