@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from smolmem.agents import observed_steps
 from smolmem.core import codec, prompts
@@ -55,6 +55,13 @@ class Draft:
     messages: int = 0
 
 
+class Encode(Protocol):
+    """A value as it is stored, and perhaps the record of what it was made from."""
+
+    def __call__(self, value: Any, made_from: Encoded | None = None) -> Encoded:
+        """See `Contents.encode`."""
+
+
 @dataclass(frozen=True)
 class Surroundings:
     """What a comparison asks about a step besides the step itself.
@@ -69,7 +76,7 @@ class Surroundings:
     stored: Callable[[Sequence[Any]], int | None]
     recognised: Callable[[Sequence[Any]], Sequence[Part] | None]
     variables: Callable[[Any], Encoded | None]
-    encode: Callable[[Any], Encoded]
+    encode: Encode
 
 
 @dataclass
@@ -189,7 +196,7 @@ class Session:
             if prompt is None:
                 parts = self._parts_of(encoded.model_input)
                 prompt = prompts.share(parts, len(encoded.model_input), self._prompts.values())
-        rendered, messages = prompts.rendered(step, self._surroundings.encode)
+        rendered, messages = prompts.rendered(step, encoded, self._surroundings.encode)
         variables = self._surroundings.variables(step) if entry is None else None
         change = Change(
             act=act,

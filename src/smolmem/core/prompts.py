@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from smolmem.core.codec import Encoded
+from smolmem.core.codec import KINDS, Encoded, original_class
 from smolmem.core.rows import SharedPrompt
 
 Part = int | Encoded
@@ -68,10 +68,16 @@ def expand(number: int, link: Callable[[int], PromptLink], known: tuple[int, lis
     return [part for piece in reversed(pieces) for part in piece]
 
 
-def rendered(step: Any, encode: Callable[[Any], Encoded]) -> tuple[Encoded | None, int]:
-    """The messages that a step is shown to a model as, encoded, and their number; none where it cannot be shown."""
+def rendered(
+    step: Any, record: Encoded, encode: Callable[[Any, Encoded | None], Encoded]
+) -> tuple[Encoded | None, int]:
+    """The messages that a step is shown to a model as, encoded, and their number; none where it cannot be shown.
+
+    smolagents makes them from the fields of the step; a step class of the user may show more than its record holds.
+    """
     messages = rendered_messages(step)
-    return (encode(messages), len(messages)) if messages else (None, 0)
+    made_from = record if original_class(step) in KINDS else None
+    return (encode(messages, made_from), len(messages)) if messages else (None, 0)
 
 
 def rendered_size(step: Any) -> int:

@@ -106,6 +106,11 @@ class Redactor:
         self._needles = list({data for form in forms for data in (form.encode("utf-8", "surrogatepass"), _json(form))})
         self._clean = {}
 
+    @property
+    def always_searches(self) -> bool:
+        """Whether patterns or functions of the user must see every text."""
+        return bool(self._extra)
+
     # --- taking out ------------------------------------------------------------------------------------------------
 
     def text(self, text: str) -> str:

@@ -180,8 +180,11 @@ _IDENTIFIER = re.compile(
 )
 _HASH = re.compile(rb"[0-9a-fA-F]{32,}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
-_BEARER = re.compile(rb"bearer(?:%20|[ \t+:]){1,3}(?P<value>[A-Za-z0-9._~+/=-]{16,2048})", re.IGNORECASE)
-_BASIC = re.compile(rb"basic(?:%20|[ \t+:]){1,3}(?P<value>[A-Za-z0-9+/_-]{8,512}={0,2})", re.IGNORECASE)
+_HEADER = re.compile(
+    rb"authorization[\W_]{1,16}(?:basic(?:%%20|[ \t+:]){1,3}(?P<basic>[A-Za-z0-9+/_-]{8,512}={0,2})"
+    rb"|(?:bearer|token|apikey)?(?:%%20|[ \t+:=]){1,3}(?:%s)?(?P<bearer>[A-Za-z0-9._~+/=-]{16,2048}))" % _QUOTE,
+    re.IGNORECASE,
+)
 _URL = re.compile(
     rb"://(?:[^\s/:@\"'<>\\]{0,128}:(?P<password>[^\s/@\"'<>\\]{3,256})@"
     rb"|hooks\.slack\.com/(?:services|workflows)/(?P<slack>[\w/]{16,100})"
@@ -203,7 +206,7 @@ def find(data: bytes) -> list[Found]:
     lower = data.lower()
     for clue in _CLUES:
         found += _by_name(data, lower, clue)
-    for place, pattern in ((b"://", _URL), (b"bearer", _BEARER), (b"basic", _BASIC)):
+    for place, pattern in ((b"://", _URL), (b"authorization", _HEADER)):
         found += _by_place(data, lower, place, pattern)
     return without_overlaps(found) if len(found) > 1 else found
 
@@ -328,20 +331,23 @@ def _by_place(data: bytes, lower: bytes, place: bytes, pattern: re.Pattern[bytes
     while at >= 0:
         after = at + len(place)
         match = pattern.match(data, at)
-        if match is not None and match.lastgroup is not None and _is_there(place, match[match.lastgroup]):
-            yield Found(*match.span(match.lastgroup), _PLACES.get(match.lastgroup, place.decode()))
+        group = None if match is None else match.lastgroup
+        if match is not None and group is not None and _is_there(group, match[group]):
+            yield Found(*match.span(group), _PLACES.get(group, group))
             after = match.end()
         at = lower.find(place, after)
 
 
-_PLACES = {"password": "url-password", "slack": "slack", "discord": "discord", "signature": "url-signature"}
+_PLACES = {"password": "url-password", "signature": "url-signature"}
 
 
-def _is_there(place: bytes, value: bytes) -> bool:
-    if place == b"://":
+def _is_there(group: str, value: bytes) -> bool:
+    if group == "password":
         return _NO_PASSWORD.fullmatch(value) is None
-    if place == b"bearer":
+    if group == "bearer":
         return _TEMPLATE.search(value) is None and _classes(value) >= 2 and not value.isalpha()
+    if group != "basic":
+        return True
     try:
         return b":" in base64.b64decode(value + b"=" * (-len(value) % 4), altchars=b"-_" if b"-" in value else None)
     except (binascii.Error, ValueError):

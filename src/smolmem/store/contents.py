@@ -74,9 +74,10 @@ class Contents:
         """
         return self.checked(self.store.rows("content", {"id": number}), f"content {number}")
 
-    def encode(self, value: Any) -> Encoded:
-        """A value as it is stored here: without secrets."""
-        return codec.encode(value, self.redactor)
+    def encode(self, value: Any, made_from: Encoded | None = None) -> Encoded:
+        """A value as it is stored here: without secrets. What is made from a value without secrets has none either."""
+        clean = made_from is not None and not made_from.redacted and not self.redactor.always_searches
+        return codec.encode(value, None if clean else self.redactor)
 
     def keep(self, encoded: Encoded) -> int:
         """Stores a value once and returns its id; part of the caller's transaction."""

@@ -81,7 +81,15 @@ def edit(journal: Journal, step: Step, changes: dict[str, Any]) -> Step:
     prompt = None if encoded.model_input is None else journal.number(encoded.model_input)
     facts = codec.stored_facts(live, encoded)
     change = Change(
-        "revise", step.run, time.time(), None, step.id, encoded, facts, rendered(live, journal.encode)[0], prompt
+        "revise",
+        step.run,
+        time.time(),
+        None,
+        step.id,
+        encoded,
+        facts,
+        rendered(live, encoded, journal.encode)[0],
+        prompt,
     )
     journal.save(Batch(journal.session_row(step.session), new_session=False, changes=[change]))
     columns: dict[str, Any] = {name: value for name, value in facts.items() if name != "tools"}
