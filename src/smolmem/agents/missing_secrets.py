@@ -13,6 +13,7 @@ from typing import Any
 
 from smolmem.core.errors import CannotResume
 from smolmem.core.redaction import Known, Secret
+from smolmem.core.rows import StoredSession
 from smolmem.core.values import Run
 from smolmem.store.journal import Journal
 
@@ -22,14 +23,14 @@ _READ_ONLY = {"observations", "error", "system_prompt"}
 """The fields of a step that only a model reads."""
 
 
-def check_secrets(journal: Journal, run: Run, known: Known, *, refuse: bool) -> None:
+def check_secrets(journal: Journal, run: Run, stored: StoredSession, known: Known, *, refuse: bool) -> None:
     """Looks for missing secrets before anything is done, also in unfinished runs of managed agents.
 
     Raises:
         CannotResume: if the run needs one that is missing, and `refuse`.
     """
     needed: dict[Secret, list[str]] = {}
-    for secret, place, matters in _missing(journal, run, known):
+    for secret, place, matters in _missing(journal, run, stored, known):
         if matters and refuse:
             needed.setdefault(secret, []).append(place)
         else:
@@ -44,8 +45,7 @@ def check_secrets(journal: Journal, run: Run, known: Known, *, refuse: bool) -> 
         )
 
 
-def _missing(journal: Journal, run: Run, known: Known) -> Iterator[tuple[Secret, str, bool]]:
-    stored = journal.session(run.session, run.id)
+def _missing(journal: Journal, run: Run, stored: StoredSession, known: Known) -> Iterator[tuple[Secret, str, bool]]:
     for entry, record in zip(stored.entries, stored.records, strict=True):
         for field, secrets in journal.missing_secrets(record, known).items():
             matters = field not in _READ_ONLY
@@ -60,7 +60,7 @@ def _missing(journal: Journal, run: Run, known: Known) -> Iterator[tuple[Secret,
             yield from ((secret, what, True) for secrets in found.values() for secret in secrets)
     for child in journal.called_by([run.id]):
         if child.status != "finished":
-            yield from _missing(journal, child, known)
+            yield from _missing(journal, child, journal.session(child.session, child.id), known)
 
 
 def _name(step: Any) -> str:

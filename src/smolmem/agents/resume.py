@@ -87,7 +87,7 @@ class Resumption:
             stored = self.journal.session(self.run.session, self.run.id, secrets=secrets)
             calls = self.journal.calls(self.run.id, 0, secrets)
             self._check_tools(calls)
-            check_secrets(self.journal, self.run, secrets, refuse=not self.placeholders)
+            check_secrets(self.journal, self.run, stored, secrets, refuse=not self.placeholders)
             if self.unknown == "raise":
                 self._refuse_unknown(self.recorder.agent, self.run, calls, stored.done)
         except BaseException:

@@ -23,7 +23,7 @@ from smolagents import utils as errors
 
 from smolmem.core import type_codecs, wire
 from smolmem.core.injected import Injected
-from smolmem.core.redaction import Known, Redactor
+from smolmem.core.redaction import Known, Redactor, may_lack_secrets
 from smolmem.core.text import storable
 from smolmem.core.wire import Decode, Decoder, Encode, Encoder, Json
 
@@ -292,7 +292,7 @@ def decode(record: bytes, fetch: Callable[[str], bytes], model_input: Any = None
     """
     decoder = Decoder(_DECODERS | {"sent": lambda decoder, stored: model_input}, fetch)
     stored = wire.loads(record)
-    if secrets is not None:
+    if secrets is not None and may_lack_secrets(record):
         stored = secrets.record(stored, fetch)
     if isinstance(stored, dict) and _DECODERS.get(str(stored.get("$"))) is _plain:
         return _plain(decoder, stored, read=decoder.value)

@@ -43,6 +43,11 @@ _SEEN = 10_000
 _CLEAN = 4096
 
 
+def may_lack_secrets(record: bytes) -> bool:
+    """Whether a record may hold placeholders: in itself, in a text beside it, or in bytes."""
+    return b"\\u27e8secret:" in record or b'"$":"text"' in record or b'"$":"byte' in record
+
+
 class Secret(NamedTuple):
     """A secret that was not stored: its kind, or its name if it has one, and its fingerprint."""
 

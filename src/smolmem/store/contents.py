@@ -17,7 +17,7 @@ from smolmem.core import codec, prompts, wire
 from smolmem.core.codec import Encoded
 from smolmem.core.errors import Damaged
 from smolmem.core.prompts import PromptLink
-from smolmem.core.redaction import Known, Redactor, Secret
+from smolmem.core.redaction import Known, Redactor, Secret, may_lack_secrets
 from smolmem.store.base import Row, Store
 from smolmem.store.stored_messages import StoredMessages
 
@@ -120,14 +120,15 @@ class Contents:
 
     def missing_secrets(self, number: int, known: Known) -> dict[str, list[Secret]]:
         """The secrets that a content lacks and that are not known, by field."""
-        stored = wire.loads(self.content(number))
+        record = self.content(number)
+        stored = wire.loads(record) if may_lack_secrets(record) else {}
         return self._missing(stored if isinstance(stored, dict) else {"": stored}, known)
 
     def missing_variables(self, number: int, known: Known) -> dict[str, list[Secret]]:
         """The secrets that a snapshot of variables lacks and that are not known, by variable."""
         stored = wire.loads(self.content(number))
-        groups = (("variable", stored["variables"]), ("state", stored["state"]))
-        named = {f"{word} {name}": item for word, group in groups for name, item in group.items()}
+        groups = (("variable", stored.get("variables")), ("state", stored.get("state")))
+        named = {f"{word} {name}": item for word, group in groups for name, item in (group or {}).items()}
         return self._missing(named, known)
 
     def _missing(self, fields: Mapping[str, Any], known: Known) -> dict[str, list[Secret]]:
@@ -210,7 +211,7 @@ class Contents:
         row = self.prompt_row(number)
         return PromptLink(row["parent"], row["keep"], json.loads(row["suffix"]))
 
-    def messages(self, number: int, *, live: bool = False) -> list[Any]:
+    def messages(self, number: int, live: bool = False) -> list[Any]:
         """What a model was sent, as smolagents messages; for a live agent with the secrets that this process has."""
         read = self.live_part if live else self.part
         return [message for part in self.prompt(number) for message in read(part)]
