@@ -180,7 +180,7 @@ def _made_up(rng: random.Random) -> list[str]:
         f'<img src="data:image/png;base64,{base64.b64encode(data * 3).decode()}">',
         f"https://example.com/items/{known}?page={number}&sort=name#{sha[:10]}",
         f"primary key: {number}, foreign key: {number + 1}, cache key = item:{number}:{sha[:10]}",
-        f"The token count is {number}; max_tokens={number % 4096}, next_page_token={sha[:16]}",
+        f"The token count is {number}; max_tokens={number % 4096}, next_page_token={base64.b64encode(data).decode()}",
         f"password = getpass.getpass('Password for user {number}: ')",
         f"api_key = os.environ['SERVICE_{number}_API_KEY']",
         f"export API_TOKEN=$TOKEN_{number}",

@@ -252,7 +252,7 @@ def test_environment_variables_that_are_named_as_secrets_are_not_stored(
     with Memory(path, embedder="off") as memory:
         agent = memory.attach(code_agent(code(f"print({PASSWORD!r}, 'postgres')"), code("final_answer(1)")))
         agent.run("Go")
-        monkeypatch.setenv("LATER_SECRET", "a9$kfj2lq0")
+        monkeypatch.setenv("LATER_KEY", "a9$kfj2lq0")
         agent.model = Scripted(code("final_answer('a9$kfj2lq0')"))
         agent.run("Go again")
         assert "⟨secret:SHOP_PASSWORD:" in memory.steps(text="postgres")[0].text

@@ -22,7 +22,7 @@ from smolmem.agents.stepwise import Stepwise, stepwise
 from smolmem.agents.tools import MemoryAccess
 from smolmem.core.arguments import Time, check_choice, check_count, check_scope, check_text, scope_filter, to_deadline
 from smolmem.core.errors import InvalidArgument, NotFound, SmolmemError
-from smolmem.core.redaction import Redact, Redactor
+from smolmem.core.redaction import SHORTEST, Redact, Redactor
 from smolmem.core.values import Run
 from smolmem.doctor import Diagnosis, examine
 from smolmem.operations import Operations
@@ -35,6 +35,7 @@ from smolmem.recall.engine import EmbedderChoice, RecallEngine
 from smolmem.recalling import Recalling, check_retention
 from smolmem.store.base import Durability, Progress
 from smolmem.store.contents import fingerprint_key
+from smolmem.store.encryption import KEY_VARIABLE
 from smolmem.store.erase import unfinished
 from smolmem.store.journal import Journal
 from smolmem.store.opening import open_store
@@ -98,7 +99,8 @@ class Memory(Recalling):
         self._retain = check_retention(retain or {})
         self._store = open_store(url, durability, key)
         try:
-            redactor = Redactor(fingerprint_key(self._store), redact, secrets, os.environ)
+            named = {**_passphrase(key), **(secrets or {})}
+            redactor = Redactor(fingerprint_key(self._store), redact, named, os.environ)
         except BaseException:
             self._store.close()
             raise
@@ -437,3 +439,9 @@ class Memory(Recalling):
 
     def __repr__(self) -> str:
         return f"Memory({self._store.url!r}, scope={self.scope!r})"
+
+
+def _passphrase(key: str | bytes | None) -> dict[str, str]:
+    """The key of the store as a named secret: an agent may print its environment."""
+    given = os.environ.get(KEY_VARIABLE) if key is None else key
+    return {KEY_VARIABLE: given} if isinstance(given, str) and len(given) >= SHORTEST else {}

@@ -39,6 +39,8 @@ SHORTEST = 4
 
 _PLACEHOLDER = re.compile(r"⟨secret:([\w.-]{1,64}):([0-9a-f]{8})⟩")
 _BEGIN = "⟨secret:"
+_VARIABLES = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASS|PWD|CREDENTIALS?|PAT)\d?$", re.IGNORECASE)
+"""The names of environment variables that hold secrets."""
 _SEEN = 10_000
 _CLEAN = 4096
 
@@ -99,7 +101,7 @@ class Redactor:
         self._variables = variables
         named = dict(self._secrets)
         for name, value in variables.items():
-            if secret_formats.named(name, value) is not None:
+            if _VARIABLES.search(name) and secret_formats.named("secret", value) is not None:
                 named.setdefault(name, value)
         self._values = [
             (form, re.sub(r"[^\w.-]", "_", name, flags=re.ASCII)[:64])
@@ -147,8 +149,8 @@ class Redactor:
                 if self._is_suspicious(data):
                     return True
                 self._clean[key] = None
-        while len(self._clean) > _CLEAN:
-            del self._clean[next(iter(self._clean))]
+        if len(self._clean) > _CLEAN:
+            self._clean = dict(list(self._clean.items())[_CLEAN // 2 :])
         return False
 
     def _is_suspicious(self, data: bytes) -> bool:
@@ -173,8 +175,8 @@ class Redactor:
     def _placeholder(self, kind: str, value: str) -> str:
         known = self.fingerprint(value)
         self._seen[known] = value
-        while len(self._seen) > _SEEN:
-            del self._seen[next(iter(self._seen))]
+        if len(self._seen) > _SEEN:
+            self._seen = dict(list(self._seen.items())[_SEEN // 2 :])
         return f"{_BEGIN}{kind}:{known}⟩"
 
     def fingerprint(self, value: str) -> str:

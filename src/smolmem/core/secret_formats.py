@@ -167,7 +167,7 @@ _NAMES = re.compile(
     rb"|admin|secret)[_.-]?token)"
     rb"s?(?:[_.-]?(?:\d{1,2}|prod|production|dev|test|live|base|value|new|old|string))?$"
 )
-_WEAK_NAMES = re.compile(rb"(?:^|[_.-])token$")
+_WEAK_NAMES = re.compile(rb"(?:^-{0,2}|\.)token$")
 
 _TEMPLATE = re.compile(
     rb"^[$%*<{/.?#]|^\\u27e8|\.\.\.|\*\*\*|xxxx|://|^[\d:.TZ+ -]*$|your[_-]|changeme|placeholder|redacted"

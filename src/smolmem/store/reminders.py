@@ -41,7 +41,7 @@ class Reminders:
         """What was shown with a task."""
         for row in self._contents.store.rows("task_recalled", {"step": step}):
             self._contents.sealed("recalled", row)
-            return Reminder(row["block"], self._contents.live_part(row["block"]))
+            return Reminder(row["block"], self._contents.part(row["block"]))
         return None
 
     def lines_recalled_in(self, run: str) -> list[str]:
