@@ -281,6 +281,20 @@ def test_named_values_patterns_and_functions_are_redacted_besides_in_every_spell
         assert "order-⟨secret:custom:" in text
 
 
+def test_a_named_value_is_found_where_its_format_is_not(path: Path) -> None:
+    with Memory(path, embedder="off", secrets={"MINE": TOKEN}) as memory:
+        memory.attach(code_agent(code(f"print('x{TOKEN}x')"), code("final_answer(1)"))).run(f"Use {TOKEN}")
+        assert TOKEN.encode() not in stored_bytes(path)
+        assert "⟨secret:github:" in memory.runs()[0].title
+
+
+def test_recalled_text_keeps_its_placeholders(memory: Memory) -> None:
+    memory.remember(f"The key of the door is {TOKEN}.")
+    agent = memory.attach(code_agent(code("final_answer(1)")), recall=3)
+    agent.run("Which key opens the door?")
+    assert "The key of the door is ⟨secret:github:" in str(agent.model.prompts[0])
+
+
 def test_redact_false_stores_everything_as_it_is(path: Path) -> None:
     with Memory(path, redact=False, secrets={"name": "value value"}, embedder="off") as memory:
         memory.attach(code_agent(code(f"print('{TOKEN} value value')"), code("final_answer(1)"))).run("Go")

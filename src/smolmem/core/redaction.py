@@ -86,7 +86,7 @@ class Redactor:
         self._extra = tuple(_finders(redact))
         self._secrets = _checked(secrets or {})
         self._environment = {} if environment is None else environment
-        self._variables: dict[str, str] = {}
+        self._variables: dict[str, str] | None = None
         self._values: list[tuple[str, str]] = []
         self._needles: list[bytes] = []
         self._seen: dict[str, str] = {}
@@ -96,17 +96,14 @@ class Redactor:
     def refresh(self) -> None:
         """Reads the environment again: variables are set at any time."""
         variables = dict(self._environment)
-        if variables == self._variables and self._values:
+        if variables == self._variables:
             return
         self._variables = variables
-        named = dict(self._secrets)
-        for name, value in variables.items():
-            if _VARIABLES.search(name) and secret_formats.named("secret", value) is not None:
-                named.setdefault(name, value)
+        found = {name: value for name, value in variables.items() if _is_secret_variable(name, value)}
         self._values = [
             (form, re.sub(r"[^\w.-]", "_", name, flags=re.ASCII)[:64])
-            for name, value in named.items()
-            if self._active and not _is_format(value)
+            for name, value in {**found, **self._secrets}.items()
+            if self._active
             for form in _forms(value)
         ]
         forms = {form for form, _ in self._values}
@@ -158,8 +155,8 @@ class Redactor:
 
     def _found(self, text: str) -> list[Found]:
         """The secrets in a text, except in placeholders: these stay whole."""
-        found = [one for form, name in self._values for one in _occurrences(form, name, text)]
-        found += secret_formats.find(text.encode("latin-1", "replace"))
+        found = secret_formats.find(text.encode("latin-1", "replace"))
+        found += [one for form, name in self._values for one in _occurrences(form, name, text)]
         for find in self._extra:
             found += _tried(find, text)
         if _BEGIN in text:
@@ -193,7 +190,7 @@ class Redactor:
     def learn(self) -> Known:
         """Learns the secrets that this process has, named or in its environment, to put them back."""
         self.refresh()
-        values = [*self._variables.values(), *self._secrets.values()]
+        values = [*(self._variables or {}).values(), *self._secrets.values()]
         parts = [value[one.start : one.end] for value in values for one in _parts(value)]
         self._seen.update((self.fingerprint(form), form) for value in [*values, *parts] for form in _forms(value))
         self._seen.update(self._secrets)
@@ -214,7 +211,7 @@ class Known:
 
     def record(self, tree: Json, fetch: Callable[[str], bytes]) -> Json:
         """The JSON of a record with the secrets that are known."""
-        return _Walk(self.text, _Fetched(fetch)).revealed(tree)
+        return _revealed(_Walk(self.text, _Fetched(fetch)), tree)
 
     def missing(self, tree: Json, fetch: Callable[[str], bytes]) -> list[Secret]:
         """The secrets of a record that are not known."""
@@ -224,8 +221,17 @@ class Known:
             found.update((Secret(*match.groups()), None) for match in _PLACEHOLDER.finditer(text))
             return text
 
-        _Walk(collect, _Fetched(fetch)).revealed(tree)
+        _revealed(_Walk(collect, _Fetched(fetch)), tree)
         return [secret for secret in found if secret.fingerprint not in self._values]
+
+
+def _revealed(walk: _Walk, tree: Json) -> Json:
+    try:
+        return walk.revealed(tree)
+    except wire.Undecodable:
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError) as error:  # only claims to be a record
+        raise wire.Undecodable(f"not a stored value: {type(error).__name__}: {error}") from error
 
 
 class _Fetched(dict[str, bytes]):
@@ -364,9 +370,11 @@ def _parts(value: str) -> list[Found]:
     return secret_formats.find(value.encode("latin-1", "replace"))
 
 
-def _is_format(value: str) -> bool:
-    """Whether a value is recognised by its format wherever it is."""
-    return any(one.kind in secret_formats.KINDS and one[:2] == (0, len(value)) for one in _parts(value))
+def _is_secret_variable(name: str, value: str) -> bool:
+    """Whether an environment variable holds a secret that is not recognised by its format anyway."""
+    if not _VARIABLES.search(name) or secret_formats.named("secret", value) is None:
+        return False
+    return not any(one.kind in secret_formats.KINDS and one[:2] == (0, len(value)) for one in _parts(value))
 
 
 def _forms(value: str) -> list[str]:

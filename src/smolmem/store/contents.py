@@ -132,7 +132,10 @@ class Contents:
         return self._missing(named, known)
 
     def _missing(self, fields: Mapping[str, Any], known: Known) -> dict[str, list[Secret]]:
-        missing = {name: known.missing(item, self.blob) for name, item in fields.items()}
+        try:
+            missing = {name: known.missing(item, self.blob) for name, item in fields.items()}
+        except wire.Undecodable as error:
+            raise self.damaged(str(error)) from error
         return {name: found for name, found in missing.items() if found}
 
     def _decoded(self, number: int, record: bytes, model_input: Any = None, secrets: Known | None = None) -> Any:
