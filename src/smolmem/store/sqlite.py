@@ -33,9 +33,9 @@ import apsw
 
 from smolmem.core import faults
 from smolmem.core.errors import Busy, Damaged, NotAStore, StoreError, TooNew, Unwritable
-from smolmem.store import fork_hooks
+from smolmem.store import fork_hooks, private_files
 from smolmem.store.base import Durability, Progress, Row, migrations, statements
-from smolmem.store.copies import copy, create_private, give_name, sync_file
+from smolmem.store.copies import copy, give_name, sync_file
 from smolmem.store.driver_errors import explained
 from smolmem.store.encryption import Key, connect, require_encrypting_build
 from smolmem.store.header import (
@@ -179,7 +179,7 @@ class SqliteStore:
         part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
         self._secure()
         try:
-            create_private(part)
+            private_files.create(part)
             try:
                 with self._wrapped("copied"):
                     copy(str(self._absolute), str(part), progress, self._key)
@@ -297,7 +297,7 @@ class SqliteStore:
             return
         new = self._absolute.with_name(f".{self.path.name}.{secrets.token_hex(4)}.new")
         try:
-            create_private(new)
+            private_files.create(new)
             try:
                 if self._key is not None:
                     self._write_first_page(new)
