@@ -10,7 +10,9 @@ import re
 import subprocess
 import sys
 import time
+from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -25,6 +27,7 @@ from test_erase import stored_bytes
 from smolmem import CannotResume, Memory, Watch, views
 from smolmem.core import codec, secret_formats
 from smolmem.core.errors import InvalidArgument
+from smolmem.core.mutations import Outcome
 from smolmem.core.redaction import Redactor
 
 HERE = Path(__file__).parent
@@ -416,6 +419,116 @@ def test_calls_recorded_before_a_value_was_known_as_a_secret_are_matched(path: P
         agent = code_agent(code("final_answer(1)"), tools=[post])
         assert memory.resume(agent, unknown="rerun") == 1
     assert made_calls == ["an unusual value", "another", "another"]
+
+
+@dataclass
+class Login:
+    user: str
+    password: str
+    notes: list[str]
+
+
+def test_an_exact_value_is_exact_with_its_secrets_beside_the_record_in_instances_and_in_changed_arguments() -> None:
+    long, redactor, classes = "x " * 3000 + TOKEN, Redactor(b"key"), {f"{__name__}.Login": Login}
+    near = "y " * 2020 + TOKEN  # its placeholder makes it shorter than what is kept in a record, or longer
+    login = Login("ann", PASSWORD, [TOKEN, long])
+    for value in (long, near, near + "z" * 40, long.encode(), TOKEN.encode(), login, OrderedDict(password=PASSWORD)):
+        for given in (value, [value], Outcome(value, [[value], {"password": PASSWORD}])):
+            record = codec.encode(given, redactor)
+            for secret in (TOKEN, PASSWORD):
+                assert secret.encode() not in record.record + b"".join(record.blobs.values())
+            back = codec.decode(
+                record.record, record.blobs.__getitem__, secrets=redactor.known, classes=classes, exact=True
+            )
+            assert back == given
+            held = codec.decode(record.record, record.blobs.__getitem__, classes=classes, exact=True)
+            assert codec.encode(held).key == record.key
+
+
+def test_results_and_changed_arguments_of_an_interrupted_step_come_back_with_their_secrets(path: Path) -> None:
+    made_calls: list[str] = []
+
+    @tool
+    def login(user: str, kept: list) -> Any:  # type: ignore[type-arg]
+        """Logs in.
+
+        Args:
+            user: who
+            kept: gets the token
+        """
+        made_calls.append(user)
+        if user == "eve":
+            raise KeyboardInterrupt
+        kept.append(TOKEN)
+        return Login(user, PASSWORD, kept)
+
+    said = code("kept = []\nann = login(user='ann', kept=kept)\nlogin(user='eve', kept=[])")
+    secrets = {"TOKEN": TOKEN, "PASSWORD": PASSWORD}
+    with Memory(path, strict=True, embedder="off") as memory:
+        agent = memory.attach(code_agent(said, tools=[login]))
+        with pytest.raises(KeyboardInterrupt):
+            agent.run("Go")
+        assert TOKEN.encode() not in stored_bytes(path)
+        assert PASSWORD.encode() not in stored_bytes(path)
+    with Memory(path, strict=True, embedder="off") as memory, pytest.raises(CannotResume, match=r"call of login"):
+        memory.resume(code_agent(tools=[login]), unknown="skip")
+    with Memory(path, strict=True, embedder="off", secrets=secrets) as memory:
+        agent = code_agent(code("final_answer([ann.password, ann.notes is kept, kept])"), tools=[login])
+        assert memory.resume(agent, unknown="skip") == [PASSWORD, True, [TOKEN]]
+    assert made_calls == ["ann", "eve"]
+
+
+def test_a_secret_in_a_long_result_is_missed_before_anything_runs(path: Path) -> None:
+    @tool
+    def page() -> str:
+        """Reads a page."""
+        return "x " * 3000 + PASSWORD
+
+    @tool
+    def stop() -> str:
+        """Stops."""
+        raise KeyboardInterrupt
+
+    with Memory(path, strict=True, embedder="off", secrets={"KEY": PASSWORD}) as memory:
+        agent = memory.attach(code_agent(code("text = page()\nstop()"), tools=[page, stop]))
+        with pytest.raises(KeyboardInterrupt):
+            agent.run("Go")
+    with Memory(path, strict=True, embedder="off") as memory, pytest.raises(CannotResume, match="call of page"):
+        memory.resume(code_agent(tools=[page, stop]), unknown="skip")
+
+
+def test_a_secret_that_was_only_read_is_no_reason_to_refuse_an_interrupted_step(path: Path) -> None:
+    stopped = []
+
+    @tool
+    def stop() -> str:
+        """Stops."""
+        stopped.append(1)
+        raise KeyboardInterrupt
+
+    script = [code("print('A page says: gh' + 'p_' + 'aB3' * 12)"), code("x = 1\nstop()")]
+    with Memory(path, strict=True, embedder="off") as memory:
+        agent = memory.attach(code_agent(*script, tools=[stop]))
+        with pytest.raises(KeyboardInterrupt):
+            agent.run("Go")
+    with Memory(path, strict=True, embedder="off") as memory:
+        assert memory.resume(code_agent(code("final_answer(x)"), tools=[stop]), unknown="skip") == 1
+    assert stopped == [1]
+
+
+def test_a_managed_agent_with_a_secret_in_its_task_is_continued(path: Path) -> None:
+    def manager(*script: Any) -> CodeAgent:
+        helper = code_agent(*script, tools=[echo], name="helper", description="helps")
+        return code_agent(code(f"final_answer(helper(task='Use {TOKEN}'))"), managed_agents=[helper])
+
+    with Memory(path, strict=True, embedder="off") as memory:
+        agent = memory.attach(manager(code("x = 1\nprint(x)"), KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            agent.run("Go")
+    with Memory(path, strict=True, embedder="off", secrets={"T": TOKEN}) as memory:
+        agent = manager(code("final_answer(x + 1)"))
+        assert "2" in str(memory.resume(agent, unknown="rerun"))
+        assert len(memory.runs(agent="helper")) == 1
 
 
 def test_a_restored_and_a_rerun_run_have_their_secrets(path: Path) -> None:

@@ -54,7 +54,7 @@ def _missing(journal: Journal, run: Run, stored: StoredSession, known: Known) ->
         for kind, secrets in journal.missing_variables(stored.snapshot, known).items():
             yield from ((secret, kind, True) for secret in secrets)
     for call in journal.calls(run.id, stored.done):
-        for content in call.contents:
+        for content in call.contents if call.kind == "tool" else call.contents[1:]:  # a prompt is only read
             found = {} if content is None else journal.missing_secrets(content, known)
             what = f"the interrupted call of {call.name}" if call.kind == "tool" else "the model's last answer"
             yield from ((secret, what, True) for secrets in found.values() for secret in secrets)

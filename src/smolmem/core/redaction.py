@@ -43,6 +43,8 @@ _VARIABLES = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASS|PW
 """The names of environment variables that hold secrets."""
 _PAIRS = ("dict", "ordered", "defaultdict", "counter")
 """Tags of containers that are stored as pairs of a key and a value."""
+_NAMED_PAIR = re.compile(rb'\["[\w.-]*(?:pass|pwd|secret|token|key)[\w.-]*","', re.IGNORECASE)
+"""A pair in a record whose key may be the name of a secret."""
 _DESCRIPTIONS = ("type", "repr", "str", "member")
 """Texts about an object, which are in the record itself, however long."""
 _SEEN = 10_000
@@ -143,7 +145,7 @@ class Redactor:
 
     def _suspects(self, record: bytes, texts: Mapping[str, bytes]) -> bool:
         """Whether a record may hold a secret. The same long text is part of several records and searched once."""
-        if self._is_suspicious(record):
+        if self._is_suspicious(record) or _NAMED_PAIR.search(record):
             return True
         for key, data in texts.items():
             if key not in self._clean:

@@ -463,7 +463,12 @@ def _set_wal(connection: apsw.Connection) -> None:
 
 
 def _migrate(connection: apsw.Connection, latest: int) -> None:
-    """Brings the schema up to date in one transaction: all of it, or nothing."""
+    """Brings the schema up to date in one transaction: all of it, or nothing.
+
+    What a statement could have to undo is kept in memory, not in the system's folder of temporary files.
+    """
+    before = connection.pragma("temp_store")
+    connection.pragma("temp_store", "MEMORY")
     connection.execute("BEGIN IMMEDIATE")
     try:
         for number in range(connection.pragma("user_version"), latest):
@@ -474,6 +479,8 @@ def _migrate(connection: apsw.Connection, latest: int) -> None:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+    finally:
+        connection.pragma("temp_store", before)
 
 
 def _schema(connection: apsw.Connection) -> frozenset[tuple[str, str, str]]:
