@@ -25,9 +25,11 @@ PROMISES = {
     "S8": "Recalled text enters as data from a known source, and goes when its source goes.",
     "S9": "A recalled memory does not reproduce.",
     "S10": "Scopes do not leak.",
+    "S11": "Secrets are not stored, and files are readable only by their owner.",
     "S12": "Erased means gone: from the file, its log, the index, the vectors, and every later copy.",
     "S13": "A foreign database is only data: unknown triggers and views are refused.",
     "S16": "Imports are not believed.",
     "S15": "Terminal output is inert.",
+    "S17": "No telemetry, also none of dependencies: no name is resolved, no file is written outside the store.",
     "S18": "Encrypted means encrypted: no word on disk; a wrong or missing key is one sentence; never silently plain.",
 }

@@ -78,7 +78,7 @@ FRONT_DOOR = {
     "views",
 }
 SIGNATURES = {
-    "Memory.__init__": "url scope durability strict embedder retain key",
+    "Memory.__init__": "url scope durability strict embedder retain key redact secrets",
     "Memory.alerts": "scope run rule limit",
     "Memory.attach": "agent scope recall views watch tools",
     "Memory.backtest": "rule scope agent run since until limit",
@@ -101,7 +101,7 @@ SIGNATURES = {
     "Memory.prune": "older_than scope dry_run",
     "Memory.recall": "question limit scope agent run kind since until min_trust floor group rerank",
     "Memory.remember": "text kind tags expires supersedes sources scope origin",
-    "Memory.resume": "agent run unknown trust",
+    "Memory.resume": "agent run unknown trust placeholders",
     "Memory.run": "id",
     "Memory.runs": "scope agent status since until text parent session managed limit",
     "Memory.scoped": "scope",
@@ -120,7 +120,7 @@ SIGNATURES = {
     "Run.replay": "detailed prices console",
     "Run.rerun": "agent trust",
     "Run.restore": "agent step trust",
-    "Run.resume": "agent unknown trust",
+    "Run.resume": "agent unknown trust placeholders",
     "Run.to_messages": "tokens",
     "Step.edit": "changes",
     "Step.history": "",

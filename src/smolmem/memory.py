@@ -23,6 +23,7 @@ from smolmem.agents.stepwise import Stepwise, stepwise
 from smolmem.agents.tools import MemoryAccess
 from smolmem.core.arguments import Time, check_choice, check_count, check_scope, check_text, scope_filter, to_deadline
 from smolmem.core.errors import InvalidArgument, NotFound, SmolmemError
+from smolmem.core.redaction import SHORTEST, Redact, Redactor
 from smolmem.core.values import Run
 from smolmem.doctor import Diagnosis, examine
 from smolmem.operations import Operations
@@ -34,6 +35,8 @@ from smolmem.policies.watch import Watch
 from smolmem.recall.engine import EmbedderChoice, RecallEngine
 from smolmem.recalling import Recalling, check_retention
 from smolmem.store.base import Durability, Progress
+from smolmem.store.contents import fingerprint_key
+from smolmem.store.encryption import KEY_VARIABLE
 from smolmem.store.erase import unfinished
 from smolmem.store.journal import Journal
 from smolmem.store.opening import open_store
@@ -63,6 +66,12 @@ class Memory(Recalling):
             local model if it is on this machine, else words alone.
         retain: how long runs are kept, by scope: `{"acme/*": timedelta(days=90)}`. Older runs are erased when the
             memory is opened, and by `prune()`.
+        redact: what is not stored. By default keys, tokens and passwords of well-known formats, and the values of
+            environment variables that are named as secrets: a placeholder with a fingerprint is stored instead, and
+            the live agent keeps the value. A regular expression, a function from a text to the secrets in it, or a list
+            of these is used besides; False stores everything as it is.
+        secrets: values that are never stored, by name. On `resume`, values are put back from here and from the
+            environment.
         key: the key of an encrypted file, a passphrase or 32 bytes; by default the environment variable `SMOLMEM_KEY`.
             A new file is then encrypted. Needs the encrypting build of apsw.
 
@@ -80,6 +89,8 @@ class Memory(Recalling):
         embedder: EmbedderChoice = None,
         retain: Mapping[str, timedelta] | None = None,
         key: str | bytes | None = None,
+        redact: Redact = True,
+        secrets: Mapping[str, str] | None = None,
     ) -> None:
         if durability not in ("full", "normal"):
             raise InvalidArgument(f"durability is 'full' or 'normal', not {durability!r}.")
@@ -88,7 +99,13 @@ class Memory(Recalling):
         self.strict = strict
         self._retain = check_retention(retain or {})
         self._store = open_store(url, durability, key)
-        self._journal = Journal(self._store)
+        try:
+            named = {**_passphrase(key), **(secrets or {})}
+            redactor = Redactor(fingerprint_key(self._store), redact, named, os.environ)
+        except BaseException:
+            self._store.close()
+            raise
+        self._journal = Journal(self._store, redactor)
         self._recall = RecallEngine(self._journal, embedder)
         self._operations = Operations(self._journal, self._recall, self._attach, self._bounds)
         self._failures = Failures()
@@ -219,6 +236,7 @@ class Memory(Recalling):
         *,
         unknown: Unknown = "raise",
         trust: bool = False,
+        placeholders: bool = False,
     ) -> Any:
         """Continues a run that was interrupted, in this or another process, and returns its answer.
 
@@ -232,19 +250,26 @@ class Memory(Recalling):
             unknown: what to do about a tool call that was interrupted: `raise`, `rerun` it, or `skip` it. A tool with
                 `safe_to_repeat = True` is always called again.
             trust: resume an imported run: its recorded code is run in this process.
+            placeholders: resume although this process lacks secrets that were not stored: the agent sees placeholders.
 
         Raises:
             NotFound: if there is no such run.
-            CannotResume: if the run is finished, in use elsewhere, or another agent's.
+            CannotResume: if the run is finished, in use elsewhere, another agent's, or needs a secret.
             UnknownOutcome: if it is unknown whether a tool was called.
         """
-        return drain(self._resume(agent, run, unknown, trust=trust))
+        return drain(self._resume(agent, run, unknown, trust=trust, placeholders=placeholders))
 
     def _resume(
-        self, agent: MultiStepAgent, run: Run | str | None, unknown: Unknown, *, trust: bool = False
+        self,
+        agent: MultiStepAgent,
+        run: Run | str | None,
+        unknown: Unknown,
+        *,
+        trust: bool = False,
+        placeholders: bool = False,
     ) -> Resumed:
         chosen = self._newest_unfinished(agent) if run is None else self.run(run)
-        return self._operations.start_resume(chosen, agent, unknown, trust=trust)
+        return self._operations.start_resume(chosen, agent, unknown, trust=trust, placeholders=placeholders)
 
     def _newest_unfinished(self, agent: MultiStepAgent) -> Run:
         recorder, name = self._attach(agent), agent_name(agent)
@@ -420,3 +445,9 @@ class Memory(Recalling):
 
     def __repr__(self) -> str:
         return f"Memory({self._store.url!r}, scope={self.scope!r})"
+
+
+def _passphrase(key: str | bytes | None) -> dict[str, str]:
+    """The key of the store as a named secret: an agent may print its environment."""
+    given = os.environ.get(KEY_VARIABLE) if key is None else key
+    return {KEY_VARIABLE: given} if isinstance(given, str) and len(given) >= SHORTEST else {}

@@ -74,7 +74,9 @@ class Operations:
 
     # --- continuing a run ------------------------------------------------------------------------------------------
 
-    def start_resume(self, run: Run, agent: MultiStepAgent, unknown: Unknown, *, trust: bool) -> Resumed:
+    def start_resume(
+        self, run: Run, agent: MultiStepAgent, unknown: Unknown, *, trust: bool, placeholders: bool
+    ) -> Resumed:
         """Makes an agent ready to continue a run."""
         _refuse_imported(run, "resume", trust=trust)
         check_choice(unknown, ("raise", "rerun", "skip"), "unknown")
@@ -84,12 +86,18 @@ class Operations:
                 f"run {run.id[:8]} is of the scope {run.scope!r}, and this agent is attached with "
                 f"{recorder.scope!r}: detach it first."
             )
-        scope = recorder.scope
-        return Resumption(recorder, self._journal, run, lambda managed: self._attach(managed, scope), unknown).start()
+        return Resumption(
+            recorder=recorder,
+            journal=self._journal,
+            run=run,
+            recorder_of=lambda managed: self._attach(managed, recorder.scope),
+            unknown=unknown,
+            placeholders=placeholders,
+        ).start()
 
-    def resume(self, run: Run, agent: MultiStepAgent, unknown: Unknown, *, trust: bool) -> Any:
+    def resume(self, run: Run, agent: MultiStepAgent, unknown: Unknown, *, trust: bool, placeholders: bool) -> Any:
         """See `Run.resume`."""
-        return drain(self.start_resume(run, agent, unknown, trust=trust))
+        return drain(self.start_resume(run, agent, unknown, trust=trust, placeholders=placeholders))
 
     def restore(self, run: Run, agent: MultiStepAgent, step: int | None, *, trust: bool) -> Restored:
         """See `Run.restore`."""
@@ -103,9 +111,10 @@ class Operations:
             raise InvalidArgument("rerun() takes an agent that is not attached: make a new one, or detach it first.")
         task = next(step for step in run.steps if step.kind == "task")
         began = self._journal.step_events(task)[0]["id"]
-        variables = self._journal.session(run.session, run.id, until=began).variables()
+        secrets = self._journal.redactor.learn()
+        variables = self._journal.session(run.session, run.id, until=began, secrets=secrets).variables()
         agent.state.update((variables or {}).get("state", {}))
-        return rerun(agent, run, self._journal.calls(run.id, 0))
+        return rerun(agent, run, self._journal.calls(run.id, 0, secrets), self._journal)
 
     # --- reading and changing a run --------------------------------------------------------------------------------
 

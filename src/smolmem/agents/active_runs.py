@@ -53,10 +53,12 @@ _current: ContextVar[ActiveRun | None] = ContextVar("smolmem_run", default=None)
 class ActiveRuns:
     """The runs of one agent."""
 
-    def __init__(self, agent: Any, scope: str, writer: Callable[[], str]) -> None:
+    def __init__(self, agent: Any, scope: str, writer: Callable[[], str], redacted: Callable[[str], str]) -> None:
+        """Has no runs yet; `redacted` takes the secrets out of a title, before it is cut."""
         self.agent = agent
         self.scope = scope
         self._writer = writer
+        self._redacted = redacted
         self.parents: weakref.WeakSet[ActiveRuns] = weakref.WeakSet()
         self._active: list[ActiveRun] = []
         self._thread = threading.local()
@@ -144,14 +146,14 @@ class ActiveRuns:
             "scope": self.scope,
             "agent": storable(compat.agent_name(self.agent)),
             "agent_type": type(self.agent).__name__,
-            "title": storable(task)[:200],
+            "title": self._redacted(storable(task))[:200],
             "status": "running",
             "began": time.time(),
             "ended": None,
             "parent": None if parent is None else parent.run,
             "parent_step": None if parent is None else parent.step_number or parent.runs.agent.step_number,
             "fork_of": None,
-            "model": storable(str(getattr(model, "model_id", None) or type(model).__name__)),
+            "model": self._redacted(storable(str(getattr(model, "model_id", None) or type(model).__name__))),
             "smolagents": compat.SMOLAGENTS,
             "max_steps": None if active is None else active.max_steps,
             "steps": 0,

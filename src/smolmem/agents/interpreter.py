@@ -210,10 +210,10 @@ def _settle(restored: Restored, agent: Any, local: Interpreter, snapshot: dict[s
     """Gives each variable the value that the snapshot has, where running the code again gave another one."""
     wanted: dict[str, Any] = snapshot.get("variables", {})
     for name, value in agent.state.items():
-        if name not in local.variables or _is_alike(local.variables[name], value):
+        if name not in local.variables or codec.are_alike(local.variables[name], value):
             local.variables[name] = value  # the object itself, which tools may see, too
     for name in [name for name in wanted if name in local.variables]:
-        if _is_alike(local.variables[name], wanted[name]):
+        if codec.are_alike(local.variables[name], wanted[name]):
             continue
         if codec.holds_placeholder(wanted[name]):
             del local.variables[name]
@@ -224,10 +224,6 @@ def _settle(restored: Restored, agent: Any, local: Interpreter, snapshot: dict[s
     for name in sorted(made - set(snapshot.get("large", []))) if snapshot else ():
         del local.variables[name]
         restored.corrected.append(name)
-
-
-def _is_alike(one: Any, other: Any) -> bool:
-    return codec.is_alike(codec.encode(one).record, codec.encode(other).record)
 
 
 # --- from the snapshot -----------------------------------------------------------------------------------------------

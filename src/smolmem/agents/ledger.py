@@ -238,7 +238,7 @@ class Ledger:
             self._recorded = [call for call in self._recorded if turn is not None and call.turn >= turn.number]
             now = [call for call in self._recorded if turn and call.turn == turn.number and call.kind == kind]
             for call in now:
-                if (call.name, call.key) == (storable(name), asked.key):
+                if call.name == storable(name) and call.is_of(asked.key, self._journal.encode):
                     self._recorded.remove(call)
                     return call
             if now and kind == "tool" and self._in_order:
@@ -255,7 +255,7 @@ class Ledger:
             return None
 
     def _encoded(self, value: Any) -> Encoded | None:
-        return self._try(lambda: codec.encode(value))
+        return self._try(lambda: self._journal.encode(value))
 
 
 class _Changes:
@@ -268,7 +268,7 @@ class _Changes:
         self._before = self._key()
 
     def _key(self) -> str:
-        return codec.encode(self._parts).key if self._parts else ""
+        return codec.live_key(self._parts) if self._parts else ""
 
     def with_result(self, result: Any) -> Any:
         """The outcome of the call: its result, with the changed objects if there are any."""

@@ -94,17 +94,17 @@ class PromptRenderer:
 
     def _known_parts(self, messages: list[Any]) -> Sequence[int | Encoded] | None:
         session = self._state.session()
-        known = session.rendered_parts(messages)
+        known = session.rendered_parts(messages, self._journal.encode)
         if session.has_suspects:
             self._state.save_shown_edits()
-            known = session.rendered_parts(messages)
+            known = session.rendered_parts(messages, self._journal.encode)
         return known
 
     def _shown(self, messages: list[Any], due: list[tuple[Entry, Reminder]], *, summary: bool) -> list[Any]:
         chain = self.chain if self._state.is_working() else self.chain.preview()
         parts = chain.show(_with_reminders(self._parts(messages, summary=summary), due), self.session_id)
         shown = messages_of(parts)
-        self._last = (shown, [self.chain.encoded(part) for part in parts])
+        self._last = (shown, [self.chain.encoded(part, self._journal.encode) for part in parts])
         return list(shown)
 
     def parts_before_views(self) -> list[Part]:

@@ -69,7 +69,7 @@ class Recorder:
         self.agent = agent
         self.scope = scope
         self.strict = strict
-        self.runs = ActiveRuns(agent, scope, lambda: journal.writer)
+        self.runs = ActiveRuns(agent, scope, lambda: journal.writer, journal.redactor.text)
         self.injections = Injections()
         self.patches = compat.Patches()
         """Everything that was changed on the agent; other parts of smolmem add theirs."""
@@ -172,6 +172,7 @@ class Recorder:
         if self.continuations.get(active.task):
             return self.continuations[active.task].pop(0)()
         self.drop_expired_injections()
+        self._journal.redactor.refresh()
         try:
             with self.working_on(active):
                 result = run()
@@ -252,9 +253,9 @@ class Recorder:
         with self.guard(quiet=error is not None), self._lock:
             result: tuple[str, Encoded] | None = None
             if error is None:
-                result = "answer", codec.encode(answer)
+                result = "answer", self._journal.encode(answer)
             elif not isinstance(error, GeneratorExit):
-                result = "failure", _failure(error)
+                result = "failure", self._journal.encode(_failure(error))
             if self.runs.end(active, self._status(error), result):
                 self._save("fields")
         try:
@@ -422,7 +423,9 @@ class Recorder:
     def _save_list(self, unsaved: _UnsavedList, care: Care) -> None:
         session = unsaved.session
         self._resolve_doubt(session)
-        surroundings = Surroundings(self._journal.number, self.prompts.recognised, self._variables)
+        surroundings = Surroundings(
+            self._journal.number, self.prompts.recognised, self._variables, self._journal.encode
+        )
         drafts = session.compare(unsaved.steps, unsaved.system, surroundings, time.time(), care)
         if not drafts and self.runs.are_saved:
             return
@@ -443,7 +446,9 @@ class Recorder:
             session.in_doubt = None
 
     def _variables(self, step: Any) -> Encoded | None:
-        return variables.snapshot(self.agent) if isinstance(step, (TaskStep, ActionStep)) else None
+        return (
+            variables.snapshot(self.agent, self._journal.encode) if isinstance(step, (TaskStep, ActionStep)) else None
+        )
 
     @contextmanager
     def guard(self, *, quiet: bool = False) -> Iterator[None]:
@@ -487,6 +492,6 @@ def recorder_of(agent: Any) -> Recorder | None:
     return recorder if isinstance(recorder, Recorder) else None
 
 
-def _failure(error: BaseException) -> Encoded:
+def _failure(error: BaseException) -> dict[str, str]:
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    return codec.encode({"type": type(error).__name__, "message": str(error), "traceback": text})
+    return {"type": type(error).__name__, "message": str(error), "traceback": text}

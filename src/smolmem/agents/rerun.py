@@ -6,7 +6,7 @@ differs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,9 +17,11 @@ from smolmem.agents.known_classes import classes_of
 from smolmem.agents.stepwise import stepwise
 from smolmem.agents.tools import MEMORY_TOOLS, give_memory_tools
 from smolmem.core import codec
+from smolmem.core.codec import Encoded
 from smolmem.core.instances import NotRestored
 from smolmem.core.rows import RecordedCall
 from smolmem.core.values import Run
+from smolmem.store.journal import Journal
 
 _COMPARED = ("code_action", "tool_calls", "observations")
 
@@ -31,15 +33,16 @@ class _Unrecorded(BaseException):
 class _Cassette:
     """Returns recorded results to whoever makes the same calls, in any order."""
 
-    def __init__(self, agent: MultiStepAgent, calls: list[RecordedCall]) -> None:
+    def __init__(self, agent: MultiStepAgent, calls: list[RecordedCall], encode: Callable[[Any], Encoded]) -> None:
         self._agent = agent
+        self._encode = encode
         self._left = [call for call in calls if call.kind == "tool" and call.ended]
 
     def tool(self, name: str, arguments: Any, act: Any, passed: Iterable[Any] = ()) -> Any:
         """The recorded result of a call. Only `final_answer`, which has no effect, is called itself."""
-        key = codec.encode(arguments).key
+        key = self._encode(arguments).key
         for call in self._left:
-            if (call.name, call.key) == (name, key):
+            if call.name == name and call.is_of(key, self._encode):
                 self._left.remove(call)
                 return self._played_back(call, passed)
         if name == "final_answer":
@@ -66,28 +69,28 @@ class Rerun:
         return self.diverged is None
 
 
-def rerun(agent: MultiStepAgent, run: Run, calls: list[RecordedCall]) -> Rerun:
+def rerun(agent: MultiStepAgent, run: Run, calls: list[RecordedCall], journal: Journal) -> Rerun:
     """Lets an agent work on a run's task with recorded tool results, up to the first step that differs."""
-    cassette, result = _Cassette(agent, calls), Rerun()
+    cassette, result = _Cassette(agent, calls, journal.encode), Rerun()
     with compat.Patches() as patches:
         patches.tool_calls(agent, cassette.tool)
         if any(call.name.partition(".")[0] in MEMORY_TOOLS for call in calls):
             give_memory_tools(
                 patches, agent, None, lambda name: lambda *args, **given: cassette.tool(name, [list(args), given], None)
             )
-        _play(agent, run, result)
+        _play(agent, run, result, journal)
     return result
 
 
-def _play(agent: MultiStepAgent, run: Run, result: Rerun) -> None:
+def _play(agent: MultiStepAgent, run: Run, result: Rerun, journal: Journal) -> None:
     before = [step.to_smolagents() for step in run.steps if step.kind == "action"]
     task = next(step.to_smolagents() for step in run.steps if step.kind == "task")
-    playing = stepwise(agent, task.task, images=task.task_images)
+    playing = stepwise(agent, journal.redactor.known.text(task.task), images=task.task_images)
     try:
         for step in playing:
             if isinstance(step, ActionStep) and not codec.is_interrupted(step):
                 result.steps.append(step)
-                _compare(result, step, before)
+                _compare(result, step, before, journal)
                 if not result:
                     break
         result.answer = playing.answer
@@ -99,12 +102,13 @@ def _play(agent: MultiStepAgent, run: Run, result: Rerun) -> None:
         result.diverged, result.reason = len(result.steps) + 1, "it ends where the recorded run continued"
 
 
-def _compare(result: Rerun, step: ActionStep, before: list[Any]) -> None:
+def _compare(result: Rerun, step: ActionStep, before: list[Any], journal: Journal) -> None:
     number = len(result.steps)
     if number > len(before):
         result.diverged, result.reason = number, "it continues where the recorded run had ended"
         return
     for name in _COMPARED:
-        if getattr(step, name) != getattr(before[number - 1], name):
+        now, then = getattr(step, name), getattr(before[number - 1], name)
+        if now != then and journal.encode(now).key != journal.encode(then).key:
             result.diverged, result.reason = number, f"its {name.replace('_', ' ')} differ"
             return

@@ -12,7 +12,8 @@ from smolmem.store.journal import Journal
 def restore(recorder: Recorder, journal: Journal, run: Run, step: int | None) -> Restored:
     """Puts a run, up to a step number, into the recorder's agent; names the variables that could not be restored."""
     agent = recorder.agent
-    stored = journal.session(run.session, run.id, journal.event_after_step(run, step))
+    until, secrets = journal.event_after_step(run, step), journal.redactor.learn()
+    stored = journal.session(run.session, run.id, until, secrets)
     agent.memory.reset()
     agent.memory.steps = [*(entry.step for entry in stored.entries), *agent.memory.steps]  # injections come last
     restored = interpreter.restore_all(agent, stored)

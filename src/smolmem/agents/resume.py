@@ -4,7 +4,8 @@ Read it top to bottom:
 
     claim      this process becomes the writer of the run, so that nobody else can resume it
     load       the list, the code, the variables, and the calls of the step that was interrupted
-    check      the agent and its tools are the right ones, and no call has an unknown outcome; else the run is released
+    check      the agent and its tools are the right ones, this process has the secrets that were not stored, and no
+               call has an unknown outcome; else the run is released
     put back   the steps go onto the agent's list
     continue   if the last step gave the answer, the run ends with it;
                if the steps are used up, the agent answers from what it has;
@@ -32,6 +33,7 @@ from smolmem.agents.active_runs import ActiveRun
 from smolmem.agents.interpreter import Restored
 from smolmem.agents.known_classes import classes_of
 from smolmem.agents.ledger import Diverged, Unknown
+from smolmem.agents.missing_secrets import check_secrets
 from smolmem.agents.recorder import Recorder
 from smolmem.core import codec
 from smolmem.core.errors import CannotResume, UnknownOutcome
@@ -62,6 +64,7 @@ class Resumption:
         run: the run.
         recorder_of: finds the recorder of a managed agent.
         unknown: what to do about calls that were interrupted.
+        placeholders: whether to resume without secrets that this process lacks.
     """
 
     recorder: Recorder
@@ -69,6 +72,7 @@ class Resumption:
     run: Run
     recorder_of: Callable[[Any], Recorder]
     unknown: Unknown
+    placeholders: bool = False
 
     def start(self) -> Resumed:
         """Makes the agent ready to continue the run.
@@ -79,10 +83,12 @@ class Resumption:
         """
         self._check_agent()
         before, row = self.journal.claim(self.run.id)
+        secrets = self.journal.redactor.learn()
         try:
-            stored = self.journal.session(self.run.session, self.run.id)
-            calls = self.journal.calls(self.run.id, 0)
+            stored = self.journal.session(self.run.session, self.run.id, secrets=secrets)
+            calls = self.journal.calls(self.run.id, 0, secrets)
             self._check_tools(calls)
+            check_secrets(self.journal, self.run, stored, secrets, refuse=not self.placeholders)
             if self.unknown == "raise":
                 self._refuse_unknown(self.recorder.agent, self.run, calls, stored.done)
         except BaseException:
@@ -174,12 +180,13 @@ class Resumption:
             helper = agent.managed_agents.get(child.agent)
             if helper is None or child.parent_step != number:
                 continue
-            done = next((call for call in ended if _is_call_of(call, child)), None)
+            task = self.journal.redactor.known.text(child.task)
+            done = next((call for call in ended if _is_call_of(call, child.agent, task)), None)
             if done is not None:  # the ledger has the result of this one
                 ended.remove(done)
                 continue
             recorder = self.recorder_of(helper)
-            recorder.continuations.setdefault(child.task, []).append(partial(self._continue_child, recorder, child))
+            recorder.continuations.setdefault(task, []).append(partial(self._continue_child, recorder, child))
 
     def _continue_child(self, recorder: Recorder, child: Run) -> Any:
         if child.status == "finished":
@@ -269,14 +276,14 @@ def _why_unknown(agent: Any, call: RecordedCall) -> str | None:
     return None
 
 
-def _is_call_of(call: RecordedCall, child: Run) -> bool:
+def _is_call_of(call: RecordedCall, agent: str, task: str) -> bool:
     """Whether a call of a managed agent is the one that made a run: its task is part of the run's task."""
     given = call.arguments()
     if isinstance(given, list) and len(given) == 2 and isinstance(given[1], dict):  # positional and named, from code
         positional, given = given
         given = given if "task" in given or not positional else {"task": positional[0]}
-    task = given.get("task") if isinstance(given, dict) else given
-    return call.name == child.agent and (not isinstance(task, str) or task in child.task)
+    asked = given.get("task") if isinstance(given, dict) else given
+    return call.name == agent and (not isinstance(asked, str) or asked in task)
 
 
 def _recorded_answer(steps: Sequence[Any], calls: Sequence[RecordedCall], turns: int) -> tuple[Any] | None:

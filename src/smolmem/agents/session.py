@@ -13,7 +13,7 @@ import operator
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from smolmem.agents import observed_steps
 from smolmem.core import codec, prompts
@@ -56,6 +56,13 @@ class Draft:
     looks: list[Look] = field(default_factory=list)
 
 
+class Encode(Protocol):
+    """A value as it is stored, and perhaps the record of what it was made from."""
+
+    def __call__(self, value: Any, made_from: Encoded | None = None) -> Encoded:
+        """See `Contents.encode`."""
+
+
 @dataclass(frozen=True)
 class Surroundings:
     """What a comparison asks about a step besides the step itself.
@@ -64,11 +71,13 @@ class Surroundings:
         stored: the id of a prompt that is stored already.
         recognised: the parts of a prompt that was rendered from saved steps, if it is one.
         variables: the agent's variables after a new step, if it has any.
+        encode: a value as it is stored.
     """
 
     stored: Callable[[Sequence[Any]], int | None]
     recognised: Callable[[Sequence[Any]], Sequence[Part] | None]
     variables: Callable[[Any], Encoded | None]
+    encode: Encode
 
 
 @dataclass
@@ -184,7 +193,7 @@ class Session:
         entry: Entry | None = None,
         last: bool = True,
     ) -> Draft:
-        encoded = codec.encode(step)
+        encoded = self._surroundings.encode(step)
         parts: Sequence[Part] = ()
         prompt: SharedPrompt | int | None = None
         if encoded.model_input is not None:
@@ -192,7 +201,7 @@ class Session:
             if prompt is None:
                 parts = self._parts_of(encoded.model_input)
                 prompt = prompts.share(parts, len(encoded.model_input), self._prompts.values())
-        rendered, looks = prompts.rendered(step)
+        rendered, looks = prompts.rendered(step, encoded, self._surroundings.encode)
         variables = self._surroundings.variables(step) if entry is None else None
         change = Change(
             act=act,
@@ -201,7 +210,7 @@ class Session:
             position=position,
             step=None if entry is None else entry.id,
             encoded=encoded,
-            facts=codec.facts(step),
+            facts=codec.stored_facts(step, encoded),
             rendered=rendered,
             prompt=prompt,
             last=last,
@@ -211,7 +220,7 @@ class Session:
 
     # --- prompts ---------------------------------------------------------------------------------------------------
 
-    def rendered_parts(self, messages: Sequence[Any]) -> list[Part] | None:
+    def rendered_parts(self, messages: Sequence[Any], encode: Encode) -> list[Part] | None:
         """The parts of a prompt rendered from all entries; None if it does not have that many messages.
 
         Setting a field is noticed, but not an edit of the object in it, such as a tool call. Every step is rendered for
@@ -225,7 +234,7 @@ class Session:
         self._suspects = [entry for entry, shown in pairs if not prompts.look_like(shown, entry.looks)]
         suspects = {entry.id for entry in self._suspects}
         return [
-            codec.encode(shown) if entry.rendered is None or entry.id in suspects else entry.rendered
+            encode(shown) if entry.rendered is None or entry.id in suspects else entry.rendered
             for entry, shown in pairs
         ] or None
 
@@ -248,7 +257,7 @@ class Session:
 
     def _parts_of(self, messages: Sequence[Any]) -> Sequence[Part]:
         known = self._surroundings.recognised(messages)
-        parts = [codec.encode(message) for message in messages] if known is None else known
+        parts = [self._surroundings.encode(message) for message in messages] if known is None else known
         return [part if isinstance(part, int) else self._part_ids.get(part.key, part) for part in parts]
 
     # --- what was saved --------------------------------------------------------------------------------------------

@@ -7,10 +7,10 @@ classes and modules are not part of it: the recorded code makes them again.
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
 from typing import Any
 
 from smolmem.agents import compat
-from smolmem.core import codec
 from smolmem.core.codec import Encoded
 
 LARGE = 5_000_000
@@ -19,7 +19,7 @@ LARGE = 5_000_000
 _CODE = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType, type)
 
 
-def snapshot(agent: Any) -> Encoded | None:
+def snapshot(agent: Any, encode: Callable[[Any], Encoded]) -> Encoded | None:
     """The variables of an agent, encoded; None if it has none."""
     local = compat.interpreter_of(agent)
     names = {} if local is None else visible(local.variables)
@@ -27,7 +27,7 @@ def snapshot(agent: Any) -> Encoded | None:
         return None
     large = sorted(name for name, value in names.items() if _is_large(value))
     kept = {name: value for name, value in names.items() if name not in large}
-    return codec.encode({"variables": kept, "state": dict(agent.state), "large": large})
+    return encode({"variables": kept, "state": dict(agent.state), "large": large})
 
 
 def visible(state: dict[str, Any]) -> dict[str, Any]:

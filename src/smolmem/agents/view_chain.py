@@ -97,7 +97,7 @@ class ViewChain:
         if self._trims is None or session is None:
             return {}
         try:
-            return {trim.view: trim for trim in self._trims.of(session)}
+            return {trim.view: trim for trim in self._trims.live(session)}
         except Exception as error:  # the views trim again
             log.warning("smolmem: the recorded trims of views cannot be read: %s", error)
             return {}
@@ -174,15 +174,15 @@ class ViewChain:
                 messages = view.outgoing(messages, self)
         return messages
 
-    def encoded(self, part: Part) -> int | Encoded:
+    def encoded(self, part: Part, encode: Callable[[Any], Encoded]) -> int | Encoded:
         """A part as it is stored; messages that were sent before are not encoded again."""
         if part.stored is not None:
             return part.stored
         if part.id is None:
-            return codec.encode(part.messages)
+            return encode(part.messages)
         before = self._encoded.get((part.id, part.role))
         if before is None or before[0] != part.messages:
-            before = self._encoded[part.id, part.role] = (part.messages, codec.encode(part.messages))
+            before = self._encoded[part.id, part.role] = (part.messages, encode(part.messages))
         return before[1]
 
     def _learn(self, steps: Sequence[Any]) -> None:

@@ -142,12 +142,13 @@ def _copy(env: Environment, path: str, progress: Any) -> None:
     """Copies a store, with its key, without migrating it."""
     import apsw
 
+    from smolmem.store import private_files
     from smolmem.store.copies import copy
     from smolmem.store.encryption import resolve_key
 
     target = Path(path).absolute()
     try:
-        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        private_files.create(target)
         copy(str(Path(env.path).absolute()), str(target), progress, resolve_key(env.key))
     except (OSError, apsw.Error) as error:
         if not isinstance(error, FileExistsError):

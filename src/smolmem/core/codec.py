@@ -27,6 +27,7 @@ from smolmem.core import type_codecs, wire
 from smolmem.core.injected import Injected
 from smolmem.core.instances import NotRestored
 from smolmem.core.mutations import Outcome
+from smolmem.core.redaction import Known, Redactor, may_lack_secrets
 from smolmem.core.text import storable
 from smolmem.core.wire import Decode, Decoder, Encode, Encoder, Json
 
@@ -127,35 +128,44 @@ class VerbatimToolCall(memory.ToolCall):  # type: ignore[misc]
 
 @dataclasses.dataclass(frozen=True)
 class Encoded:
-    """A value as it is stored: its record, the hash of the record, its blobs, and what the model was sent."""
+    """A value as it is stored: its record, the hash of the record, its blobs, and what the model was sent.
+
+    `redacted`: secrets were taken out, so that the stored value differs from the value itself.
+    """
 
     record: bytes
     key: str
     blobs: dict[str, bytes]
     model_input: Sequence[Any] | None = None
+    redacted: bool = False
 
 
 # --- writing ------------------------------------------------------------------------------------------------------
 
 
-def encode(value: Any) -> Encoded:
-    """Encodes any value; never raises.
+def encode(value: Any, redactor: Redactor | None = None) -> Encoded:
+    """Encodes any value, without its secrets if a redactor is given; never raises.
 
     Each field of a step is encoded by itself, without references between fields, so that every field can be decoded
     alone.
     """
     encoder = Encoder(_EXACT, _KIN)
     if not issubclass(type(value), (memory.MemoryStep, models.ChatMessage)):
-        record = wire.dumps(encoder.value(value))
-        return Encoded(record, wire.fingerprint(record), encoder.blobs)
+        return _encoded(encoder.value(value), encoder, None, redactor)
     own = dict(vars(value))
     model_input = own.get(MODEL_INPUT)
     if isinstance(model_input, Sequence) and not isinstance(model_input, (str, bytes)):
         own[MODEL_INPUT] = _TAKEN_OUT
     else:
         model_input = None
-    record = wire.dumps(_head(value) | {name: encoder.value(item) for name, item in own.items()})
-    return Encoded(record, wire.fingerprint(record), encoder.blobs, model_input)
+    tree = _head(value) | {name: encoder.value(item) for name, item in own.items()}
+    return _encoded(tree, encoder, model_input, redactor)
+
+
+def _encoded(tree: Json, encoder: Encoder, model_input: Any, redactor: Redactor | None) -> Encoded:
+    record = wire.dumps(tree)
+    clean = record if redactor is None else redactor.record(tree, record, encoder)
+    return Encoded(clean, wire.fingerprint(clean), encoder.blobs, model_input, redacted=clean is not record)
 
 
 def is_described(value: Any) -> bool:
@@ -178,8 +188,17 @@ def copy(value: Any) -> Any:
     return decode(encoded.record, encoded.blobs.__getitem__)
 
 
-def is_alike(one: bytes, other: bytes) -> bool:
-    """Whether two records say the same, perhaps in two processes."""
+def live_key(value: Any) -> str:
+    """A hash of a value with its secrets, to compare it with itself later; never stored."""
+    return encode(value).key
+
+
+def are_alike(one: Any, other: Any) -> bool:
+    """Whether two values have the same record, perhaps in two processes."""
+    return _is_alike(encode(one).record, encode(other).record)
+
+
+def _is_alike(one: bytes, other: bytes) -> bool:
     return one == other or wire.dumps(_comparable(wire.loads(one))) == wire.dumps(_comparable(wire.loads(other)))
 
 
@@ -207,6 +226,11 @@ def is_interrupted(step: Any) -> bool:
     """Whether a step was interrupted before it was done; smolagents puts such a step on the list, too."""
     unseen = isinstance(step, memory.ActionStep) and step.error is None and step.observations is None
     return unseen and not step.is_final_answer
+
+
+def stored_facts(step: Any, encoded: Encoded) -> Facts:
+    """The facts of a step as it is stored."""
+    return facts(decode(encoded.record, encoded.blobs.__getitem__) if encoded.redacted else step)
 
 
 def facts(step: Any) -> Facts:
@@ -312,6 +336,7 @@ def decode(
     fetch: Callable[[str], bytes],
     model_input: Any = None,
     *,
+    secrets: Known | None = None,
     classes: Mapping[str, type] | None = None,
     exact: bool = False,
 ) -> Any:
@@ -321,6 +346,7 @@ def decode(
         record: what `encode` gave.
         fetch: finds a blob by its hash.
         model_input: what a step's model input becomes, if it had any.
+        secrets: secrets to put back in the place of their placeholders.
         classes: classes of this process, by name, whose instances are rebuilt.
         exact: refuse a value that does not come back as it was.
 
@@ -328,15 +354,29 @@ def decode(
         Undecodable: if the bytes are not a record.
         NotRestored: if the value does not come back as it was.
     """
-    decoder = Decoder(_DECODERS | {"sent": lambda decoder, stored: model_input}, fetch, classes)
     stored = wire.loads(record)
-    if isinstance(stored, dict) and _DECODERS.get(str(stored.get("$"))) is _plain:
-        value = _plain(decoder, stored, read=decoder.value)
-    else:
-        value = decoder.value(stored)
-    if exact and (decoder.lost or not is_alike(encode(value).record, record)):
+    if secrets is not None and may_lack_secrets(record):
+        stored, fetch = secrets.record(stored, fetch)
+        record = wire.dumps(stored)
+    decoder = Decoder(_DECODERS | {"sent": lambda decoder, stored: model_input}, fetch, classes)
+    value = _plain(decoder, stored, read=decoder.value) if _has_fields(stored) else decoder.value(stored)
+    if exact and (decoder.lost or not _is_alike(encode(value).record, record)):
         raise NotRestored(decoder.lost[0] if decoder.lost else wire.type_name(value))
     return value
+
+
+def fields(record: bytes) -> dict[str, Json]:
+    """The fields of a record, each one a record of its own; one without a name, if it is not of a step or message.
+
+    Raises:
+        Undecodable: if the bytes are not a record.
+    """
+    stored = wire.loads(record)
+    return cast(dict[str, Json], stored) if _has_fields(stored) else {"": stored}
+
+
+def _has_fields(stored: Json) -> bool:
+    return isinstance(stored, dict) and _DECODERS.get(str(stored.get("$"))) is _plain
 
 
 def _plain(decoder: Decoder, stored: dict[str, Json], read: Callable[[Json], Any] | None = None) -> Any:

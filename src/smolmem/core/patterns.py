@@ -48,3 +48,14 @@ def replaced(pattern: Pattern, by: str, text: str) -> str:
     """
     made: str = pattern.sub(lambda _: by, text, timeout=PATIENCE)
     return made
+
+
+def spans(pattern: Pattern, text: str) -> list[tuple[int, int]]:
+    """Where a pattern matches; of a pattern with groups, where its first group does.
+
+    Raises:
+        TimeoutError: it takes too long.
+    """
+    group = 1 if pattern.groups else 0
+    found = (match.span(group) for match in pattern.finditer(text, timeout=PATIENCE))
+    return [(start, end) for start, end in found if start < end]

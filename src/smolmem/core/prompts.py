@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from smolmem.core.codec import Encoded, encode
+from smolmem.core.codec import KINDS, Encoded, original_class
 from smolmem.core.rows import SharedPrompt
 
 Part = int | Encoded
@@ -75,10 +75,16 @@ def expand(number: int, link: Callable[[int], PromptLink], known: tuple[int, lis
     return [part for piece in reversed(pieces) for part in piece]
 
 
-def rendered(step: Any) -> tuple[Encoded | None, list[Look]]:
-    """The messages that a step is shown to a model as, encoded, and how they look; none where it cannot be shown."""
+def rendered(
+    step: Any, record: Encoded, encode: Callable[[Any, Encoded | None], Encoded]
+) -> tuple[Encoded | None, list[Look]]:
+    """The messages that a step is shown to a model as, encoded, and how they look; none where it cannot be shown.
+
+    smolagents makes them from the fields of the step; a step class of the user may show more than its record holds.
+    """
     messages = rendered_messages(step)
-    return (encode(messages), looks(messages)) if messages else (None, [])
+    made_from = record if original_class(step) in KINDS else None
+    return (encode(messages, made_from), looks(messages)) if messages else (None, [])
 
 
 def looks(messages: Sequence[Any]) -> list[Look]:

@@ -178,6 +178,12 @@ class RecordedCall:
     arguments: Callable[[], Any] = field(repr=False, compare=False)
     outcome: Callable[..., Any] = field(repr=False, compare=False)
     """Reads the outcome; takes `classes` and `exact` as `codec.decode` does."""
+    contents: tuple[int | None, ...] = ()
+    """The contents of its arguments and its outcome."""
+
+    def is_of(self, key: str, encode: Callable[[Any], Encoded]) -> bool:
+        """Whether the arguments are those that `key` is the hash of; what is redacted may differ between processes."""
+        return key in (self.key, encode(self.arguments()).key)
 
     @property
     def result(self) -> Any:
@@ -255,3 +261,7 @@ class StoredSession:
     code: Sequence[RecordedCode]
     variables: Callable[..., dict[str, Any] | None]
     """Reads the snapshot of the variables; takes `classes` as `codec.decode` does."""
+    records: Sequence[int] = ()
+    """The contents of the entries, in order."""
+    snapshot: int | None = None
+    """The content of the variables."""

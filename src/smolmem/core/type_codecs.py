@@ -45,7 +45,21 @@ def _text(tag: str, describe: Callable[[Any], str] = str) -> Encode:
 
 
 def _bytes(tag: str) -> Encode:
-    return lambda encoder, value: {"$": tag, **encoder.data(bytes(value))}
+    def encode(encoder: Encoder, value: Any) -> Json:
+        data = bytes(value)
+        if data.isascii() or _is_utf8(data):
+            encoder.texts[wire.fingerprint(data)] = data
+        return {"$": tag, **encoder.data(data)}
+
+    return encode
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _datetime(encoder: Encoder, value: datetime) -> Json:
@@ -166,6 +180,8 @@ def _array(encoder: Encoder, value: Any) -> Json:
     if value.dtype.hasobject:
         flat = value.ravel()
         return made | {"dtype": "O", "items": [encoder(flat[position]) for position in range(flat.size)]}
+    if value.dtype.kind in "US":  # texts are stored as texts, not as bytes
+        return made | {"dtype": value.dtype.str, "items": [encoder(item) for item in value.ravel().tolist()]}
     described = encoder(value.dtype.descr) if value.dtype.names else value.dtype.str
     return made | {"dtype": described, **encoder.data(value.tobytes())}
 
@@ -180,10 +196,14 @@ def _unarray(decoder: Decoder, stored: dict[str, Json]) -> Any:
     shape = tuple(int(side) for side in stored["shape"])
     made: Any
     if "items" in stored:
-        made = np.empty(len(stored["items"]), dtype=object)
+        dtype = np.dtype(str(stored["dtype"]))
+        if dtype.kind not in "OUS":
+            raise Undecodable("an array of numbers stored item by item")
+        made = np.empty(len(stored["items"]), dtype=dtype)
         for position, item in enumerate(stored["items"]):
             made[position] = decoder(item)
-        return made.reshape(shape)
+        made = made.reshape(shape)
+        return made[()] if stored.get("scalar") else made
     described = (
         stored["dtype"] if isinstance(stored["dtype"], str) else [tuple(field) for field in decoder(stored["dtype"])]
     )

@@ -274,9 +274,16 @@ class Run(Drawable):
         """
         self._operations.replay(self, detailed=detailed, prices=prices, console=console)
 
-    def resume(self, agent: Any, *, unknown: Literal["raise", "rerun", "skip"] = "raise", trust: bool = False) -> Any:
+    def resume(
+        self,
+        agent: Any,
+        *,
+        unknown: Literal["raise", "rerun", "skip"] = "raise",
+        trust: bool = False,
+        placeholders: bool = False,
+    ) -> Any:
         """Continues this run with an agent, and returns the answer; see `Memory.resume`."""
-        return self._operations.resume(self, agent, unknown, trust=trust)
+        return self._operations.resume(self, agent, unknown, trust=trust, placeholders=placeholders)
 
     def restore(self, agent: Any, *, step: int | None = None, trust: bool = False) -> Any:
         """Puts this run's steps, state and variables into an agent, up to step number `step`.

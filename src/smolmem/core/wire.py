@@ -52,6 +52,12 @@ _JSON = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":
 _SIMPLE = (str, int, float, bool, type(None))
 
 
+class Base64(str):
+    """Bytes inside a record: not text, whatever it looks like."""
+
+    __slots__ = ()
+
+
 class Undecodable(ValueError):
     """Stored bytes that are not what an encoder writes; the store turns it into `Damaged` with its place."""
 
@@ -176,6 +182,8 @@ class Encoder:
         """How many values have no encoding of their own, and are only described."""
         self.placeholders = 0
         """How many of them are placeholders already."""
+        self.texts: dict[str, bytes] = {}
+        """Texts that are not readable in the JSON itself, by hash."""
         self._seen: dict[int, int] = {}
         self._keep: list[Any] = []
         self._depth = 0
@@ -267,10 +275,13 @@ class Encoder:
         """Bytes, inline or beside."""
         if len(data) > INLINE:
             return {"blob": self.blob(data)}
-        return {"v": base64.b64encode(data).decode("ascii")}
+        return {"v": Base64(base64.b64encode(data).decode("ascii"))}
 
     def _long_text(self, value: str) -> Json:
-        return {"$": "text", "blob": self.blob(value.encode("utf-8", "surrogatepass"))}
+        data = value.encode("utf-8", "surrogatepass")
+        key = self.blob(data)
+        self.texts[key] = data
+        return {"$": "text", "blob": key}
 
     def placeholder(self, value: Any, *, attributes: bool = True) -> Json:
         """The placeholder of a value that has no encoding of its own."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from smolmem.core.errors import InvalidArgument
+from smolmem.core.telemetry import quiet_onnxruntime
 from smolmem.recall import models
 
 Vector = Sequence[float]
@@ -75,11 +76,11 @@ def installed() -> bool:
     """Whether what local models need is installed."""
     try:
         import numpy
-        import onnxruntime
         import tokenizers
+
+        return bool(numpy and quiet_onnxruntime() and tokenizers)
     except ImportError:
         return False
-    return bool(numpy and onnxruntime and tokenizers)
 
 
 class Network:
@@ -93,12 +94,12 @@ class Network:
     def _load(self) -> tuple[Any, Any]:
         with self._lock:
             if self._loaded is None:
-                import onnxruntime
                 from tokenizers import Tokenizer
 
                 tokenizer = Tokenizer.from_file(str(self._folder / "tokenizer.json"))
                 tokenizer.no_padding()
                 tokenizer.enable_truncation(512)
+                onnxruntime = quiet_onnxruntime()
                 options = onnxruntime.SessionOptions()
                 options.intra_op_num_threads = max(1, min(2, (os.cpu_count() or 2) // 2))
                 options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # the agent needs the cores

@@ -176,7 +176,7 @@ class BackgroundIndexer:
                 self._wake.clear()
                 lease = leases.acquire("indexer", holder, LEASE_SECONDS)
                 if lease is not None:
-                    self._work_through(Journal(store), partial(leases.renew, lease))
+                    self._work_through(Journal(store, self._journal.redactor), partial(leases.renew, lease))
                     leases.release(lease)
             self._failing = False
         except Exception as error:  # recall goes on with what is indexed

@@ -18,6 +18,7 @@ import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from smolmem.core import telemetry
 from smolmem.core.errors import InvalidArgument
 
 log = logging.getLogger("smolmem")
@@ -112,6 +113,7 @@ def _from_hub(files: Files, folder: str) -> bool:
     if files.hub is None:
         return False
     repository, revision = files.hub
+    telemetry.disable()
     try:
         from huggingface_hub import hf_hub_download
 

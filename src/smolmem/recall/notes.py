@@ -79,12 +79,13 @@ class Notes:
             "supersedes": None if past is None else past.id,
             "sources": json.dumps(list(sources)),
         }
+        kept = self._contents.without_secrets("note", row)
         with self._store.write():
-            self._store.do("add_note", {**row, "hash": seal("note", row)})
-            add_note_passages(self._store, {**row})
+            self._contents.add("note", kept)
+            add_note_passages(self._store, kept)
             if past is not None:
                 drop_passages(self._store, self._store.rows("note_passages", {"note": past.id}))
-        return self._note({**row})
+        return self._note(kept)
 
     def why_junk(self, text: str, scope: str, kind: str, recalled: list[str]) -> str | None:
         """Why a text that a model wants to remember is not worth it; None if it is."""
@@ -93,7 +94,8 @@ class Notes:
             return "it says nothing that could be useful later"
         if len(searchable.without_recalled(said, searchable.spellings(recalled)).split()) < len(said.split()) / 2:
             return "it is what was recalled, which is remembered already"
-        if self._store.rows("same_note", {"scope": scope, "kind": kind, "text": storable(text.strip())}):
+        kept = self._contents.without_secrets("note", {"kind": kind, "text": storable(text.strip())})
+        if self._store.rows("same_note", {"scope": scope, **kept}):
             return "it is remembered already"
         return None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import lru_cache
@@ -17,8 +18,18 @@ from smolmem.core import codec, prompts, wire
 from smolmem.core.codec import Encoded
 from smolmem.core.errors import Damaged
 from smolmem.core.prompts import PromptLink
+from smolmem.core.redaction import Known, Redactor, Secret, may_lack_secrets
 from smolmem.store.base import Row, Store
 from smolmem.store.stored_messages import StoredMessages
+
+_WITHOUT_SECRETS = {
+    "note": ("text", "tags", "kind"),
+    "recalled": ("query", "found"),
+    "cut": ("text",),
+    "alert": ("rule", "reason", "acts"),
+}
+"""The columns with text of others. All other text is in contents, or made from contents; a run's title is redacted
+before it is cut."""
 
 _UNSEALED = {"session": {"hash"}, "run": {"hash"}, "note": {"hash"}, "step": {"id", "place", "hash", "scope", "agent"}}
 
@@ -33,6 +44,11 @@ def seal(table: str, row: Mapping[str, Any]) -> bytes:
     return hashlib.blake2b(text, digest_size=16).digest()
 
 
+def fingerprint_key(store: Store) -> bytes:
+    """The key of the fingerprints of secrets in a store."""
+    return bytes(store.do("fingerprint_key", {}))
+
+
 def id_prefix(given: Any) -> str | None:
     """The beginning of an id as queries take it; None for what cannot be one."""
     prefix = given.lower() if isinstance(given, str) else ""
@@ -42,9 +58,11 @@ def id_prefix(given: Any) -> str | None:
 class Contents:
     """Reads and writes the contents and prompts of a store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, redactor: Redactor | None = None) -> None:
         self.store = store
+        self.redactor = redactor or Redactor(fingerprint_key(store), environment=os.environ)
         self.part = lru_cache(maxsize=2048)(self._read_part)
+        self.live_part = lru_cache(maxsize=2048)(self._read_live_part)
         self._latest_prompt: tuple[int, list[int]] = (0, [])
 
     # --- contents --------------------------------------------------------------------------------------------------
@@ -56,6 +74,11 @@ class Contents:
             Damaged: if they are missing or not what was written.
         """
         return self.checked(self.store.rows("content", {"id": number}), f"content {number}")
+
+    def encode(self, value: Any, made_from: Encoded | None = None) -> Encoded:
+        """A value as it is stored here: without secrets. What is made from a value without secrets has none either."""
+        clean = made_from is not None and not made_from.redacted and not self.redactor.always_searches
+        return codec.encode(value, None if clean else self.redactor)
 
     def keep(self, encoded: Encoded) -> int:
         """Stores a value once and returns its id; part of the caller's transaction."""
@@ -92,9 +115,28 @@ class Contents:
         """The error about content that is not what was written."""
         return Damaged(f"{self.store.url}: {what}. `verify()` lists all that is damaged; restore it from a backup.")
 
-    def value(self, number: int | None, *, classes: Mapping[str, type] | None = None, exact: bool = False) -> Any:
-        """The value behind a content id; None for none (see `codec.decode`)."""
-        return None if number is None else self._decoded(number, self.content(number), classes=classes, exact=exact)
+    def value(self, number: int | None, **options: Any) -> Any:
+        """The value behind a content id; None for none. Takes the options of `codec.decode`."""
+        return None if number is None else self._decoded(number, self.content(number), **options)
+
+    def missing_secrets(self, number: int, known: Known) -> dict[str, list[Secret]]:
+        """The secrets that a content lacks and that are not known, by field."""
+        record = self.content(number)
+        return self._missing(codec.fields(record) if may_lack_secrets(record) else {}, known)
+
+    def missing_variables(self, number: int, known: Known) -> dict[str, list[Secret]]:
+        """The secrets that a snapshot of variables lacks and that are not known, by variable."""
+        stored = wire.loads(self.content(number))
+        groups = (("variable", stored.get("variables")), ("state", stored.get("state")))
+        named = {f"{word} {name}": item for word, group in groups for name, item in (group or {}).items()}
+        return self._missing(named, known)
+
+    def _missing(self, fields: Mapping[str, Any], known: Known) -> dict[str, list[Secret]]:
+        try:
+            missing = {name: known.missing(item, self.blob) for name, item in fields.items()}
+        except wire.Undecodable as error:
+            raise self.damaged(str(error)) from error
+        return {name: found for name, found in missing.items() if found}
 
     def _decoded(self, number: int, record: bytes, model_input: Any = None, **options: Any) -> Any:
         try:
@@ -108,9 +150,17 @@ class Contents:
         part = self.value(number)
         return part if isinstance(part, list) else [part]
 
+    def _read_live_part(self, number: int) -> list[Any]:
+        """A part with the secrets that this process has; the part itself, if it lacks none."""
+        if not self.missing_secrets(number, Known({})):
+            return self.part(number)
+        part = self.value(number, secrets=self.redactor.known)
+        return part if isinstance(part, list) else [part]
+
     def forget_cached(self) -> None:
         """Reads contents and prompts anew: some were erased."""
         self.part.cache_clear()
+        self.live_part.cache_clear()
         self._latest_prompt = (0, [])
 
     # --- rows ------------------------------------------------------------------------------------------------------
@@ -123,18 +173,24 @@ class Contents:
 
     def add(self, table: str, row: Mapping[str, Any]) -> Any:
         """Adds a sealed row and returns its id; part of the caller's transaction."""
-        return self.store.do(f"add_{table}", {**row, "hash": seal(table, row)})
+        clean = self.without_secrets(table, row)
+        return self.store.do(f"add_{table}", {**clean, "hash": seal(table, clean)})
+
+    def without_secrets(self, table: str, row: Mapping[str, Any]) -> Row:
+        """A row without the secrets in its columns."""
+        texts = {name: row[name] for name in _WITHOUT_SECRETS.get(table, ()) if isinstance(row.get(name), str)}
+        return {**row, **{name: self.redactor.text(text) for name, text in texts.items()}}
 
     def step_of(self, row: Row) -> Any:
         """The smolagents step that a row of `step` or `event` holds the record of."""
         return self.step_and_key(row)[0]
 
-    def step_and_key(self, row: Row) -> tuple[Any, str]:
-        """The smolagents step of a row, and the hash of its record."""
+    def step_and_key(self, row: Row, secrets: Known | None = None) -> tuple[Any, str]:
+        """The smolagents step of a row, with these secrets put back, and the hash of its record."""
         number, prompt = row["record"], row["prompt"]
         model_input = None if prompt is None else self.stored(prompt, self.prompt_row(prompt)["size"])
         record = self.content(number)
-        return self._decoded(number, record, model_input), wire.fingerprint(record)
+        return self._decoded(number, record, model_input, secrets=secrets), wire.fingerprint(record)
 
     # --- prompts ---------------------------------------------------------------------------------------------------
 
@@ -158,12 +214,16 @@ class Contents:
         row = self.prompt_row(number)
         return PromptLink(row["parent"], row["keep"], json.loads(row["suffix"]))
 
-    def messages(self, number: int) -> list[Any]:
-        """What a model was sent, as smolagents messages. Agents keep steps for longer than a store is open."""
+    def messages(self, number: int, live: bool = False) -> list[Any]:
+        """What a model was sent, as smolagents messages; for a live agent with the secrets that this process has.
+
+        Agents keep steps for longer than a store is open.
+        """
         if not self.store.is_open:
             with closing(self.store.reopened()) as store:
-                return Contents(store).messages(number)
-        return [message for part in self.prompt(number) for message in self.part(part)]
+                return Contents(store, self.redactor).messages(number, live)
+        read = self.live_part if live else self.part
+        return [message for part in self.prompt(number) for message in read(part)]
 
     def number(self, messages: Sequence[Any]) -> int | None:
         """The id of a prompt that is stored here, if this is one."""

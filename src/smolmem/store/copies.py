@@ -7,6 +7,7 @@ from pathlib import Path
 
 import apsw
 
+from smolmem.store import private_files
 from smolmem.store.base import Progress
 from smolmem.store.encryption import Key, connect
 
@@ -43,15 +44,6 @@ def copy_from(reading: apsw.Connection, target: str, progress: Progress | None, 
         writing.close()
 
 
-def create_private(path: Path) -> None:
-    """Creates an empty file that only its owner may read.
-
-    Raises:
-        OSError: the file exists, or cannot be created.
-    """
-    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-
-
 def sync_file(path: Path) -> None:
     """Brings a file to disk; no connection may have it open (see `sqlite.py`)."""
     with open(path, "rb+") as whole:
@@ -69,5 +61,5 @@ def give_name(new: Path, path: Path) -> None:
     except FileExistsError:
         raise
     except OSError:  # some file systems have no hard links
-        create_private(path)
+        private_files.create(path)
         os.replace(new, path)

@@ -72,14 +72,24 @@ def edit(journal: Journal, step: Step, changes: dict[str, Any]) -> Step:
     unknown = sorted(set(changes) - set(vars(live)))
     if unknown:
         raise InvalidArgument(f"a {step.kind} step has no {', '.join(unknown)}; it has {', '.join(vars(live))}.")
-    before = codec.encode(live).key
+    before = journal.encode(live).key
     vars(live).update(changes)
-    encoded = codec.encode(live)
+    encoded = journal.encode(live)
     if encoded.key == before:
         return step
     prompt = None if encoded.model_input is None else journal.number(encoded.model_input)
-    facts = codec.facts(live)
-    change = Change("revise", step.run, time.time(), None, step.id, encoded, facts, rendered(live)[0], prompt)
+    facts = codec.stored_facts(live, encoded)
+    change = Change(
+        "revise",
+        step.run,
+        time.time(),
+        None,
+        step.id,
+        encoded,
+        facts,
+        rendered(live, encoded, journal.encode)[0],
+        prompt,
+    )
     journal.save(Batch(journal.session_row(step.session), new_session=False, changes=[change]))
     columns: dict[str, Any] = {name: value for name, value in facts.items() if name != "tools"}
     return replace(step, **columns, revision=step.revision + 1, _load=lambda: live)

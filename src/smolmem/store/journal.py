@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from smolmem.core.codec import Encoded, Facts
 from smolmem.core.errors import CannotResume, TakenOver
+from smolmem.core.redaction import Redactor
 from smolmem.core.rows import Batch, CallRow, Change, RunRow, Saved, SharedPrompt
 from smolmem.core.values import Alert
 from smolmem.store import heartbeat
@@ -31,8 +32,8 @@ from smolmem.store.writer import describe, name_writer
 class Journal(Records):
     """The record of every run, in a store."""
 
-    def __init__(self, store: Store) -> None:
-        super().__init__(store)
+    def __init__(self, store: Store, redactor: Redactor | None = None) -> None:
+        super().__init__(store, redactor)
         self.reminders = Reminders(self)
         self.trims = Trims(self)
         self.alerts = Alerts(self)

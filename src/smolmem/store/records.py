@@ -10,6 +10,7 @@ from typing import Any, cast
 from smolmem.core import codec, wire
 from smolmem.core.arguments import EVERYWHERE, ScopeFilter, in_scope
 from smolmem.core.errors import NotFound
+from smolmem.core.redaction import Known, Redactor
 from smolmem.core.rows import RecordedCall, RecordedCode, RunRow, SessionRow, Status, StoredEntry, StoredSession
 from smolmem.core.timeline import Timeline
 from smolmem.core.values import Event, Failure, Run, Step, when
@@ -41,8 +42,8 @@ def _number(value: Any) -> int | None:
 class Records(Contents):
     """Runs, steps, events and calls of a store, as values."""
 
-    def __init__(self, store: Store) -> None:
-        super().__init__(store)
+    def __init__(self, store: Store, redactor: Redactor | None = None) -> None:
+        super().__init__(store, redactor)
         self.leases = Leases(store)
 
     # --- runs ------------------------------------------------------------------------------------------------------
@@ -240,28 +241,29 @@ class Records(Contents):
 
     # --- what a resumed run needs ----------------------------------------------------------------------------------
 
-    def calls(self, run: str, turn: int) -> list[RecordedCall]:
-        """What a run's model answered and its tools did, from a turn on."""
+    def calls(self, run: str, turn: int, secrets: Known | None = None) -> list[RecordedCall]:
+        """What a run's model answered and its tools did, from a turn on, with these secrets put back."""
         return [
             RecordedCall(
                 **{name: row[name] for name in ("id", "turn", "kind", "name")},
                 key=wire.fingerprint(self.content(row["arguments"])),
                 ended=row["ended"] is not None,
                 failed=bool(row["failed"]),
-                arguments=partial(self.value, row["arguments"]),
-                outcome=partial(self.value, row["outcome"]),
+                arguments=partial(self.value, row["arguments"], secrets=secrets),
+                outcome=partial(self.value, row["outcome"], secrets=secrets),
+                contents=(row["arguments"], row["outcome"]),
             )
             for row in (self.sealed("call", row) for row in self.store.rows("calls", {"run": run, "turn": turn}))
         ]
 
-    def session(self, session: str, run: str, until: int | None = None) -> StoredSession:
+    def session(self, session: str, run: str, until: int | None = None, secrets: Known | None = None) -> StoredSession:
         """A session's list as its events leave it, its code and variables, and how far a run came.
 
-        Each record is decoded once, however many events refer to it.
+        Each record is decoded once, however many events refer to it, with these secrets put back.
         """
         row, timeline = self.session_row(session), Timeline[Row]()
-        step_and_key = lru_cache(maxsize=None)(lambda record, prompt: self._step_and_key(record, prompt))
-        calls = lru_cache(maxsize=None)(partial(self.calls, turn=0))
+        step_and_key = lru_cache(maxsize=None)(lambda record, prompt: self._step_and_key(record, prompt, secrets))
+        calls = lru_cache(maxsize=None)(partial(self.calls, turn=0, secrets=secrets))
         turns, done, code, variables, own = dict[str, int](), dict[str, int](), list[RecordedCode](), None, 0
         for event in self._events(row, until):
             apply_row(timeline, self.sealed("event", event))
@@ -292,11 +294,13 @@ class Records(Contents):
             turns=turns.get(run, 0),
             done=done.get(run, 0),
             code=code,
-            variables=partial(self.value, variables),
+            variables=partial(self.value, variables, secrets=secrets),
+            records=[timeline.latest[step]["record"] for step in timeline.steps],
+            snapshot=variables,
         )
 
-    def _step_and_key(self, record: int, prompt: int | None) -> tuple[Any, str]:
-        return self.step_and_key({"record": record, "prompt": prompt})
+    def _step_and_key(self, record: int, prompt: int | None, secrets: Known | None) -> tuple[Any, str]:
+        return self.step_and_key({"record": record, "prompt": prompt}, secrets)
 
 
 def apply_row(timeline: Timeline[Row], event: Row) -> None:

@@ -22,6 +22,7 @@ import apsw
 
 from smolmem.core import faults
 from smolmem.core.errors import Busy, Damaged, InvalidArgument, StoreError, Unwritable
+from smolmem.store import private_files
 from smolmem.store.base import Progress
 from smolmem.store.driver_errors import explained
 from smolmem.store.encryption import Key, connect, require_encrypting_build
@@ -48,7 +49,7 @@ def change_key(path: Path, old: Key | None, new: Key | None, progress: Progress 
     part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
         with _exclusive(target, old, path) as source:
-            os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+            private_files.create(part)
             faults.point("rekey.begun")
             _write(source, part, new, progress)
             _check(source, part, new)

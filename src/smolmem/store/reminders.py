@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from smolmem.core import codec
 from smolmem.core.values import Reminder
 from smolmem.store.contents import Contents
 
@@ -32,7 +31,7 @@ class Reminders:
         """Records what is about to be shown; `found` names the sources, steps and notes."""
         store = self._contents.store
         with store.write():
-            content = self._contents.keep(codec.encode(messages))
+            content = self._contents.keep(self._contents.encode(messages))
             row = {"run": run, "step": step, "at": time.time(), "query": query, "block": content}
             row["found"] = json.dumps(list(found))
             self._contents.add("recalled", row)

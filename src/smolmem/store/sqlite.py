@@ -33,9 +33,9 @@ import apsw
 
 from smolmem.core import faults
 from smolmem.core.errors import Busy, Damaged, NotAStore, StoreError, TooNew, Unwritable
-from smolmem.store import fork_hooks
+from smolmem.store import fork_hooks, private_files
 from smolmem.store.base import Durability, Progress, Row, migrations, statements
-from smolmem.store.copies import copy, create_private, give_name, sync_file
+from smolmem.store.copies import copy, give_name, sync_file
 from smolmem.store.driver_errors import explained
 from smolmem.store.encryption import Key, connect, require_encrypting_build
 from smolmem.store.header import (
@@ -179,7 +179,7 @@ class SqliteStore:
         part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
         self._secure()
         try:
-            create_private(part)
+            private_files.create(part)
             try:
                 with self._wrapped("copied"):
                     copy(str(self._absolute), str(part), progress, self._key)
@@ -297,7 +297,7 @@ class SqliteStore:
             return
         new = self._absolute.with_name(f".{self.path.name}.{secrets.token_hex(4)}.new")
         try:
-            create_private(new)
+            private_files.create(new)
             try:
                 if self._key is not None:
                     self._write_first_page(new)
@@ -463,7 +463,12 @@ def _set_wal(connection: apsw.Connection) -> None:
 
 
 def _migrate(connection: apsw.Connection, latest: int) -> None:
-    """Brings the schema up to date in one transaction: all of it, or nothing."""
+    """Brings the schema up to date in one transaction: all of it, or nothing.
+
+    What a statement could have to undo is kept in memory, not in the system's folder of temporary files.
+    """
+    before = connection.pragma("temp_store")
+    connection.pragma("temp_store", "MEMORY")
     connection.execute("BEGIN IMMEDIATE")
     try:
         for number in range(connection.pragma("user_version"), latest):
@@ -474,6 +479,8 @@ def _migrate(connection: apsw.Connection, latest: int) -> None:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+    finally:
+        connection.pragma("temp_store", before)
 
 
 def _schema(connection: apsw.Connection) -> frozenset[tuple[str, str, str]]:

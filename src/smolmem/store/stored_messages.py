@@ -64,7 +64,7 @@ class StoredMessages(Sequence[Any]):
     def copy(self) -> list[Any]:
         """The messages as an ordinary list."""
         try:
-            messages: list[Any] = self.source.messages(self.number)
+            messages: list[Any] = self.source.messages(self.number, self.of_live_step)
         except StoreError as error:
             if not self.of_live_step:
                 raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from smolmem.core.text import storable
 from smolmem.core.values import Trim
@@ -21,6 +22,11 @@ class Trims:
         """The trims of a session, in order."""
         rows = self._contents.store.rows("session_cuts", {"session": session})
         return [Trim(**{name: self._contents.sealed("cut", row)[name] for name in _COLUMNS}) for row in rows]
+
+    def live(self, session: str) -> list[Trim]:
+        """The trims of a session, with the secrets that this process has, for an agent that continues it."""
+        known = self._contents.redactor.known
+        return [replace(trim, text=known.text(trim.text)) for trim in self.of(session)]
 
     def add(self, session: str, trim: Trim) -> None:
         """Writes a trim before the prompt that it shortens is sent."""

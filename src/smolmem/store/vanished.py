@@ -26,7 +26,8 @@ from pathlib import Path
 import apsw
 
 from smolmem.core.errors import Busy, StoreError, Unwritable
-from smolmem.store.copies import copy_from, create_private, give_name, sync_file
+from smolmem.store import private_files
+from smolmem.store.copies import copy_from, give_name, sync_file
 from smolmem.store.encryption import Key, connect
 from smolmem.store.header import APPLICATION_ID, owner_of, read_header
 
@@ -122,7 +123,7 @@ class Place:
     def _copied(self, connection: apsw.Connection, *, again: bool) -> Path | None:
         """The new file; None if the old one was written meanwhile, or copied, unless it is copied again."""
         part = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}.part")
-        create_private(part)
+        private_files.create(part)
         try:
             with _transaction(connection, "BEGIN"):
                 connection.execute("SELECT count(*) FROM sqlite_schema")

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from smolmem.core.errors import Damaged, NotAStore, StoreError, Unwritable
+from smolmem.store import private_files
 from smolmem.store.base import Progress
 
 JOURNAL = "smolmem.jsonl"
@@ -49,8 +50,8 @@ class Outbox:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.lines = self.media_files = self.bytes = 0
-        (folder / "media").mkdir()
-        self._file = open(folder / JOURNAL, "xb")  # noqa: SIM115 - closed by `close`
+        private_files.make_folder(folder / "media")
+        self._file = private_files.create_open(folder / JOURNAL)
 
     def line(self, row: dict[str, Any]) -> None:
         """Writes an object as a line, in the letters of its language."""
@@ -66,7 +67,7 @@ class Outbox:
 
     def media(self, name: str, data: bytes) -> None:
         """Writes a file beside the lines."""
-        with open(self.folder / name, "xb") as file:
+        with private_files.create_open(self.folder / name) as file:
             file.write(data)
         self.media_files += 1
         self.bytes += len(data)
@@ -94,7 +95,7 @@ def create(path: Path) -> Iterator[Outbox]:
     try:
         work = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.absolute().parent))
         made = work / "export"
-        made.mkdir(mode=0o700)
+        private_files.make_folder(made)
         box = Outbox(made)
         try:
             yield box
@@ -111,7 +112,7 @@ def create(path: Path) -> Iterator[Outbox]:
 
 
 def _zipped(folder: Path, target: Path) -> Path:
-    os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    private_files.create(target)
     with zipfile.ZipFile(target, "w", allowZip64=True) as archive:
         for file in (folder / JOURNAL, *sorted((folder / "media").iterdir())):
             archive.write(file, file.relative_to(folder).as_posix(), _method(file))

@@ -94,7 +94,8 @@ class _Loading:
     def __init__(self, journal: Journal, box: Inbox, scope: str | None, *, keep: bool) -> None:
         self._keeps_origins = keep
         self._store, self._box, self._scope = journal.store, box, scope
-        self._journal = Journal(journal.store)  # with caches of its own: should all be undone, nothing stays behind
+        # with caches of its own: should all be undone, nothing stays behind
+        self._journal = Journal(journal.store, journal.redactor)
         self._root: str | None = None
         self.added: Counter[str] = Counter()
         self.skipped: Counter[str] = Counter()

@@ -927,3 +927,6 @@ DELETE FROM alert WHERE id IN (SELECT value FROM json_each(:ids)) RETURNING id;
 -- name: fitting_passages
 SELECT passage.* FROM json_each(:ids) AS wanted JOIN passage ON passage.document = wanted.value
 WHERE passage.id IN (SELECT value FROM json_each(:known)) OR passage.id < passage.document + 4 ORDER BY passage.id;
+
+-- name: fingerprint_key
+SELECT key FROM fingerprint_key WHERE id = 1;

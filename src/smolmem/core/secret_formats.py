@@ -1,0 +1,369 @@
+"""The formats of keys, tokens and passwords, and where they are in a text.
+
+Three kinds of clues, each found in time linear in the text:
+
+- a *format*: a token that begins as its issuer's tokens do (`ghp_…`, `AKIA…`). Such a token has a run of at least 16
+  letters, digits, `-` and `_`; the beginnings of the runs are looked up in a table;
+- a *name*: `password = "…"`, `api_key: …`. The value must look random: words, paths and identifiers do not;
+- a *place*: the password of a URL, an Authorization header, the body of a private key.
+
+Hashes, UUIDs and ids have no such clue and are left alone. A text is searched as bytes with one byte for each
+character. JSON escapes do not hide a clue, so that a record can be searched as a whole before each of its texts is.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from bisect import bisect, insort
+from collections.abc import Iterator
+from typing import NamedTuple
+
+
+class Found(NamedTuple):
+    """A secret in a text: where, and of which kind."""
+
+    start: int
+    end: int
+    kind: str
+
+
+class _Format(NamedTuple):
+    kind: str
+    prefix: bytes
+    pattern: re.Pattern[bytes]
+
+
+_HEX, _ALNUM, _WORD = "[0-9a-f]", "[A-Za-z0-9]", r"[\w-]"
+
+_TABLE: tuple[tuple[str, str, str], ...] = (
+    # kind, how it begins (| separates alternatives), what follows
+    ("adafruit", "aio_", rf"{_ALNUM}{{28}}"),
+    ("age", "AGE-SECRET-KEY-1", r"[0-9A-Z]{40,}"),
+    ("airtable", "pat", rf"{_ALNUM}{{14}}\.{_HEX}{{40,}}"),
+    ("alibaba", "LTAI", rf"{_ALNUM}{{16,24}}(?!\w)"),
+    ("anthropic", "sk-ant-", rf"{_WORD}{{20,}}"),
+    ("atlassian", "ATATT3|ATCTT3", r"[\w=-]{40,}"),
+    ("aws", "AKIA|ASIA|ABIA|ACCA", r"[A-Z2-7]{16}(?!\w)"),
+    ("aws", "ABSK", r"[A-Za-z0-9+/=]{60,}"),
+    ("brave", "BSA", rf"{_WORD}{{24,}}(?<=[\w-])"),
+    ("brevo", "xkeysib-", rf"{_HEX}{{40,}}-{_ALNUM}{{10,}}"),
+    ("buildkite", "bkua_", rf"{_HEX}{{40}}"),
+    ("clojars", "CLOJARS_", rf"{_HEX}{{50,}}"),
+    ("crates", "cio", rf"{_ALNUM}{{32}}(?!\w)"),
+    ("databricks", "dapi", rf"{_HEX}{{32}}"),
+    ("digitalocean", "dop_v1_|doo_v1_|dor_v1_", rf"{_HEX}{{40,}}"),
+    ("discord", "M|N|O", rf"{_WORD}{{22,26}}\.{_WORD}{{6}}\.{_WORD}{{27,}}"),
+    ("docker", "dckr_pat_|dckr_oat_", rf"{_WORD}{{20,}}"),
+    ("doppler", "dp.pt.|dp.st.|dp.ct.|dp.sa.", rf"{_ALNUM}{{40,}}"),
+    ("dynatrace", "dt0c01.|dt0s01.", r"[A-Z0-9]{24}\.[A-Z0-9]{60,}"),
+    ("elevenlabs", "sk_", rf"{_HEX}{{48}}"),
+    ("facebook", "EAAC|EAAB|EAAG", rf"{_ALNUM}{{60,}}"),
+    ("figma", "figd_", rf"{_WORD}{{20,}}"),
+    ("fireworks", "fw_", rf"{_ALNUM}{{22,}}"),
+    ("github", "ghp_|gho_|ghu_|ghs_|ghr_", rf"{_ALNUM}{{20,}}"),
+    ("github", "github_pat_", r"\w{22,}"),
+    ("gitlab", "glpat-|gldt-|glrt-|glcbt-|glptt-|glft-|glimt-|glagent-|gloas-|glsoat-", rf"{_WORD}{{16,}}"),
+    ("google", "AIza", rf"{_WORD}{{30,}}"),
+    ("google", "GOCSPX-", rf"{_WORD}{{20,}}"),
+    ("google", "ya29.", rf"{_WORD}{{20,}}"),
+    ("grafana", "glsa_|glc_", r"[\w+/=]{24,}"),
+    ("groq", "gsk_", rf"{_ALNUM}{{30,}}"),
+    ("heroku", "HRKU-", rf"{_WORD}{{30,}}"),
+    ("huggingface", "hf_", rf"{_ALNUM}{{30,}}"),
+    ("huggingface", "api_org_", rf"{_ALNUM}{{30,}}"),
+    ("jwt", "eyJ", rf"{_WORD}{{8,}}\.{_WORD}{{8,}}\.{_WORD}{{8,}}"),
+    ("langfuse", "sk-lf-", rf"{_WORD}{{30,}}"),
+    ("langsmith", "lsv2_pt_|lsv2_sk_", r"\w{32,}"),
+    ("linear", "lin_api_", rf"{_ALNUM}{{30,}}"),
+    ("mailgun", "key-", rf"{_HEX}{{32}}(?!\w)"),
+    ("netlify", "nfp_", rf"{_ALNUM}{{30,}}"),
+    ("newrelic", "NRAK-", r"[A-Z0-9]{20,}"),
+    ("notion", "ntn_", rf"{_ALNUM}{{40,}}"),
+    ("notion", "secret_", rf"{_ALNUM}{{43}}(?!\w)"),
+    ("npm", "npm_", rf"{_ALNUM}{{30,}}"),
+    ("nuget", "oy2", r"[a-z0-9]{43}(?!\w)"),
+    ("nvidia", "nvapi-", rf"{_WORD}{{40,}}"),
+    ("onepassword", "ops_eyJ", rf"{_WORD}{{50,}}"),
+    ("openai", "sk-proj-|sk-svcacct-|sk-admin-", rf"{_WORD}{{20,}}"),
+    ("openai", "sk-", rf"{_ALNUM}{{20,}}"),
+    ("openrouter", "sk-or-v1-", rf"{_HEX}{{32,}}"),
+    ("perplexity", "pplx-", rf"{_ALNUM}{{30,}}"),
+    ("pinecone", "pcsk_", r"\w{40,}"),
+    ("planetscale", "pscale_tkn_|pscale_pw_|pscale_oauth_", r"[\w.-]{30,}"),
+    ("posthog", "phx_", rf"{_ALNUM}{{30,}}"),
+    ("postman", "PMAK-", rf"{_HEX}{{24}}-{_HEX}{{34}}"),
+    ("pulumi", "pul-", rf"{_HEX}{{40}}"),
+    ("pypi", "pypi-AgE", rf"{_WORD}{{30,}}"),
+    ("replicate", "r8_", rf"{_ALNUM}{{30,}}"),
+    ("rubygems", "rubygems_", rf"{_HEX}{{40,}}"),
+    ("sendgrid", "SG.", rf"{_WORD}{{16,}}\.{_WORD}{{16,}}"),
+    ("sentry", "sntrys_|sntryu_", r"[\w+/=.-]{30,}"),
+    ("shopify", "shpat_|shpca_|shppa_|shpss_", r"[0-9a-fA-F]{32}"),
+    ("slack", "xoxb-|xoxa-|xoxp-|xoxr-|xoxs-|xoxe-|xoxc-|xoxd-", r"[\w%-]{10,}"),
+    ("slack", "xapp-", r"\d-[\w-]{20,}"),
+    ("square", "sq0atp-|sq0csp-", rf"{_WORD}{{22,}}"),
+    ("square", "EAAA", rf"{_WORD}{{56,}}"),
+    ("stripe", "sk_live_|sk_test_|rk_live_|rk_test_", rf"{_ALNUM}{{16,}}"),
+    ("stripe", "whsec_", r"[A-Za-z0-9+/=]{24,}"),
+    ("supabase", "sbp_", rf"{_HEX}{{40}}"),
+    ("supabase", "sb_secret_", rf"{_WORD}{{20,}}"),
+    ("tavily", "tvly-", rf"{_WORD}{{16,}}"),
+    ("telegram", "AA", rf"(?:(?<=\d:AA)|(?<=%3AAA)){_WORD}{{33}}(?![\w-])"),
+    ("terraform", "atlasv1.", rf"{_WORD}{{50,}}"),
+    ("together", "tgp_v1_", rf"{_WORD}{{40,}}"),
+    ("twilio", "SK", rf"{_HEX}{{32}}(?!\w)"),
+    ("vault", "hvs.|hvb.|hvr.", rf"{_WORD}{{20,}}"),
+    ("xai", "xai-", rf"{_ALNUM}{{40,}}"),
+)
+
+
+def _formats() -> Iterator[_Format]:
+    for kind, prefixes, rest in _TABLE:
+        for prefix in prefixes.split("|"):
+            yield _Format(kind, prefix.encode(), re.compile((re.escape(prefix) + rest).encode()))
+
+
+KINDS: frozenset[str] = frozenset(kind for kind, _, _ in _TABLE)
+"""The kinds that are recognised by their format alone."""
+
+_RUN = 16
+_IN_RUN = bytes(120 if chr(code).isascii() and (chr(code).isalnum() or code in b"_-") else 32 for code in range(256))
+_RUN_OF = b"x" * _RUN
+
+_HEADS: dict[bytes, list[_Format]] = {}
+"""Formats by the first two characters of the run that they begin with."""
+_TAILS: dict[bytes, list[_Format]] = {}
+"""Formats whose prefix ends in a dot, by the last three characters before the run that follows."""
+
+for _one in _formats():
+    if _one.prefix.endswith(b"."):
+        _TAILS.setdefault(_one.prefix[-3:], []).append(_one)
+    elif len(_one.prefix) == 1:
+        for _second in b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_":
+            _HEADS.setdefault(_one.prefix + bytes([_second]), []).append(_one)
+    else:
+        _HEADS.setdefault(_one.prefix[:2], []).append(_one)
+
+_DASH = re.compile(rb"-(?=[A-Za-z])")
+
+_CLUES = (b"pass", b"pwd", b"secret", b"token", b"key")
+"""Each name of a secret has one of these in it."""
+
+_SPACE = rb"(?:[ \t]|\\t){0,8}"
+_QUOTE = rb"\\{0,6}[\"'`]"
+_ASSIGNED = re.compile(
+    rb"(?P<name>[\w.-]{0,40})(?:%s\]?|\])?%s(?P<by>=>|:=|[=:>]|%%3[ADad]|\(|[ \t]is[ \t]|[ \t])%s[bruf]{0,2}"
+    rb"(?:(?P<quote>%s)(?P<quoted>(?:(?!(?P=quote))[^\r\n]){8,256})(?P=quote)"
+    rb"|(?P<plain>(?:[^\s\"'`<>(){}\[\],;&|\\]|\\(?![nrt\"'\\])){8,256}))" % (_QUOTE, _SPACE, _SPACE, _QUOTE)
+)
+_NAME = re.compile(rb"[\w.-]*")
+_NAMES = re.compile(
+    rb"(?:(?:^|[_.-])pass|pass(?:word|wd|phrase|code)|pwd|secret(?:[_.-]?(?:access)?[_.-]?key)?"
+    rb"|(?:api|access|account|private|encryption|signing|secret|auth|shared|sharedaccess|subscription|storage|license"
+    rb"|app|service|master|admin|deploy|consumer)[_.-]?key"
+    rb"|(?:access|auth|refresh|bearer|api|bot|session|id|oauth|private|personal|deploy|security|app|service|user"
+    rb"|admin|secret)[_.-]?token)"
+    rb"s?(?:[_.-]?(?:\d{1,2}|prod|production|dev|test|live|base|value|new|old|string))?$"
+)
+_WEAK_NAMES = re.compile(rb"(?:^-{0,2}|\.)token$")
+
+_TEMPLATE = re.compile(
+    rb"^[$%*<{/.?#]|^\\u27e8|\.\.\.|\*\*\*|xxxx|://|^[\d:.TZ+ -]*$|your[_-]|changeme|placeholder|redacted"
+    rb"|environ|getenv|process\.env|^(?:[\w.-]+:)?[0-9a-f]{8}(?:\?|\\u27e9|\xe2\x9f\xa9)",
+    re.IGNORECASE,
+)
+"""Values that only stand for a secret, our placeholders among them, and dates, paths and URLs."""
+_IDENTIFIER = re.compile(
+    rb"(?:[A-Za-z_]\w*\.)+[A-Za-z_]\w*|[A-Za-z_]+\d{0,2}|[a-z]+(?:[_-][a-z0-9]+)*|[A-Z]+(?:_[A-Z0-9]+)*"
+)
+_HASH = re.compile(rb"[0-9a-fA-F]{32,}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+_HEADER = re.compile(
+    rb"authorization[\W_]{1,16}(?:basic(?:%%20|[ \t+:]){1,3}(?P<basic>[A-Za-z0-9+/_-]{8,512}={0,2})"
+    rb"|(?:bearer|token|apikey)?(?:%%20|[ \t+:=]){1,3}(?:%s)?(?P<bearer>[A-Za-z0-9._~+/=-]{16,2048}))" % _QUOTE,
+    re.IGNORECASE,
+)
+_URL = re.compile(
+    rb"://(?:[^\s/:@\"'<>\\]{0,128}:(?P<password>[^\s/@\"'<>\\]{3,256})@"
+    rb"|hooks\.slack\.com/(?:services|workflows)/(?P<slack>[\w/]{16,100})"
+    rb"|(?:\w{1,20}\.)?discord(?:app)?\.com/api/(?:v\d+/)?webhooks/\d{5,25}/(?P<discord>[\w-]{30,100})"
+    rb"|[^\s\"'<>]{1,500}?[?&](?:sig|X-Amz-Signature|X-Amz-Security-Token|X-Goog-Signature)="
+    rb"(?P<signature>[^\s\"'<>&\\]{16,2048}))",
+    re.IGNORECASE,
+)
+_NO_PASSWORD = re.compile(rb"[$%*<{?].*|\\u27e8.*|pass(?:word|wd)?|pw|pwd|secret|x+|\.+|token", re.IGNORECASE)
+_KEY_BODY = re.compile(
+    rb"KEY(?: BLOCK)?-----(?:\s|\\{1,4}[nr])*(?P<body>"
+    rb"(?:[A-Za-z][\w-]{2,20}: [^\r\n\\]{0,100}(?:\s|\\{1,4}[nr])+){0,5}(?:[A-Za-z0-9+/=\s]|\\{1,4}[nr]){40,16384})"
+)
+
+
+def find(data: bytes) -> list[Found]:
+    """The secrets in a text, in order and without overlaps; where several clues overlap, the longest secret."""
+    found = list(_by_format(data))
+    lower = data.lower()
+    for clue in _CLUES:
+        found += _by_name(data, lower, clue)
+    for place, pattern in ((b"://", _URL), (b"authorization", _HEADER)):
+        found += _by_place(data, lower, place, pattern)
+    return without_overlaps(found) if len(found) > 1 else found
+
+
+def named(name: str, value: str) -> str | None:
+    """The kind of secret that a value is because of its name; none if the name or the value are not such."""
+    if not 8 <= len(value) <= 512:
+        return None
+    lower = name.lower().encode("latin-1", "replace")
+    clue = next((clue for clue in _CLUES if clue in lower), None)
+    if clue is None or not _is_secret(lower, value.encode("latin-1", "replace"), quoted=True):
+        return None
+    return _KIND_OF[clue]
+
+
+def _by_format(data: bytes) -> Iterator[Found]:
+    runs = data.translate(_IN_RUN)
+    start = runs.find(_RUN_OF)
+    while start >= 0:
+        end = runs.find(b" ", start)
+        end = len(data) if end < 0 else end
+        found = _at(data, start + _escaped(data, start)) or _after_dot(data, start) or _after_dash(data, start, end)
+        if found is not None:
+            yield found
+            end = max(end, found.end)
+        start = runs.find(_RUN_OF, end)
+
+
+def _at(data: bytes, at: int) -> Found | None:
+    """The token that begins here."""
+    for one in _HEADS.get(data[at : at + 2], ()):
+        if (match := one.pattern.match(data, at)) is not None:
+            return Found(at, match.end(), one.kind)
+    return None
+
+
+def _after_dot(data: bytes, start: int) -> Found | None:
+    """The token whose prefix ends in a dot before the run."""
+    for one in _TAILS.get(data[max(0, start - 3) : start], ()):
+        at = start - len(one.prefix)
+        match = one.pattern.match(data, at) if at >= 0 else None
+        if match is not None:
+            return Found(at, match.end(), one.kind)
+    return None
+
+
+def _after_dash(data: bytes, start: int, end: int) -> Found | None:
+    """The token that begins inside the run: `backup-ghp_…`."""
+    if data.find(b"-", start, end) < 0:
+        return None
+    dashes = _DASH.finditer(data, start, end)
+    return next((found for dash in dashes if (found := _at(data, dash.end())) is not None), None)
+
+
+def _escaped(data: bytes, start: int) -> int:
+    r"""How many characters of a run belong to an escape before it: `\n`, `\u00e9`, `%3D`."""
+    before = data[start - 1 : start] if start else b""
+    if before == b"%":
+        return 2
+    if before != b"\\":
+        return 0
+    return 5 if data[start : start + 1] == b"u" else 1
+
+
+_KIND_OF = {b"pass": "password", b"pwd": "password", b"secret": "secret", b"token": "token", b"key": "key"}
+
+
+def _by_name(data: bytes, lower: bytes, clue: bytes) -> Iterator[Found]:
+    at = lower.find(clue)
+    while at >= 0:
+        after = at + len(clue)
+        match = _ASSIGNED.match(data, after)
+        if match is not None:
+            quoted = match["quoted"] is not None
+            value, name = "quoted" if quoted else "plain", _name_before(lower, at) + clue + match["name"].lower()
+            by_space, by_call = not match["by"].strip(), match["by"] == b"("
+            fits = name.startswith(b"--") if by_space else quoted or not by_call
+            secret = match[value] if quoted else match[value].rstrip(b".,:")
+            if fits and _is_secret(name, secret, quoted=quoted):
+                yield Found(match.start(value), match.start(value) + len(secret), _KIND_OF[clue])
+                after = match.end()
+        elif clue == b"key" and (body := _key_body(data, lower, at)) is not None:
+            yield body
+            after = body.end
+        at = lower.find(clue, after)
+
+
+def _name_before(lower: bytes, at: int) -> bytes:
+    """The part of a name that stands before a clue."""
+    before = lower[max(0, at - 40) : at]
+    return before[len(before) - len(_NAME.match(before[::-1])[0]) :]  # type: ignore[index]
+
+
+def _key_body(data: bytes, lower: bytes, at: int) -> Found | None:
+    match = _KEY_BODY.match(data, at) if lower.endswith(b"private ", 0, at) else None
+    return None if match is None else Found(*match.span("body"), "private-key")
+
+
+def _is_secret(name: bytes, value: bytes, *, quoted: bool) -> bool:
+    """Whether a value is the secret that its name says; a word, a path or an identifier is none."""
+    strong = _NAMES.search(name) is not None
+    if not strong and (_WEAK_NAMES.search(name) is None or len(value) < 20):
+        return False
+    if _TEMPLATE.search(value) or b" " in value:
+        return False
+    if _HASH.fullmatch(value):
+        return strong
+    classes = _classes(value)
+    if not quoted and _IDENTIFIER.fullmatch(value):
+        return False
+    return classes >= 3 or (strong and classes == 2 and len(value) >= 10 and not _IDENTIFIER.fullmatch(value))
+
+
+def _classes(value: bytes) -> int:
+    lower, upper = any(97 <= code <= 122 for code in value), any(65 <= code <= 90 for code in value)
+    digit = any(48 <= code <= 57 for code in value)
+    return lower + upper + digit + (not value.replace(b"_", b"").replace(b"-", b"").isalnum())
+
+
+def _by_place(data: bytes, lower: bytes, place: bytes, pattern: re.Pattern[bytes]) -> Iterator[Found]:
+    at = lower.find(place)
+    while at >= 0:
+        after = at + len(place)
+        match = pattern.match(data, at)
+        group = None if match is None else match.lastgroup
+        if match is not None and group is not None and _is_there(group, match[group]):
+            yield Found(*match.span(group), _PLACES.get(group, group))
+            after = match.end()
+        at = lower.find(place, after)
+
+
+_PLACES = {"password": "url-password", "signature": "url-signature"}
+
+
+def _is_there(group: str, value: bytes) -> bool:
+    if group == "password":
+        return _NO_PASSWORD.fullmatch(value) is None
+    if group == "bearer":
+        return _TEMPLATE.search(value) is None and _classes(value) >= 2 and not value.isalpha()
+    if group != "basic":
+        return True
+    try:
+        return b":" in base64.b64decode(value + b"=" * (-len(value) % 4), altchars=b"-_" if b"-" in value else None)
+    except (binascii.Error, ValueError):
+        return False
+
+
+def without_overlaps(found: list[Found]) -> list[Found]:
+    """In order; of secrets that overlap the longest, and of equal ones the first of the list."""
+    kept: list[Found] = []
+    for one in sorted(found, key=lambda one: one.start - one.end):
+        if not overlaps(one, kept):
+            insort(kept, one)
+    return kept
+
+
+def overlaps(one: Found, others: list[Found]) -> bool:
+    """Whether a secret overlaps one of others that are in order and do not overlap."""
+    place = bisect(others, one)
+    return (place > 0 and others[place - 1].end > one.start) or (place < len(others) and one.end > others[place].start)
