@@ -88,7 +88,7 @@ def list_runs(memory: Memory, **filters: Any) -> list[RunSummary]:
 
 def start_timestamp(memory: Memory, run: Run) -> float:
     """When a run began, unrounded: the next page lists the runs before this moment."""
-    return float(memory._journal.store.rows("run_row", {"id": run.id})[0]["began"])
+    return memory._journal.run_row(run.id)["began"]
 
 
 def _sparkline_bars(memory: Memory, runs: Sequence[Run]) -> dict[str, list[tuple[float, bool]]]:
@@ -133,6 +133,7 @@ class StepSummary:
 
 def step_summaries(memory: Memory, run: Run) -> list[StepSummary]:
     """The steps of a run, in order; those of a fork begin with the steps that it shares with its origin."""
+    memory._journal.check_steps(run.id, run.session)
     rows = memory._journal.store.rows("outline", {"run": run.id})
     if run.fork_of is not None:
         own = {row["id"] for row in rows}

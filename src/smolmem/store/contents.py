@@ -14,7 +14,7 @@ from typing import Any
 
 from smolmem.core import codec, prompts, wire
 from smolmem.core.codec import Encoded
-from smolmem.core.errors import Damaged
+from smolmem.core.errors import REPAIR, Damaged
 from smolmem.core.prompts import PromptLink
 from smolmem.store.base import Row, Store
 from smolmem.store.stored_messages import StoredMessages
@@ -89,7 +89,7 @@ class Contents:
 
     def damaged(self, what: str) -> Damaged:
         """The error about content that is not what was written."""
-        return Damaged(f"{self.store.url}: {what}. `verify()` lists all that is damaged; restore it from a backup.")
+        return Damaged(f"{self.store.url}: {what}. `smolmem verify` lists all damage. {REPAIR}")
 
     def value(self, number: int | None, model_input: Any = None) -> Any:
         """The value behind a content id; None for none."""
@@ -99,9 +99,7 @@ class Contents:
         try:
             return codec.decode(record, self.blob, model_input)
         except wire.Undecodable as error:
-            raise Damaged(
-                f"{self.store.url}: content {number}: {error}. `verify()` lists all that is damaged."
-            ) from error
+            raise self.damaged(f"content {number}: {error}") from error
 
     def _read_part(self, number: int) -> list[Any]:
         part = self.value(number)

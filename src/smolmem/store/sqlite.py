@@ -31,7 +31,7 @@ from typing import Any
 import apsw
 
 from smolmem.core import faults
-from smolmem.core.errors import Busy, Damaged, NotAStore, StoreError, TooNew, Unwritable
+from smolmem.core.errors import REPAIR, Busy, Damaged, NotAStore, StoreError, TooNew, Unwritable
 from smolmem.store import fork_hooks
 from smolmem.store.base import Durability, Progress, Row, migrations, statements
 from smolmem.store.encryption import Key, connect, require_encrypting_build
@@ -372,7 +372,7 @@ class SqliteStore:
             raise self._explained(error, done) from error
         except UnicodeDecodeError as error:
             raise Damaged(
-                f"{self.path} cannot be {done}: it is damaged ({error}). Restore it from a backup."
+                f"{self.path} cannot be {done}: it is damaged ({error}). {REPAIR}"
             ) from error
 
     def _explained(self, error: apsw.Error, done: str) -> StoreError:
@@ -385,7 +385,7 @@ def explained(error: apsw.Error, what: str) -> StoreError:
     if isinstance(error, (apsw.BusyError, apsw.LockedError)):
         return Busy(f"{what}: another process has held it for too long ({detail}). Close that process, or try again.")
     if isinstance(error, (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)):
-        return Damaged(f"{what}: it is damaged ({detail}). Restore it from a backup.")
+        return Damaged(f"{what}: it is damaged ({detail}). {REPAIR}")
     if isinstance(error, apsw.FullError):
         return Unwritable(f"{what}: no space left ({detail}). Free some space; what was written before is safe.")
     if isinstance(error, (apsw.ReadOnlyError, apsw.CantOpenError, apsw.PermissionsError, apsw.IOError, apsw.AuthError)):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from smolmem.core import codec
 from smolmem.core.display import Drawable
-from smolmem.core.errors import Damaged, StoreError
+from smolmem.core.errors import REPAIR, Damaged, SmolmemError, StoreError
 from smolmem.core.timeline import Misplaced, Timeline
 from smolmem.store.base import Row
 from smolmem.store.contents import seal
@@ -76,7 +77,7 @@ def stats(journal: Journal, failed_writes: int) -> Stats:
 def verify(journal: Journal) -> Report:
     """Checks the engine's structures, every hash, and that the events lead to the steps as they stand."""
     report = Report(journal.store.url)
-    for look in (_check_engine, _check_contents, _check_seals, _check_steps, _check_recall):
+    for look in (_check_engine, _check_contents, _check_seals, _check_links, _check_steps, _check_recall):
         try:
             look(journal, report)
         except StoreError as error:
@@ -114,6 +115,25 @@ def _check_seals(journal: Journal, report: Report) -> None:
     for row in journal.store.rows("erased", {}):
         _check_seal("erased", row, report)
     _check_events(journal, report)
+
+
+def _check_links(journal: Journal, report: Report) -> None:
+    """What belongs together must be found by every index, and no run or session may be a fork of itself."""
+    checks: list[Callable[[], object]] = [journal.check_runs]
+    for row in journal.store.rows("sessions", {}):
+        checks += [partial(_walk, journal.session_lineage, row), partial(journal.check_events, row["id"])]
+    for row in journal.store.rows("runs", {}):
+        checks += [partial(_walk, journal.run_lineage, row), partial(journal.check_steps, row["id"], row["session"])]
+    for check in checks:
+        try:
+            check()
+        except SmolmemError as error:
+            report.add(str(error))
+
+
+def _walk(lineage: Callable[[Any], Iterator[Any]], row: Row) -> None:
+    for _ in lineage(row):
+        pass
 
 
 def _check_events(journal: Journal, report: Report) -> None:
@@ -201,7 +221,7 @@ def _pages(journal: Journal, query: str, report: Report | None = None, word: str
     while rows := journal.store.rows(query, {"id": last}):
         for row in rows:
             if row["id"] <= last:
-                raise Damaged(f"{journal.store.url}: rows come out of order. Restore it from a backup.")
+                raise Damaged(f"{journal.store.url}: rows come out of order. {REPAIR}")
             last = row["id"]
             yield row
         count += len(rows)

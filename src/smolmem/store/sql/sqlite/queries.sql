@@ -107,6 +107,42 @@ SELECT
     coalesce(sum(output_tokens), 0) AS output_tokens
 FROM step WHERE run = :run;
 
+-- name: run_links
+SELECT
+    (SELECT count(*) FROM run NOT INDEXED) AS runs,
+    (SELECT count(*) FROM run INDEXED BY run_by_time) AS by_time,
+    (SELECT count(*) FROM run INDEXED BY sqlite_autoindex_run_1) AS by_id;
+
+-- name: step_links
+SELECT
+    (SELECT count(*) FROM step INDEXED BY step_by_run WHERE run = :run) AS steps,
+    (SELECT count(*) FROM step INDEXED BY step_by_run WHERE run = :run AND kind = 'action') AS actions,
+    (SELECT count(*) FROM event INDEXED BY event_by_session
+     WHERE session = :session AND run = :run AND act = 'insert' AND record IS NOT NULL) AS inserted,
+    (SELECT steps FROM run WHERE id = :run AND status <> 'running') AS counted;
+
+-- name: session_links
+WITH
+    event_of (act, step, place, record) AS (SELECT act, step, place, record FROM event WHERE session = :session),
+    own (act, step, place, record) AS (
+        SELECT * FROM event_of WHERE step IN (SELECT step FROM event_of WHERE act = 'insert' AND record IS NOT NULL)
+    )
+SELECT
+    count(*) FILTER (WHERE act = 'insert' AND record IS NOT NULL) AS inserted,
+    count(*) FILTER (WHERE act = 'revise') AS revised,
+    count(*) FILTER (WHERE act = 'insert' AND place IS NOT NULL) - count(*) FILTER (WHERE act = 'remove') AS listed,
+    (SELECT count(*) FROM step INDEXED BY step_by_place WHERE session = :session) AS steps,
+    (SELECT coalesce(sum(revision), 0) FROM step INDEXED BY step_by_place WHERE session = :session) AS revisions,
+    (SELECT count(place) FROM step INDEXED BY step_by_place WHERE session = :session) AS places
+FROM own;
+
+-- name: call_counts
+SELECT run, count(*) AS calls FROM call NOT INDEXED
+WHERE run IN (SELECT value FROM json_each(:runs)) GROUP BY run;
+
+-- name: session_is_used
+SELECT 1 FROM run NOT INDEXED WHERE session = :id LIMIT 1;
+
 -- name: runs_by_prefix
 SELECT * FROM run WHERE id >= :prefix AND id < :prefix || 'g'
   AND (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :below)
@@ -116,12 +152,12 @@ ORDER BY id LIMIT 9;
 SELECT DISTINCT writer FROM run WHERE status = 'running';
 
 -- name: find_steps
-SELECT step.*, run.scope, run.agent FROM step JOIN run ON run.id = step.run
-WHERE (:scope IS NULL OR run.scope = :scope OR substr(run.scope, 1, length(:below)) = :below)
-  AND (:agent IS NULL OR run.agent = :agent)
+SELECT step.*, run.scope, run.agent FROM step LEFT JOIN run ON run.id = step.run
+WHERE (:scope IS NULL OR run.scope = :scope OR substr(run.scope, 1, length(:below)) = :below OR run.id IS NULL)
+  AND (:agent IS NULL OR run.agent = :agent OR run.id IS NULL)
   AND (:run IS NULL OR step.run = :run)
   AND (:kind IS NULL OR step.kind = :kind)
-  AND (:status IS NULL
+  AND (:status IS NULL OR run.id IS NULL
        OR (run.status = :status AND NOT (run.status = 'running' AND writer IN (SELECT value FROM json_each(:dead))))
        OR (:status = 'interrupted' AND run.status = 'running' AND writer IN (SELECT value FROM json_each(:dead))))
   AND (:since IS NULL OR step.at >= :since)
@@ -134,11 +170,11 @@ ORDER BY step.id DESC
 LIMIT :limit;
 
 -- name: run_steps
-SELECT step.*, run.scope, run.agent FROM step JOIN run ON run.id = step.run
+SELECT step.*, run.scope, run.agent FROM step LEFT JOIN run ON run.id = step.run
 WHERE step.run = :run AND (step.kind <> 'system_prompt' OR step.place IS NOT NULL) ORDER BY place IS NULL, place, step.id;
 
 -- name: step
-SELECT step.*, run.scope, run.agent FROM step JOIN run ON run.id = step.run WHERE step.id = :id;
+SELECT step.*, run.scope, run.agent FROM step LEFT JOIN run ON run.id = step.run WHERE step.id = :id;
 
 -- name: add_call
 INSERT INTO call (run, turn, kind, name, arguments, began, ended, failed, outcome, hash)
@@ -149,7 +185,7 @@ RETURNING id;
 UPDATE call SET turn = :turn, began = :began, ended = :ended, failed = :failed, outcome = :outcome, hash = :hash WHERE id = :id;
 
 -- name: calls
-SELECT * FROM call WHERE run = :run AND turn >= :turn ORDER BY id;
+SELECT * FROM call WHERE run = :run ORDER BY id;
 
 -- name: calls_after
 SELECT * FROM call WHERE id > :id ORDER BY id LIMIT 500;
@@ -550,8 +586,8 @@ SELECT * FROM note WHERE id = :id;
 SELECT count(*) FROM alert
 WHERE at = :at AND scope = :scope AND agent = :agent AND rule = :rule AND reason = :reason AND run IS NULL;
 
--- name: quick_check
-PRAGMA quick_check (5);
+-- name: integrity_check
+PRAGMA integrity_check (5);
 
 -- name: page_count
 PRAGMA page_count;
