@@ -1,7 +1,8 @@
-"""A damaged index: nothing vanishes in silence, `verify` and `doctor` find the damage, and `doctor --repair` ends it."""
+"""A damaged index hides nothing in silence, `verify` and `doctor` find the damage, and `doctor --repair` ends it."""
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from collections.abc import Callable
@@ -10,15 +11,14 @@ from typing import Any
 
 import apsw
 import pytest
-from click.testing import CliRunner
 from scripted import answer, calling_agent, calls, code, code_agent
 
-from smolmem import Memory, SmolmemError
+from smolmem import Memory
 from smolmem.cli.main import main
 from smolmem.core.errors import Busy, Damaged
+from smolmem.core.rows import Batch
 from smolmem.core.values import Run
 from smolmem.doctor import examine_path
-from smolmem.store import rebuilding
 from smolmem.store.contents import seal
 from smolmem.store.rebuilding import rebuild
 
@@ -109,8 +109,6 @@ INDEXES = [
     *("note_by_scope", "note_by_end", "note_by_past", "note_by_run", "forgotten_by_target"),
     *("recalled_by_run", "recalled_by_step", "cut_by_session", "alert_by_run", "alert_by_time"),
 ]
-UNREAD = {"run_by_session", "run_by_parent", "run_open", "step_by_error", "note_by_end", "note_by_run"}
-"""Indexes that only filters, erasing and forgetting use: their damage is found by `verify` and `doctor`."""
 
 
 def page(data: bytes, number: int) -> bytes:
@@ -161,10 +159,10 @@ def test_every_index_of_the_schema_is_damaged_here(path: Path) -> None:
 def test_what_a_damaged_index_hides_is_an_error_and_never_missing(
     path: Path, stale: tuple[bytes, bytes, dict[str, Any]], index: str
 ) -> None:
-    _, whole, right = stale
+    right = stale[2]
     for kind, bad in damages(stale, path, index).items():
-        if bad == whole:
-            continue  # the index is empty, or was the same before
+        if is_sound(path, bad):
+            continue  # the index has no entries, or had the same
         for part, expected in right.items():
             read = read_part(path, bad, part)
             assert read in (expected, "refused"), f"{kind}: {part} differ without an error"
@@ -174,6 +172,18 @@ def test_what_a_damaged_index_hides_is_an_error_and_never_missing(
             assert any("smolmem doctor --repair" in finding.repair for finding in findings), kind
         if index == "sqlite_autoindex_run_1" and kind == "older":
             assert not examine_path(path)
+
+
+def is_sound(path: Path, data: bytes) -> bool:
+    """Whether SQLite itself finds nothing."""
+    path.write_bytes(data)
+    raw = apsw.Connection(str(path))
+    try:
+        return bool(raw.execute("PRAGMA integrity_check").get == "ok")
+    except apsw.CorruptError:
+        return False
+    finally:
+        raw.close()
 
 
 def fresh(path: Path, data: bytes) -> Memory:
@@ -192,3 +202,150 @@ def read_part(path: Path, bad: bytes, part: str) -> Any:
             assert str(path) in str(error)
             assert "smolmem doctor --repair" in str(error)
             return "refused"
+
+
+# --- repair ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("D4")
+@pytest.mark.parametrize("kind", ["older", "cut", "zeroed", "garbled"])
+def test_a_repair_brings_back_what_any_damaged_index_hid(
+    path: Path, stale: tuple[bytes, bytes, dict[str, Any]], kind: str
+) -> None:
+    for number, index in enumerate(INDEXES[:: 1 if TORTURE else 4]):
+        bad = damages(stale, path, index)[kind]
+        if is_sound(path, bad):
+            continue
+        fresh(path, bad).close()
+        done = rebuild(path, None)
+        assert (done.indexes, done.merged) == (len(INDEXES), 0)
+        with Memory(path, embedder="off") as memory:
+            assert content(memory) == stale[2]
+            assert memory.recall("printer")
+            assert memory.verify()
+            assert memory.doctor()
+        assert Path(done.backup).parent == path.parent
+        assert not is_sound(Path(done.backup), Path(done.backup).read_bytes())
+        Path(done.backup).unlink()
+        assert number or os.stat(path).st_mode & 0o777 == 0o600
+
+
+def test_the_command_repairs_and_says_what_it_did_and_where_the_old_file_is(
+    path: Path, stale: tuple[bytes, bytes, dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    fresh(path, with_older_index(stale, path, "step_by_run")).close()
+    assert main(["doctor", "--db", str(path)]) == 1
+    assert f"smolmem doctor --repair --db {path}" in capsys.readouterr().out
+    assert main(["doctor", "--repair", "--db", str(path), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)["findings"][0]["text"]
+    (backup,) = path.parent.glob("agent.db.before-repair-*")
+    assert f"{len(INDEXES)} indexes and the full-text index made anew" in said
+    assert str(backup) in said
+    assert main(["verify", "--db", str(path)]) == 0
+
+
+def test_a_damaged_full_text_index_is_found_and_repaired(path: Path) -> None:
+    record(path)
+    raw = apsw.Connection(str(path))
+    raw.execute("UPDATE words_data SET block = zeroblob(length(block)) WHERE id > 10")
+    raw.close()
+    with Memory(path, embedder="off") as memory:
+        assert not memory.verify()
+    rebuild(path, None)
+    with Memory(path, embedder="off") as memory:
+        assert memory.verify()
+        assert any("floor 3" in found.text for found in memory.recall("printer"))
+
+
+def test_contents_that_were_stored_twice_because_their_index_was_damaged_are_merged(path: Path) -> None:
+    Memory(path).close()
+    empty = path.read_bytes()
+    record(path)
+    bad = with_older_index((empty, path.read_bytes(), {}), path, "sqlite_autoindex_content_1")
+    with fresh(path, bad) as memory:
+        agent = memory.attach(calling_agent(calls(("weather", {"city": "Oslo"})), answer("mild"), name="caller"))
+        agent.run("What is the weather?")
+        steps = [repr(step.to_smolagents()) for step in memory.runs()[0].steps]
+    assert rebuild(path, None).merged > 0
+    with Memory(path, embedder="off") as memory:
+        assert memory.verify()
+        assert [repr(step.to_smolagents()) for step in memory.runs()[0].steps] == steps
+
+
+def test_a_repair_that_fails_or_finds_the_file_in_use_leaves_the_file_as_it_was(
+    path: Path, stale: tuple[bytes, bytes, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, whole, _ = stale
+    (*_, last) = trees(whole, path, "table")["step"]
+    bad = with_page(whole, last, bytes(4096))
+    fresh(path, bad).close()
+    with pytest.raises(Damaged, match=r"cannot be repaired, and was left as it is.*A copy is .*before-repair"):
+        rebuild(path, None)
+    assert path.read_bytes() == bad
+    monkeypatch.setattr("smolmem.store.replacing._WAIT", 0.05)
+    with fresh(path, whole), pytest.raises(Busy, match="close that program"):
+        rebuild(path, None)
+    for point in ("replace.begun", "replace.done"):
+        fresh(path, bad := with_older_index(stale, path, "step_by_run")).close()
+        monkeypatch.setattr("smolmem.core.faults.hook", lambda name, point=point: fail() if name == point else None)
+        with pytest.raises(RuntimeError):
+            rebuild(path, None)
+        assert path.read_bytes() == bad
+        assert not list(path.parent.glob(".*.part*"))
+
+
+def fail() -> None:
+    raise RuntimeError("planted")
+
+
+# --- forks ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("D4")
+@pytest.mark.parametrize("length", [1, 2, 5])
+def test_a_fork_of_itself_is_refused_and_found_however_long_the_circle(path: Path, length: int) -> None:
+    with Memory(path, embedder="off") as memory:
+        memory.attach(code_agent(code("x = 1"), code("final_answer(x)"))).run("Go")
+        runs = memory.runs()
+        for _ in range(length):
+            runs.append(runs[-1].fork(step=1))
+    bend(path, [run.id for run in runs[1:]], [run.session for run in runs[1:]])
+    with Memory(path, embedder="off") as memory:
+        last = memory.run(runs[-1].id)
+        acts: list[Callable[[], Any]] = [
+            *(lambda: last.steps, lambda: last.fork(step=1), lambda: last.fork(step=9), lambda: last.as_of(9)),
+            *(lambda: memory.resume(code_agent(), last), lambda: last.restore(code_agent()), last.replay),
+        ]
+        for act in acts:
+            with pytest.raises(Damaged, match=r"agent\.db.* is a fork of itself.*smolmem doctor"):
+                act()
+        report = memory.verify()
+        assert any("is a fork of itself" in problem for problem in report.problems)
+        assert any("is a fork of itself" in finding.text for finding in memory.doctor().findings)
+
+
+def bend(path: Path, runs: list[str], sessions: list[str]) -> None:
+    """Makes the first fork a fork of the last one, with hashes that fit."""
+    raw = apsw.Connection(str(path))
+    for table, ids in (("run", runs), ("session", sessions)):
+        cursor = raw.execute(f"SELECT * FROM {table} WHERE id = ?", (ids[0],))
+        names = [column[0] for column in cursor.get_description()]
+        row = dict(zip(names, cursor.fetchone(), strict=True)) | {"fork_of": ids[-1]}
+        raw.execute(f"UPDATE {table} SET fork_of = ?, hash = ? WHERE id = ?", (ids[-1], seal(table, row), ids[0]))
+    raw.close()
+
+
+def test_a_lineage_of_a_thousand_forks_is_followed(path: Path) -> None:
+    with Memory(path, embedder="off", durability="normal") as memory:
+        memory.attach(code_agent(code("x = 1"), code("final_answer(x)"))).run("Go")
+        fork = memory.runs()[0].fork(step=2)
+        journal = memory._journal
+        run, session = journal.run_row(fork.id), journal.session_row(fork.session)
+        for number in range(1100):
+            session = {**session, "id": f"{number:016x}", "fork_of": session["id"]}
+            run = {**run, "id": f"{number:016x}", "fork_of": run["id"], "session": session["id"]}
+            journal.save(Batch(session, new_session=True, runs=[run]))
+        last = memory.run(run["id"])
+        assert [step.kind for step in last.steps] == ["task", "action", "action"]
+        assert [step.kind for step in last.fork(step=1).steps] == ["task", "action"]
+        assert memory.verify()

@@ -1,7 +1,7 @@
 """What is wrong with a file, its environment or its use: one sentence each, and a command that repairs it.
 
-Nothing is changed, except by `repair`. Only questions are asked that an index or the newest rows can answer, so that it takes a second or
-two however much is stored. A file that cannot be opened is examined from outside.
+Nothing is changed, except by `repair`. Only questions are asked that an index or the newest rows can answer, so that it
+takes a second or two however much is stored. A file that cannot be opened is examined from outside.
 """
 
 from __future__ import annotations
@@ -100,7 +100,9 @@ def examine(journal: Journal) -> Diagnosis:
         except TimeoutError:
             continue
         except (SmolmemError, ValueError, TypeError) as error:  # a damaged row can hold anything
-            repair = _repair(journal.store.url) if isinstance(error, Damaged) else f"smolmem verify --db {journal.store.url}"
+            repair = (
+                _repair(journal.store.url) if isinstance(error, Damaged) else f"smolmem verify --db {journal.store.url}"
+            )
             found.append(Finding("problem", str(error), repair))
     return Diagnosis(journal.store.url, tuple(found))
 
@@ -139,6 +141,7 @@ def _repair(url: str) -> str:
 def _links(journal: Journal) -> Iterator[Finding]:
     """Whether the newest runs have all their steps and events, and none is a fork of itself."""
     try:
+        journal.check_notes()
         for run in journal.find_runs(limit=NEWEST_RUNS):
             for row in journal.session_lineage(journal.session_row(run.session)):
                 journal.check_events(row["id"])

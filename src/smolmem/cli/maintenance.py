@@ -83,8 +83,8 @@ def verify(env: Environment) -> int:
 def doctor(env: Environment, repair: bool) -> int:
     """Report problems of the store, its environment and its use, and how to repair them.
 
-    Without --repair nothing is changed. Stores that cannot be opened are examined, too. The exit code is 1 if there is a
-    problem. Close all programs that use the store before a repair.
+    Without --repair nothing is changed. Stores that cannot be opened are examined, too. The exit code is 1 if there is
+    a problem. Close all programs that use the store before a repair.
     """
     repaired = _repaired(env) if repair else ()
     found = _diagnosis(env)

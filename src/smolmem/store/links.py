@@ -28,6 +28,13 @@ class Links(Contents):
         if not found["runs"] == found["by_time"] == found["by_id"]:
             raise self.damaged(f"{found['runs']} runs are stored, but an index of them is damaged")
 
+    def check_notes(self) -> None:
+        """Raises `Damaged` if an index hides notes, which notes are superseded, or what is forgotten."""
+        found = self.store.rows("note_links", {})[0]
+        for name, by in (("notes", "id"), ("superseding", "past"), ("forgotten", "target")):
+            if found[name] != found[f"{name}_by_{by}"]:
+                raise self.damaged(f"{found['notes']} notes are stored, but an index of them is damaged")
+
     def check_steps(self, run: str, session: str) -> None:
         """Raises `Damaged` if steps of a run are missing from an index, or are not as many as its row says."""
         found = self.store.rows("step_links", {"run": run, "session": session})[0]

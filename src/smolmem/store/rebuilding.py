@@ -10,6 +10,7 @@ refer to it are sealed again.
 from __future__ import annotations
 
 import json
+import secrets
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -56,7 +57,7 @@ def rebuild(path: Path, key: Key | None, progress: Progress | None = None) -> Re
             file is unchanged.
     """
     store = SqliteStore(str(path), key=key)
-    backup = path.with_name(f"{path.name}.before-repair-{time.strftime('%Y%m%d-%H%M%S')}")
+    backup = path.with_name(f"{path.name}.before-repair-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}")
     try:
         store.backup(backup, progress)
     finally:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from functools import lru_cache, partial
-from typing import Any, cast
+from typing import Any
 
 from smolmem.core import codec, wire
 from smolmem.core.arguments import EVERYWHERE, ScopeFilter, in_scope
 from smolmem.core.errors import NotFound
-from smolmem.core.rows import RecordedCall, RecordedCode, RunRow, SessionRow, Status, StoredEntry, StoredSession
+from smolmem.core.rows import RecordedCall, RecordedCode, SessionRow, Status, StoredEntry, StoredSession
 from smolmem.core.timeline import Misplaced, Timeline
 from smolmem.core.values import Event, Failure, Run, Step, when
 from smolmem.store.base import Row
@@ -196,8 +196,8 @@ class Records(Links):
         for session in self.session_lineage(row):
             shared.append((session["id"], until))
             until = session["fork_at"] if until is None else min(session["fork_at"] or 0, until)
-        for session, last in reversed(shared):
-            yield from (event for event in self._own_events(session) if last is None or event["id"] <= last)
+        for number, last in reversed(shared):
+            yield from (event for event in self._own_events(number) if last is None or event["id"] <= last)
 
     def timeline(self, row: SessionRow, until: int | None = None) -> Timeline[Row]:
         """A session's list as its events leave it."""
@@ -267,7 +267,8 @@ class Records(Links):
         row, timeline = self.session_row(session), Timeline[Row]()
         step_and_key = lru_cache(maxsize=None)(lambda record, prompt: self._step_and_key(record, prompt))
         events = list(self._events(row, until))
-        calls = lru_cache(maxsize=None)(partial(self._calls, counts=self.call_counts({event["run"] for event in events})))
+        counts = self.call_counts({event["run"] for event in events})
+        calls = lru_cache(maxsize=None)(partial(self._calls, counts=counts))
         turns, done, code, variables, own = dict[str, int](), dict[str, int](), list[RecordedCode](), None, 0
         for event in events:
             self._apply(timeline, event)

@@ -371,9 +371,7 @@ class SqliteStore:
         except apsw.Error as error:
             raise self._explained(error, done) from error
         except UnicodeDecodeError as error:
-            raise Damaged(
-                f"{self.path} cannot be {done}: it is damaged ({error}). {REPAIR}"
-            ) from error
+            raise Damaged(f"{self.path} cannot be {done}: it is damaged ({error}). {REPAIR}") from error
 
     def _explained(self, error: apsw.Error, done: str) -> StoreError:
         return explained(error, f"{self.path} cannot be {done}")

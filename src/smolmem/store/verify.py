@@ -9,7 +9,7 @@ from typing import Any
 
 from smolmem.core import codec
 from smolmem.core.display import Drawable
-from smolmem.core.errors import REPAIR, Damaged, SmolmemError, StoreError
+from smolmem.core.errors import REPAIR, Damaged, StoreError
 from smolmem.core.timeline import Misplaced, Timeline
 from smolmem.store.base import Row
 from smolmem.store.contents import seal
@@ -119,21 +119,30 @@ def _check_seals(journal: Journal, report: Report) -> None:
 
 def _check_links(journal: Journal, report: Report) -> None:
     """What belongs together must be found by every index, and no run or session may be a fork of itself."""
-    checks: list[Callable[[], object]] = [journal.check_runs]
-    for row in journal.store.rows("sessions", {}):
-        checks += [partial(_walk, journal.session_lineage, row), partial(journal.check_events, row["id"])]
-    for row in journal.store.rows("runs", {}):
-        checks += [partial(_walk, journal.run_lineage, row), partial(journal.check_steps, row["id"], row["session"])]
+    checks: list[Callable[[], None]] = [journal.check_runs, journal.check_notes]
+    sessions, runs = journal.store.rows("sessions", {}), journal.store.rows("runs", {})
+    checks += [partial(journal.check_events, row["id"]) for row in sessions]
+    checks += [partial(journal.check_steps, row["id"], row["session"]) for row in runs]
     for check in checks:
         try:
             check()
-        except SmolmemError as error:
+        except StoreError as error:
             report.add(str(error))
+    for table, rows in (("session", sessions), ("run", runs)):
+        for circle in _circles({row["id"]: row["fork_of"] for row in rows}):
+            report.add(f"{table} {circle[:8]} is a fork of itself")
 
 
-def _walk(lineage: Callable[[Any], Iterator[Any]], row: Row) -> None:
-    for _ in lineage(row):
-        pass
+def _circles(origins: dict[str, str | None]) -> Iterator[str]:
+    """One id of each circle of forks."""
+    followed: dict[str | None, str] = {}
+    for first in origins:
+        at: str | None = first
+        while at is not None and at not in followed:
+            followed[at] = first
+            at = origins.get(at)
+        if at is not None and followed[at] == first:
+            yield at
 
 
 def _check_events(journal: Journal, report: Report) -> None:

@@ -110,8 +110,17 @@ FROM step WHERE run = :run;
 -- name: run_links
 SELECT
     (SELECT count(*) FROM run NOT INDEXED) AS runs,
-    (SELECT count(*) FROM run INDEXED BY run_by_time) AS by_time,
-    (SELECT count(*) FROM run INDEXED BY sqlite_autoindex_run_1) AS by_id;
+    (SELECT count(began) FROM run INDEXED BY run_by_time) AS by_time,        -- count(*) would take any index
+    (SELECT count(id) FROM run INDEXED BY sqlite_autoindex_run_1) AS by_id;
+
+-- name: note_links
+SELECT
+    (SELECT count(*) FROM note NOT INDEXED) AS notes,
+    (SELECT count(id) FROM note INDEXED BY sqlite_autoindex_note_1) AS notes_by_id,
+    (SELECT count(supersedes) FROM note NOT INDEXED) AS superseding,
+    (SELECT count(supersedes) FROM note INDEXED BY note_by_past WHERE supersedes IS NOT NULL) AS superseding_by_past,
+    (SELECT count(*) FROM forgotten NOT INDEXED) AS forgotten,
+    (SELECT count(target) FROM forgotten INDEXED BY forgotten_by_target) AS forgotten_by_target;
 
 -- name: step_links
 SELECT
@@ -405,7 +414,9 @@ WHERE (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :b
   AND (:kind IS NULL OR kind = :kind)
   AND (:run IS NULL OR run = :run)
   AND (:tag IS NULL OR EXISTS (SELECT 1 FROM json_each(note.tags) WHERE value = :tag))
-  AND (:past OR ((expires IS NULL OR expires > :now) AND EXISTS (SELECT 1 FROM unit WHERE unit.note = note.id)))
+  AND (:past OR ((expires IS NULL OR expires > :now)
+                 AND NOT EXISTS (SELECT 1 FROM note AS later WHERE later.supersedes = note.id)
+                 AND NOT EXISTS (SELECT 1 FROM forgotten WHERE what = 'note' AND target = note.id)))
 ORDER BY at DESC, rowid DESC LIMIT :limit;
 
 -- name: note_kinds
