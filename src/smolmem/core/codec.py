@@ -263,18 +263,19 @@ def _error(encoder: Encoder, value: BaseException) -> Json:
 # --- reading ------------------------------------------------------------------------------------------------------
 
 
-def decode(record: bytes, fetch: Callable[[str], bytes], model_input: Any = None) -> Any:
+def decode(record: bytes, fetch: Callable[[str], bytes], model_input: Any = None, *, whole: bool = False) -> Any:
     """Decodes a record.
 
     Args:
         record: what `encode` gave.
         fetch: finds a blob by its hash.
         model_input: what a step's model input becomes, if it had any.
+        whole: unfold values of any size; for values that are not printed.
 
     Raises:
         Undecodable: if the bytes are not a record.
     """
-    decoder = Decoder(_DECODERS | {"sent": lambda decoder, stored: model_input}, fetch)
+    decoder = Decoder(_DECODERS | {"sent": lambda decoder, stored: model_input}, fetch, len(record), whole=whole)
     stored = wire.loads(record)
     if isinstance(stored, dict) and _DECODERS.get(str(stored.get("$"))) is _plain:
         return _plain(decoder, stored, read=decoder.value)

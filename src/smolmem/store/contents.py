@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from smolmem.core import codec, prompts, wire
+from smolmem.core import codec, packing, prompts, wire
 from smolmem.core.codec import Encoded
 from smolmem.core.errors import REPAIR, Damaged
 from smolmem.core.prompts import PromptLink
@@ -56,14 +56,22 @@ class Contents:
         """
         return self.checked(self.store.rows("content", {"id": number}), f"content {number}")
 
+    def record(self, number: int) -> bytes:
+        """The bytes of a content that is to be decoded.
+
+        Raises:
+            Damaged: if they are missing or not what was written, or unpack to more than a record may.
+        """
+        return self.checked(self.store.rows("content", {"id": number}), f"content {number}", packing.RECORD)
+
     def keep(self, encoded: Encoded) -> int:
         """Stores a value once and returns its id; part of the caller's transaction."""
         for key, data in encoded.blobs.items():
-            self._keep(bytes.fromhex(key), data)
-        return self._keep(bytes.fromhex(encoded.key), encoded.record)
+            self._keep(bytes.fromhex(key), packing.pack(data))
+        return self._keep(bytes.fromhex(encoded.key), packing.pack(encoded.record))
 
-    def _keep(self, key: bytes, data: bytes) -> int:
-        added = self.store.do("add_content", {"hash": key, "bytes": wire.pack(data)})
+    def _keep(self, key: bytes, packed: bytes) -> int:
+        added = self.store.do("add_content", {"hash": key, "bytes": packed})
         return int(self.store.do("content_id", {"hash": key}) if added is None else added)
 
     def blob(self, key: str) -> bytes:
@@ -71,17 +79,17 @@ class Contents:
         try:
             found = self.store.rows("content_by_hash", {"hash": bytes.fromhex(key)})
         except (ValueError, TypeError) as error:
-            raise wire.Undecodable(f"{key!r} is not a hash") from error
+            raise packing.Undecodable(f"{key!r} is not a hash") from error
         return self.checked(found, f"content {key[:12]}")
 
-    def checked(self, found: list[Row], what: str) -> bytes:
+    def checked(self, found: list[Row], what: str, allowed: packing.Allowance = packing.BLOB) -> bytes:
         """The bytes of a content row, if they are what was written."""
         if not found:
             raise self.damaged(f"{what} is missing")
         packed, key = found[0]["bytes"], found[0]["hash"]
         try:
-            data = wire.unpack(packed, limit=wire.largest.get()) if isinstance(packed, bytes) else b""
-        except wire.Undecodable as error:
+            data = packing.unpack(packed, allowed) if isinstance(packed, bytes) else b""
+        except packing.Undecodable as error:
             raise self.damaged(f"{what} {error}") from error
         if not isinstance(key, bytes) or wire.fingerprint(data) != key.hex():
             raise self.damaged(f"{what} is not what was written")
@@ -91,14 +99,14 @@ class Contents:
         """The error about content that is not what was written."""
         return Damaged(f"{self.store.url}: {what}. `smolmem verify` lists all damage. {REPAIR}")
 
-    def value(self, number: int | None, model_input: Any = None) -> Any:
-        """The value behind a content id; None for none."""
-        return None if number is None else self._decoded(number, self.content(number), model_input)
+    def value(self, number: int | None, *, whole: bool = False) -> Any:
+        """The value behind a content id; None for none. `whole`: of any size, because it is not printed."""
+        return None if number is None else self._decoded(number, self.record(number), None, whole=whole)
 
-    def _decoded(self, number: int, record: bytes, model_input: Any) -> Any:
+    def _decoded(self, number: int, record: bytes, model_input: Any, *, whole: bool = False) -> Any:
         try:
-            return codec.decode(record, self.blob, model_input)
-        except wire.Undecodable as error:
+            return codec.decode(record, self.blob, model_input, whole=whole)
+        except packing.Undecodable as error:
             raise self.damaged(f"content {number}: {error}") from error
 
     def _read_part(self, number: int) -> list[Any]:
@@ -130,7 +138,7 @@ class Contents:
         """The smolagents step of a row, and the hash of its record."""
         number, prompt = row["record"], row["prompt"]
         model_input = None if prompt is None else self.stored(prompt, self.prompt_row(prompt)["size"])
-        record = self.content(number)
+        record = self.record(number)
         return self._decoded(number, record, model_input), wire.fingerprint(record)
 
     # --- prompts ---------------------------------------------------------------------------------------------------

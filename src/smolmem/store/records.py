@@ -250,11 +250,11 @@ class Records(Links):
         return [
             RecordedCall(
                 **{name: row[name] for name in ("id", "turn", "kind", "name")},
-                key=wire.fingerprint(self.content(row["arguments"])),
+                key=wire.fingerprint(self.record(row["arguments"])),
                 ended=row["ended"] is not None,
                 failed=bool(row["failed"]),
                 arguments=partial(self.value, row["arguments"]),
-                outcome=partial(self.value, row["outcome"]),
+                outcome=partial(self.value, row["outcome"], whole=True),
             )
             for row in (self.sealed("call", row) for row in rows)
         ]
@@ -299,7 +299,7 @@ class Records(Links):
             turns=turns.get(run, 0),
             done=done.get(run, 0),
             code=code,
-            variables=self.value(variables),
+            variables=self.value(variables, whole=True),
         )
 
     def _step_and_key(self, record: int, prompt: int | None) -> tuple[Any, str]:

@@ -127,8 +127,9 @@ SELECT
     (SELECT count(*) FROM step INDEXED BY step_by_run WHERE run = :run) AS steps,
     (SELECT count(*) FROM step INDEXED BY step_by_run WHERE run = :run AND kind = 'action') AS actions,
     (SELECT count(*) FROM event INDEXED BY event_by_session
-     WHERE session = :session AND run = :run AND act = 'insert' AND record IS NOT NULL) AS inserted,
-    (SELECT steps FROM run WHERE id = :run AND status <> 'running') AS counted;
+     WHERE session IN (SELECT :session UNION SELECT session FROM step INDEXED BY step_by_run WHERE run = :run)
+       AND run = :run AND act = 'insert' AND record IS NOT NULL) AS inserted,
+    coalesce((SELECT steps FROM run WHERE id = :run AND status <> 'running'), 0) AS counted;
 
 -- name: session_links
 WITH
