@@ -157,9 +157,13 @@ def test_every_index_of_the_schema_is_damaged_here(path: Path) -> None:
 @pytest.mark.promise("D4")
 @pytest.mark.parametrize("index", INDEXES)
 def test_what_a_damaged_index_hides_is_an_error_and_never_missing(
-    path: Path, stale: tuple[bytes, bytes, dict[str, Any]], index: str
+    path: Path,
+    stale: tuple[bytes, bytes, dict[str, Any]],
+    index: str,
+    record_property: Callable[[str, object], None],
 ) -> None:
     right = stale[2]
+    record_property("cases", 4 * len(right))
     for kind, bad in damages(stale, path, index).items():
         if is_sound(path, bad):
             continue  # the index has no entries, or had the same

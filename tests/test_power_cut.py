@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -202,8 +202,12 @@ def cut(disk: Disk, path: Path, seed: int, durability: Any = "full") -> tuple[in
 
 @pytest.mark.promise("D2")
 @pytest.mark.parametrize("part", range(40 if TORTURE else 2))
-def test_no_step_whose_write_returned_is_lost_in_a_power_cut(tmp_path: Path, disk: Disk, part: int) -> None:
+def test_no_step_whose_write_returned_is_lost_in_a_power_cut(
+    tmp_path: Path, disk: Disk, part: int, record_property: Callable[[str, object], None]
+) -> None:
     count, promised = 25 if TORTURE else 15, 0
+    record_property("cases", count)
+    record_property("seeds", f"{count * part}–{count * (part + 1) - 1}")
     for seed in range(count * part, count * (part + 1)):
         acknowledged, lost, problems = cut(disk, tmp_path / f"{seed}.db", seed)
         assert (lost, problems) == (0, []), f"seed {seed}"
