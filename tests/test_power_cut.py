@@ -20,6 +20,7 @@ from scripted import answer, calling_agent, calls, code, code_agent
 from smolagents import ActionStep
 
 from smolmem import Memory
+from smolmem.core import codec
 from smolmem.core.errors import StoreError
 
 TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))
@@ -66,7 +67,7 @@ class Disk(apsw.VFS):
 
 def after_the_cut(synced: bytes, wanted: bytes, chance: random.Random) -> bytes:
     """A file of which each changed sector holds the synced bytes, the new ones, parts of both, or garbage."""
-    kept, garbled = chance.random(), chance.choice([0.0, 0.02, 0.3])
+    kept, garbled = chance.random(), chance.choice([0.0, 0.02, 0.3, 1.0])
     length = chance.choice([len(synced), len(wanted), chance.randint(*sorted((len(synced), len(wanted))))])
     made = bytearray()
     for start in range(0, length, SECTOR):
@@ -213,6 +214,35 @@ def test_no_step_whose_write_returned_is_lost_in_a_power_cut(
         assert (lost, problems) == (0, []), f"seed {seed}"
         promised += acknowledged
     assert promised > count
+
+
+@pytest.mark.promise("D2")
+def test_a_torn_sector_of_a_later_write_takes_no_synced_step_with_it(tmp_path: Path, disk: Disk) -> None:
+    """Writes are not aligned to sectors: what is written next begins in the sector where a synced write ends."""
+    for seed in range(100 if TORTURE else 5):
+        path, chance = tmp_path / f"{seed}.db", random.Random(seed)
+        disk.contents, disk.synced, disk.off = {}, {}, False
+        memory = Memory(path, embedder="off")
+        memory.attach(agent_of(chance, 3)).run("synced")
+        with memory._store.write(sync=False):
+            memory._journal.keep(codec.encode(chance.random()))
+        disk.off = True
+        close(memory)
+        for name, wanted in disk.contents.items():
+            Path(name).write_bytes(after_the_cut(disk.synced[name], bytes(wanted), GarbleAll(seed)))
+        Path(f"{path}-shm").unlink(missing_ok=True)
+        apsw.set_default_vfs(BASE)
+        with Memory(path, embedder="off") as memory:
+            assert [(len(run.steps), run.status) for run in memory.runs()] == [(4, "finished")], seed
+            assert memory.verify()
+        apsw.set_default_vfs("power")
+
+
+class GarbleAll(random.Random):
+    """Garbles every sector that was not synced."""
+
+    def choice(self, options: Any) -> Any:
+        return options[-1] if 1.0 in options else options[0]
 
 
 @pytest.mark.promise("D2")

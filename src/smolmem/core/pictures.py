@@ -132,6 +132,8 @@ class StoredImage(PIL.Image.Image):
         return PIL.Image.Image.load(self)
 
     def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PIL.Image.Image) or (self.size, self.mode) != (other.size, other.mode):
+            return False
         for each in (self, other):
             if isinstance(each, StoredImage):
                 each.load()

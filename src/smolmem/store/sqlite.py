@@ -11,6 +11,8 @@ What must stay true:
 - A key is tried on the header before SQLite reads the write-ahead log: a connection with a wrong key would take the log
   for empty, and tell other connections so.
 - WAL with `synchronous=FULL`: a step whose write returned survives `kill -9` and a power cut; one write is one sync.
+- A synced write fills its last sector. Otherwise the next write, which need not be synced, begins in the same sector,
+  and a power cut that garbles that sector takes the synced write with it.
 - `BEGIN IMMEDIATE` only. A transaction that starts by reading and then writes fails under load, whatever the timeout.
 - A file is data: no trigger, no view, no schema that our own scripts do not make.
 """
@@ -202,7 +204,8 @@ class SqliteStore:
         with self._wrapped("opened"):
             self._create()
             found = _status(self._absolute)
-            connection = connect(str(self._absolute), apsw.SQLITE_OPEN_READWRITE, self._key)
+            uri = f"{self._absolute.as_uri()}?psow=0"  # no powersafe overwrite: a torn write garbles whole sectors
+            connection = connect(uri, apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_URI, self._key)
             try:
                 if self._key is not None and found is not None and found.st_size:
                     self._refuse_other_owner(decrypted_header(connection, self.path))
