@@ -31,6 +31,8 @@ Result = dict[str, Any]
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if not os.environ.get("SMOLMEM_TORTURE"):
+        raise pytest.UsageError("the report is of the long figures: set SMOLMEM_TORTURE=1, as `make torture` does.")
     if not hasattr(config, "workerinput"):  # not in a worker of xdist, which reports to the main process
         config.pluginmanager.register(Collector(config), "torture-collector")
 
