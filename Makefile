@@ -21,8 +21,11 @@ check: .venv/ready     ## lint and types alone
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-torture: .venv/ready .venv/model .venv/oldest   ## the long versions of the tests of promises: thousands of kills, many processes
-	SMOLMEM_TORTURE=1 $(BIN)/pytest -n auto --dist worksteal -m promise $(ARGS)
+torture: .venv/ready .venv/model .venv/oldest .venv/encrypting   ## every promise at its long figure, for hours; writes docs/torture.md
+	SMOLMEM_TORTURE=1 PYTHONPATH=tests $(BIN)/pytest -p torture -n auto --dist worksteal -m promise $(ARGS)
+
+torture-smolagents: .venv/ready   ## smolagents' own tests with every agent attached; adds to docs/torture.md
+	PYTHONPATH=tests $(BIN)/python tests/smolagents_suite.py $(ARGS)
 
 bench: .venv-bench/ready   ## side by side with what one would use instead
 	.venv-bench/bin/python bench/growth.py $(ARGS)
@@ -75,4 +78,4 @@ locomo: .venv/ready .venv/model   ## recall quality: make locomo DATA=folder/of/
 help:                  ## this list
 	@grep -E '^[a-z-]+:' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/'
 
-.PHONY: demo test check torture bench bench-vectors bench-prompts bench-recall bench-runs bench-inspector locomo help
+.PHONY: demo test check torture torture-smolagents bench bench-vectors bench-prompts bench-recall bench-runs bench-inspector locomo help

@@ -393,7 +393,7 @@ change_key(Path(sys.argv[1]), old, new)
 """
 
 
-@pytest.mark.parametrize("point", ["rekey.begun", "rekey.done", "rekey.committed"])
+@pytest.mark.parametrize("point", ["replace.begun", "replace.done", "replace.committed"])
 @pytest.mark.parametrize(("old", "new"), [(None, KEY), (KEY, None), (KEY, "new")])
 def test_a_kill_leaves_the_old_file_or_the_new_one(path: Path, old: str | None, new: str | None, point: str) -> None:
     with Memory(path, key=old, embedder="off") as memory:
@@ -401,7 +401,7 @@ def test_a_kill_leaves_the_old_file_or_the_new_one(path: Path, old: str | None, 
     expected = content_of(path, old)
     done = subprocess.run([sys.executable, "-c", DIE, path, old or "", new or "", point], check=False, timeout=120)
     assert done.returncode == -9
-    assert content_of(path, new if point == "rekey.committed" else old) == expected
+    assert content_of(path, new if point == "replace.committed" else old) == expected
 
 
 def test_who_waits_for_a_file_that_gets_a_key_does_not_write_to_the_old_one(path: Path) -> None:
@@ -409,7 +409,7 @@ def test_who_waits_for_a_file_that_gets_a_key_does_not_write_to_the_old_one(path
     waiting: list[subprocess.Popen[str]] = []
 
     def meanwhile(name: str) -> None:
-        if name == "rekey.done":
+        if name == "replace.done":
             for key in (KEY, "new"):
                 command = [sys.executable, "-c", HOLD, str(path), key]
                 waiting.append(

@@ -8,7 +8,7 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,15 +43,22 @@ def workers(*words: object) -> dict[str, int]:
 
 @pytest.mark.promise("D1")
 @pytest.mark.parametrize("seed", range(20 if TORTURE else 2))
-def test_a_hundred_random_kills_lose_nothing_that_was_acknowledged(path: Path, seed: int) -> None:
+def test_a_hundred_random_kills_lose_nothing_that_was_acknowledged(
+    path: Path, seed: int, record_property: Callable[[str, object], None]
+) -> None:
+    record_property("cases", 100)
+    record_property("seeds", f"{seed}–{seed}")
     told = workers("kill", path, 100, seed)
     assert told["promised"] > 100
     assert (told["kills"], told["lost"], told["damaged"]) == (100, 0, 0)
 
 
 @pytest.mark.promise("D6")
-def test_many_processes_write_one_file_without_loss_or_doubles(path: Path) -> None:
+def test_many_processes_write_one_file_without_loss_or_doubles(
+    path: Path, record_property: Callable[[str, object], None]
+) -> None:
     processes, steps = (16, 500) if TORTURE else (8, 100)
+    record_property("cases", processes * steps)
     told = workers("write", path, processes, steps)
     assert told == {"failed": 0, "right": processes, "runs": processes, "damaged": 0}
 
@@ -107,7 +114,11 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, bytes]:
 
 @pytest.mark.promise("D3")
 @pytest.mark.parametrize("part", range(6))
-def test_a_torn_or_garbled_log_gives_a_clean_prefix(tmp_path: Path, logged: tuple[bytes, bytes], part: int) -> None:
+def test_a_torn_or_garbled_log_gives_a_clean_prefix(
+    tmp_path: Path, logged: tuple[bytes, bytes], part: int, record_property: Callable[[str, object], None]
+) -> None:
+    record_property("cases", 250)
+    record_property("seeds", f"{part}–{part}")
     file, log = logged
     chance = random.Random(part)
     lengths = set()
@@ -167,7 +178,11 @@ def sent(step: Any) -> str:
 
 @pytest.mark.promise("D4")
 @pytest.mark.parametrize("part", range(8))
-def test_a_damaged_file_gives_a_clear_error_and_never_wrong_content(tmp_path: Path, whole: bytes, part: int) -> None:
+def test_a_damaged_file_gives_a_clear_error_and_never_wrong_content(
+    tmp_path: Path, whole: bytes, part: int, record_property: Callable[[str, object], None]
+) -> None:
+    record_property("cases", 250)
+    record_property("seeds", f"{part}–{part}")
     path = tmp_path / "agent.db"
     path.write_bytes(whole)
     with Memory(path) as memory:
@@ -404,9 +419,15 @@ def faulty() -> Iterator[Faulty]:
 @pytest.mark.parametrize("error", [apsw.IOError, apsw.FullError])
 @pytest.mark.parametrize("lasting", [False, True])
 def test_a_failing_disk_ends_no_run_and_loses_no_earlier_step(
-    tmp_path: Path, faulty: Faulty, error: type[apsw.Error], lasting: bool
+    tmp_path: Path,
+    faulty: Faulty,
+    error: type[apsw.Error],
+    lasting: bool,
+    record_property: Callable[[str, object], None],
 ) -> None:
-    for number in range(0, 90, 1 if TORTURE else 3):
+    numbers = range(0, 90, 1 if TORTURE else 3)
+    record_property("cases", len(numbers))
+    for number in numbers:
         path = tmp_path / f"{number}.db"
         memory = Memory(path)
         agent = memory.attach(code_agent(code("x = 1"), code("x = 2"), code("final_answer(x)")))

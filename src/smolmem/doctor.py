@@ -1,7 +1,7 @@
 """What is wrong with a file, its environment or its use: one sentence each, and a command that repairs it.
 
-Nothing is changed. Only questions are asked that an index or the newest rows can answer, so that it takes a second or
-two however much is stored. A file that cannot be opened is examined from outside.
+Nothing is changed, except by `repair`. Only questions are asked that an index or the newest rows can answer, so that it
+takes a second or two however much is stored. A file that cannot be opened is examined from outside.
 """
 
 from __future__ import annotations
@@ -25,21 +25,24 @@ import apsw
 from smolmem.agents import compat
 from smolmem.core import clock
 from smolmem.core.display import Drawable
-from smolmem.core.errors import NotAStore, SmolmemError, StoreError
+from smolmem.core.errors import Damaged, NotAStore, SmolmemError, StoreError
 from smolmem.core.text import byte_size, one_line
 from smolmem.recall import models
 from smolmem.recall.embedders import installed
-from smolmem.store.base import Row, migrations
+from smolmem.store.base import Progress, Row, migrations
 from smolmem.store.copies import copy as copy_database
 from smolmem.store.encryption import CIPHER, SWAP, Key, encrypting_build, resolve_key
 from smolmem.store.header import APPLICATION_ID, is_locked, owner_of, read_header, read_version
 from smolmem.store.journal import Journal
 from smolmem.store.opening import open_store
+from smolmem.store.rebuilding import rebuild
 from smolmem.store.sqlite import SqliteStore
 
 Level = Literal["ok", "hint", "warning", "problem"]
 SAFE_SQLITE = (3, 51, 3)
 """The first one without the WAL-reset bug, which corrupts files that several programs write."""
+NEWEST_RUNS = 100
+"""The runs whose steps and events are counted."""
 LONG_PROMPT = 50_000
 LONG_TEXT = 200_000
 NEWEST_STEPS = 20_000
@@ -96,13 +99,16 @@ class Diagnosis(Drawable):
 def examine(journal: Journal) -> Diagnosis:
     """Examines an open store, its environment and its use."""
     found: list[Finding] = []
-    for look in (_engine, _integrity, _space, _sizes, _place, _disk, _sync, _environment, *_USE):
+    for look in (_engine, _integrity, _links, _space, _sizes, _place, _disk, _sync, _environment, *_USE):
         try:
             found += look(journal)
         except TimeoutError:
             continue
         except (SmolmemError, ValueError, TypeError) as error:  # a damaged row can hold anything
-            found.append(Finding("problem", str(error), f"smolmem verify --db {journal.store.url}"))
+            repair = (
+                _repair(journal.store.url) if isinstance(error, Damaged) else f"smolmem verify --db {journal.store.url}"
+            )
+            found.append(Finding("problem", str(error), repair))
     return Diagnosis(journal.store.url, tuple(found))
 
 
@@ -119,17 +125,34 @@ def _engine(journal: Journal) -> Iterator[Finding]:
 
 
 def _integrity(journal: Journal) -> Iterator[Finding]:
-    repair = f"smolmem verify --db {journal.store.url}"
+    """SQLite's own check, which compares each index with its table, the full-text index, and the newest runs."""
+    url = journal.store.url
     try:
-        rows = journal.store.rows("quick_check", {}, seconds=0.7)
+        rows = journal.store.rows("integrity_check", {}, seconds=1.0)
     except TimeoutError:
-        yield Finding("hint", "The file is too large to be checked in passing.", repair)
+        yield Finding("hint", "The file is too large to be checked in passing.", f"smolmem verify --db {url}")
         return
     wrong = [str(value) for row in rows for value in row.values() if value != "ok"]
     if wrong:
-        yield Finding("problem", f"The file is damaged: {wrong[0]}.", f"{repair}; then restore it from a backup")
+        yield Finding("problem", f"The file is damaged: {wrong[0]}.", _repair(url))
     else:
         yield Finding("ok", "The file is in order.")
+
+
+def _repair(url: str) -> str:
+    return f"smolmem doctor --repair --db {url}, or restore it from a backup"
+
+
+def _links(journal: Journal) -> Iterator[Finding]:
+    """Whether the newest runs have all their steps and events, and none is a fork of itself."""
+    try:
+        journal.check_notes()
+        for run in journal.find_runs(limit=NEWEST_RUNS):
+            for row in journal.session_lineage(journal.session_row(run.session)):
+                journal.check_events(row["id"])
+            journal.check_steps(run.id, run.session)
+    except Damaged as error:
+        yield Finding("problem", str(error).partition(". ")[0] + ".", _repair(journal.store.url))
 
 
 def _space(journal: Journal) -> Iterator[Finding]:
@@ -342,6 +365,25 @@ def _many(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
+# --- repair -------------------------------------------------------------------------------------------------------
+
+
+def repair(path: str | os.PathLike[str], key: str | bytes | None = None, progress: Progress | None = None) -> Finding:
+    """Rebuilds all indexes of a file in a new file that replaces it; the file as it was is kept beside it.
+
+    Raises:
+        StoreError: the file cannot be opened, another program has it open, or a table is damaged; the file is
+            unchanged.
+    """
+    done = rebuild(_path(os.fspath(path)), resolve_key(key), progress)
+    merged = f", {_many(done.merged, 'content')} that were stored twice merged" if done.merged else ""
+    text = (
+        f"{path} was rebuilt: {_many(done.rows, 'row')} copied, {done.indexes} indexes and the full-text index made "
+        f"anew{merged}. The file as it was is {done.backup}."
+    )
+    return Finding("ok", text, f"smolmem verify --db {path}")
+
+
 # --- from outside -------------------------------------------------------------------------------------------------
 
 
@@ -430,7 +472,7 @@ def _opens(path: Path, key: Key | None) -> Iterator[Finding]:
             copy_database(str(path), str(copy), None, key)
             store = SqliteStore(str(copy), key=key)
             try:
-                problems = [str(value) for row in store.rows("quick_check", {}) for value in row.values()]
+                problems = [str(value) for row in store.rows("integrity_check", {}) for value in row.values()]
             finally:
                 store.close()
         except apsw.Error as error:
@@ -445,4 +487,4 @@ def _opens(path: Path, key: Key | None) -> Iterator[Finding]:
     if problems == ["ok"]:
         yield Finding("ok", f"{path} opens.")
     else:
-        yield Finding("problem", f"{path} is damaged: {problems[0]}.", "restore it from a backup")
+        yield Finding("problem", f"{path} is damaged: {problems[0]}.", _repair(str(path)))

@@ -35,7 +35,7 @@ from smolagents.memory import CallbackRegistry, TaskStep
 from smolagents.monitoring import Monitor, Timing
 from smolagents.utils import AgentMaxStepsError
 
-from smolmem.core import codec
+from smolmem.core import codec, pictures, wire
 from smolmem.core.injected import Injected
 from smolmem.core.type_codecs import NotExact
 from smolmem.core.wire import Decoder, Encoder, Json
@@ -496,5 +496,11 @@ def _decode_audio(decoder: Decoder, stored: dict[str, Json]) -> Any:
     return made
 
 
+def _describe_image(value: Any) -> str:
+    """`str` of an `AgentImage` unpacks the picture and writes a file (since 1.0)."""
+    return "<a picture>" if value._raw is None else pictures.describe(value._raw)
+
+
 codec.register(agent_types.AgentImage, "AgentImage", _encode_image, _decode_image)
+wire.descriptions[agent_types.AgentImage] = _describe_image
 codec.register(agent_types.AgentAudio, "AgentAudio", _encode_audio, _decode_audio)

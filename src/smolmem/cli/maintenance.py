@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from smolmem.core.errors import NotAStore, NotFound, StoreError, Unwritable
 from smolmem.core.text import byte_size
 
 if TYPE_CHECKING:
-    from smolmem.doctor import Diagnosis
+    from smolmem.doctor import Diagnosis, Finding
     from smolmem.store.encryption import Key
 
 SECTION = "Maintenance"
@@ -92,15 +93,26 @@ def verify(env: Environment) -> int:
     return 0 if report else 1
 
 
-@command(SECTION, "smolmem doctor", "smolmem doctor --json")
-def doctor(env: Environment) -> int:
+@command(SECTION, "smolmem doctor", "smolmem doctor --json", "smolmem doctor --repair")
+@flag("--repair", "Rebuild all indexes in a new file first, and keep a copy of the file as it was.")
+def doctor(env: Environment, repair: bool) -> int:
     """Report problems of the store, its environment and its use, and how to repair them.
 
-    Nothing is changed. Stores that cannot be opened are examined, too. The exit code is 1 if there is a problem.
+    Without --repair nothing is changed. Stores that cannot be opened are examined, too. The exit code is 1 if there is
+    a problem. Close all programs that use the store before a repair.
     """
+    repaired = _repaired(env) if repair else ()
     found = _diagnosis(env)
-    env.output.result(found)
+    env.output.result(replace(found, findings=(*repaired, *found.findings)))
     return 0 if found else 1
+
+
+def _repaired(env: Environment) -> tuple[Finding]:
+    from smolmem.doctor import repair
+
+    env.require_file()
+    with env.output.progress(f"rebuilding {env.path}") as progress:
+        return (repair(env.path, env.key, progress),)
 
 
 def _diagnosis(env: Environment) -> Diagnosis:

@@ -339,6 +339,7 @@ def decode(
     secrets: Known | None = None,
     classes: Mapping[str, type] | None = None,
     exact: bool = False,
+    whole: bool = False,
 ) -> Any:
     """Decodes a record.
 
@@ -349,6 +350,7 @@ def decode(
         secrets: secrets to put back in the place of their placeholders.
         classes: classes of this process, by name, whose instances are rebuilt.
         exact: refuse a value that does not come back as it was.
+        whole: unfold values of any size; for values that are not printed.
 
     Raises:
         Undecodable: if the bytes are not a record.
@@ -358,7 +360,8 @@ def decode(
     if secrets is not None and may_lack_secrets(record):
         stored, fetch = secrets.record(stored, fetch)
         record = wire.dumps(stored)
-    decoder = Decoder(_DECODERS | {"sent": lambda decoder, stored: model_input}, fetch, classes)
+    kinds = _DECODERS | {"sent": lambda decoder, stored: model_input}
+    decoder = Decoder(kinds, fetch, classes, stored=len(record), whole=whole)
     value = _plain(decoder, stored, read=decoder.value) if _has_fields(stored) else decoder.value(stored)
     if exact and (decoder.lost or not _is_alike(encode(value).record, record)):
         raise NotRestored(decoder.lost[0] if decoder.lost else wire.type_name(value))

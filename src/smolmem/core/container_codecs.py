@@ -102,8 +102,8 @@ KIN: tuple[tuple[type, Encode], ...] = (
 
 DECODERS: dict[str, Decode] = {
     "tuple": lambda decoder, stored: tuple(decoder(item) for item in stored["v"]),
-    "set": lambda decoder, stored: {decoder(item) for item in stored["v"]},
-    "frozenset": lambda decoder, stored: frozenset(decoder(item) for item in stored["v"]),
+    "set": lambda decoder, stored: {decoder.key(item) for item in stored["v"]},
+    "frozenset": lambda decoder, stored: frozenset(decoder.key(item) for item in stored["v"]),
     "deque": lambda decoder, stored: deque((decoder(item) for item in stored["v"]), stored["maxlen"]),
     "defaultdict": _undefaultdict,
     "ordered": lambda decoder, stored: OrderedDict(_unpairs(decoder, stored)),

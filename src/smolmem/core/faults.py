@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 hook: Callable[[str], None] | None = None
-"""Called with the point's name: `write.begun`, `write.done`, `write.committed`, and the same for `rekey`."""
+"""Called with the point's name: `write.begun`, `write.done`, `write.committed`, and the same for `replace`."""
 
 
 def point(name: str) -> None:

@@ -23,6 +23,7 @@ from urllib.parse import quote, quote_plus
 
 from smolmem.core import patterns, secret_formats, wire
 from smolmem.core.errors import InvalidArgument
+from smolmem.core.packing import Undecodable
 from smolmem.core.secret_formats import Found
 from smolmem.core.wire import Base64, Encoder, Json
 
@@ -235,10 +236,10 @@ class Known:
 def _revealed(walk: _Walk, tree: Json) -> Json:
     try:
         return walk.revealed(tree)
-    except wire.Undecodable:
+    except Undecodable:
         raise
     except (ValueError, TypeError, KeyError, AttributeError) as error:  # only claims to be a record
-        raise wire.Undecodable(f"not a stored value: {type(error).__name__}: {error}") from error
+        raise Undecodable(f"not a stored value: {type(error).__name__}: {error}") from error
 
 
 class _Fetched(dict[str, bytes]):

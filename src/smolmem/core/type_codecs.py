@@ -1,4 +1,4 @@
-"""Codecs for types of the standard library, NumPy, pandas and Pillow.
+"""Codecs for types of the standard library, NumPy and pandas; `pictures.py` has that of Pillow.
 
 Optional libraries are used only where a value of theirs occurs. A value that cannot be rebuilt exactly is refused
 here (by raising), and the encoder then keeps a placeholder of it.
@@ -6,12 +6,9 @@ here (by raising), and the encoder then keeps a placeholder of it.
 
 from __future__ import annotations
 
-import io
+import math
 import sys
-import zlib
-from collections import OrderedDict
 from collections.abc import Callable
-from contextvars import ContextVar
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
@@ -23,14 +20,9 @@ from zoneinfo import ZoneInfo
 
 import PIL.Image
 
-from smolmem.core import container_codecs, wire
-from smolmem.core.wire import Decode, Decoder, Encode, Encoder, Json, Undecodable
-
-MAX_PIXELS = 100_000_000
-"""An image larger than this is not unpacked: a few bytes on disk can claim any size."""
-
-_PNG_MODES = {"1", "L", "LA", "RGB", "RGBA"}
-_images: OrderedDict[str, bytes] = OrderedDict()
+from smolmem.core import container_codecs, pictures, wire
+from smolmem.core.packing import Undecodable
+from smolmem.core.wire import Decode, Decoder, Encode, Encoder, Json
 
 
 class NotExact(Exception):
@@ -111,66 +103,6 @@ def _unpath(decoder: Decoder, stored: dict[str, Json]) -> PurePath:
         return _PATHS[f"Pure{stored['flavour']}"](stored["v"])
 
 
-# --- Pillow -------------------------------------------------------------------------------------------------------
-
-
-def _image(encoder: Encoder, value: PIL.Image.Image) -> Json:
-    """Pixels, mode, palette and info. PNG where it is exact, so that a browser can show the blob as it is."""
-    value.load()
-    raw = value.tobytes()
-    made: dict[str, Json] = {"$": "image", "mode": value.mode, "size": list(value.size)}
-    if value.palette is not None and value.mode in ("P", "PA"):
-        made["palette"] = [value.palette.mode, encoder.data(bytes(value.palette.palette))]
-    if value.info:
-        made["info"] = encoder({key: item for key, item in value.info.items() if isinstance(key, str)})
-    png = value.mode in _PNG_MODES and raw != b""
-    known = wire.fingerprint(repr((value.mode, value.size)).encode() + raw)
-    packed = _images.pop(known, None) or (_png(value) if png else zlib.compress(raw, 1))
-    _images[known] = packed  # one picture is often attached to every step of a run
-    if sum(map(len, _images.values())) > 32_000_000 or len(_images) > 64:
-        _images.popitem(last=False)
-    return made | {"form": "png" if png else "raw", **encoder.data(packed)}
-
-
-def _png(value: PIL.Image.Image) -> bytes:
-    plain = PIL.Image.frombytes(value.mode, value.size, value.tobytes())
-    out = io.BytesIO()
-    plain.save(out, "PNG", compress_level=1)
-    return out.getvalue()
-
-
-largest: ContextVar[int | None] = ContextVar("smolmem_pixels", default=None)
-"""Pixels of the largest picture that is unpacked by whoever only looks; of a larger one its size is told."""
-
-
-def _unimage(decoder: Decoder, stored: dict[str, Json]) -> PIL.Image.Image | str:
-    """The picture, decoded by Pillow from a form of our own choosing, never from what the file claims to be."""
-    width, height = (int(side) for side in stored["size"])
-    if width < 0 or height < 0 or width * height > MAX_PIXELS:
-        raise Undecodable(f"an image of {width} × {height} pixels is not unpacked")
-    if largest.get() is not None and width * height > (largest.get() or 0):
-        return f"a picture of {width:,} × {height:,} pixels"
-    palette = decoder.data(stored["palette"][1]) if "palette" in stored else None
-    info = decoder(stored["info"]) if "info" in stored else {}
-    data = decoder.data(stored)
-    if stored["form"] == "png":
-        with PIL.Image.open(io.BytesIO(data), formats=["PNG"]) as opened:
-            if opened.size != (width, height):
-                raise Undecodable("an image whose size is not the one recorded")
-            made = PIL.Image.frombytes(stored["mode"], (width, height), opened.tobytes())
-    else:
-        raw = wire.unpack(b"z" + data, limit=width * height * 16 + 1024)
-        made = (
-            PIL.Image.frombytes(stored["mode"], (width, height), raw)
-            if raw
-            else PIL.Image.new(stored["mode"], (width, height))
-        )
-    if palette is not None:
-        made.putpalette(palette, stored["palette"][0])
-    made.info = info
-    return made
-
-
 # --- NumPy --------------------------------------------------------------------------------------------------------
 
 
@@ -211,6 +143,8 @@ def _unarray(decoder: Decoder, stored: dict[str, Json]) -> Any:
     if dtype.hasobject:
         raise Undecodable("an array of objects stored as bytes")
     data = decoder.data(stored)
+    if not data and 0 not in shape and (dtype.itemsize or math.prod(shape) > 1_000_000):
+        raise Undecodable("an array without its items")
     made = np.frombuffer(data, dtype=dtype).reshape(shape).copy() if data else np.empty(shape, dtype=dtype)
     return made[()] if stored.get("scalar") else made
 
@@ -278,8 +212,8 @@ def _checked(encode: Encode, decode: Decode, same: Callable[[Any, Any], Any]) ->
 
 
 def _holding(blobs: dict[str, bytes]) -> Decoder:
-    decoder = Decoder(DECODERS, blobs.__getitem__)
-    decoder._made.append(None)
+    decoder = Decoder(DECODERS, blobs.__getitem__, whole=True)
+    decoder._add(None)
     return decoder
 
 
@@ -413,7 +347,7 @@ EXACT: dict[type, Encode] = {
 KIN: tuple[tuple[type, Encode], ...] = (
     (object, optional),
     (Enum, container_codecs.enum_member),
-    (PIL.Image.Image, _image),
+    (PIL.Image.Image, pictures.encode),
     *container_codecs.KIN,
 )
 
@@ -433,7 +367,7 @@ DECODERS: dict[str, Decode] = {
     "fraction": lambda decoder, stored: Fraction(*(decoder(part) for part in stored["v"])),
     "uuid": lambda decoder, stored: UUID(stored["v"]),
     "path": _unpath,
-    "image": _unimage,
+    "image": pictures.decode,
     "array": _unarray,
     "frame": _unframe,
     "series": _unseries,

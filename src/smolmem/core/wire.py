@@ -14,6 +14,11 @@ A container met a second time is written as `{"$": "ref", "n": k}`, the k-th con
 order. That keeps aliasing, ends cycles and stops a small nest of lists from growing without bound.
 
 Texts and bytes above `INLINE` leave the JSON and are kept once, by hash, in `blobs`.
+
+A few stored bytes can stand for a value of any size, so there are two limits for every reader. `packing.py` limits what
+bytes unpack to. References and repeated blobs unfold to `MAX_UNFOLDED`: readers print what a step holds, and printing
+writes every reference out. What exceeds the limit is a placeholder. A value that no one prints (a variable, the result
+of a call) is read `whole`.
 """
 
 from __future__ import annotations
@@ -25,13 +30,12 @@ import json
 import math
 import operator
 import re
-import zlib
 from collections.abc import Callable, Mapping
-from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any
 
 from smolmem.core import instances
+from smolmem.core.packing import Undecodable
 
 INLINE = 4096
 """Texts and bytes longer than this are stored once, by hash, beside the record."""
@@ -43,6 +47,12 @@ MAX_ATTRIBUTES = 2000
 """An unknown object whose attributes would need more nodes than this keeps its repr alone."""
 
 MAX_REPR = 10_000
+
+MAX_UNFOLDED = 500_000
+"""Characters and items that a value may have when its references and repeated blobs are written out. A value that is
+large on disk may have more: ten times its record, and four times its blobs."""
+
+_INSTEAD = 100  # characters that stand for what is not unfolded
 
 Json = Any
 Encode = Callable[["Encoder", Any], Json]
@@ -56,10 +66,6 @@ class Base64(str):
     """Bytes inside a record: not text, whatever it looks like."""
 
     __slots__ = ()
-
-
-class Undecodable(ValueError):
-    """Stored bytes that are not what an encoder writes; the store turns it into `Damaged` with its place."""
 
 
 class Placeholder:
@@ -124,47 +130,18 @@ def loads(data: bytes) -> Json:
         raise Undecodable(f"not a record: {error}") from error
 
 
-def pack(data: bytes) -> bytes:
-    """Bytes as they lie on disk: one letter, then the bytes, compressed where that saves space."""
-    if len(data) > 200:
-        packed = zlib.compress(data, 1)
-        if len(packed) < len(data):
-            return b"z" + packed
-    return b"=" + data
+descriptions: dict[type, Callable[[Any], str]] = {}
+"""How values are described whose own text is costly or has effects; see `pictures` and `agents.compat`."""
 
 
-largest: ContextVar[int] = ContextVar("smolmem_bytes", default=1 << 30)
-"""Bytes that one content may unpack to; fewer for whoever only looks."""
-
-
-def unpack(data: bytes, limit: int = 1 << 30) -> bytes:
-    """The bytes that were packed.
-
-    Raises:
-        Undecodable: they are cut, changed, or unpack to more than `limit`.
-    """
-    form, body = data[:1], data[1:]
-    if form == b"=":
-        return body
-    if form != b"z":
-        raise Undecodable("cannot be unpacked: not packed here")
-    inflater = zlib.decompressobj()
-    try:
-        plain = inflater.decompress(body, limit)
-    except zlib.error as error:
-        raise Undecodable(f"cannot be unpacked: {error}") from error
-    if not inflater.eof:
-        raise Undecodable("cannot be unpacked: cut short, or too large")
-    return plain
-
-
-def safe_text(describe: Callable[[Any], str], value: object) -> str:
+def safe_text(describe: Callable[[Any], str], value: object, longest: int = MAX_REPR) -> str:
     """`repr` or `str` of anything, whatever its author wrote there."""
     try:
-        text = describe(value)
+        own = next((descriptions[cls] for cls in type(value).__mro__ if cls in descriptions), describe)
+        text = own(value)
     except Exception as error:
         text = f"<{type_name(value)} whose {describe.__name__} raises {type(error).__name__}>"
-    return text if len(text) <= MAX_REPR else f"{text[:MAX_REPR]}… ({len(text):,} characters)"
+    return text if len(text) <= longest else f"{text[:longest]}… ({len(text):,} characters)"
 
 
 class Encoder:
@@ -321,22 +298,40 @@ class Decoder:
     """Turns JSON back into values; `fetch` finds a blob by its hash, `kinds` maps tags to decoders.
 
     No class is looked up, let alone imported, because a record names it: `classes` are found by the caller.
+
+    Args:
+        kinds: the decoder of each tag.
+        fetch: finds a blob by its hash.
+        classes: classes of this process, by name, whose instances are rebuilt; all others become placeholders.
+        stored: the size of the record in bytes.
+        whole: unfold values of any size.
     """
 
     def __init__(
-        self, kinds: Mapping[str, Decode], fetch: Callable[[str], bytes], classes: Mapping[str, type] | None = None
+        self,
+        kinds: Mapping[str, Decode],
+        fetch: Callable[[str], bytes],
+        classes: Mapping[str, type] | None = None,
+        *,
+        stored: int = 0,
+        whole: bool = False,
     ) -> None:
         self.kinds = kinds
-        self.fetch = fetch
         self.classes = classes or {}
-        """Classes of this process, by name, whose instances are rebuilt; all others become placeholders."""
         self.lost: list[str] = []
         """The types of values that could not be rebuilt."""
+        self._fetch = fetch
+        self._blobs: dict[str, bytes] = {}
+        self._texts: dict[str, str] = {}
+        self._limit = float("inf") if whole else max(MAX_UNFOLDED, 10 * stored)
         self._made: list[Any] = []
+        self._sizes: list[int] = []  # of `_made`, unfolded; 0 while a container is being read
+        self._unfolded = 0
 
     def value(self, wire: Json) -> Any:
         """The value that `Encoder.value` was given."""
-        outer, self._made = self._made, []
+        outer = self._made, self._sizes
+        self._made, self._sizes = [], []
         try:
             return self(wire)
         except Undecodable:
@@ -344,42 +339,83 @@ class Decoder:
         except Exception as error:  # a library's own, about bytes that only claim to be its
             raise Undecodable(f"not a stored value: {type(error).__name__}: {error}") from error
         finally:
-            self._made = outer
+            self._made, self._sizes = outer
 
     def __call__(self, wire: Json) -> Any:
         """A value inside the one that is being read."""
         if isinstance(wire, _SIMPLE):
+            self._unfolded += len(wire) if isinstance(wire, str) else 1
             return wire
+        place, before = len(self._made), self._unfolded
         if isinstance(wire, list):
-            made: list[Any] = []
-            self._made.append(made)
+            made: Any = []
+            self._add(made)
             made.extend(self(item) for item in wire)
-            return made
-        tag = wire.get("$")
-        if tag is None:
-            plain: dict[str, Any] = {}
-            self._made.append(plain)
-            plain.update((key, self(item)) for key, item in wire.items())
-            return plain
-        return self._tagged(tag, wire)
+        elif "$" not in wire:
+            made = {}
+            self._add(made)
+            for key, item in wire.items():
+                self._unfolded += len(key)
+                made[key] = self(item)
+        elif wire["$"] in _UNCOUNTED:
+            return _UNCOUNTED[wire["$"]](self, wire)
+        else:
+            made = self._tagged(wire["$"], wire)
+        self._unfolded += 1
+        self._sizes[place] = self._unfolded - before
+        return made
+
+    def _add(self, made: Any) -> None:
+        self._made.append(made)
+        self._sizes.append(0)
 
     def _tagged(self, tag: str, wire: dict[str, Json]) -> Any:
-        if tag in ("text", "int", "float"):  # no containers: they are not counted
-            return _SCALARS[tag](self, wire)
-        if tag == "ref":
-            return self._reference(operator.index(wire["n"]))
         place = len(self._made)
-        self._made.append(_CYCLE)
+        self._add(_CYCLE)
         decode = self.kinds.get(tag, _unknown)
         if decode in _FILLED_LATER:
             return decode(self, wire)
         self._made[place] = made = decode(self, wire)
         return made
 
-    def _reference(self, number: int) -> Any:
+    def unfolds(self, size: int) -> bool:
+        """Counts a part that stands elsewhere already; false if that makes the value too large."""
+        fits = self._unfolded + size <= self._limit
+        self._unfolded += size if fits else _INSTEAD
+        return fits
+
+    def reference(self, wire: dict[str, Json]) -> Any:
+        """A container that was met before."""
+        number = operator.index(wire["n"])
         if self._made[number] is _CYCLE:
             self.lost.append("smolmem.cycle")
+        if not self.unfolds(self._sizes[number]):
+            self.lost.append("smolmem.repeated")
+            return make_placeholder({"type": "smolmem.repeated", "repr": f"<a value of {self._sizes[number]:,} parts>"})
         return self._made[number]
+
+    def text(self, wire: dict[str, Json]) -> str:
+        """A long text; the same one where it was met before."""
+        key = wire["blob"]
+        if key not in self._texts:
+            self._texts[key] = self.fetch(key).decode("utf-8", "surrogatepass")
+        found = self._texts[key]
+        return found if self.unfolds(len(found)) else f"<a text of {len(found):,} characters>"
+
+    def key(self, wire: Json) -> Any:
+        """A value that is hashed, which takes as long as printing it: no one has made one that is too large."""
+        before = self._unfolded
+        made = self(wire)
+        if self._unfolded - before > MAX_UNFOLDED:
+            raise Undecodable("a key that is too large")
+        return made
+
+    def fetch(self, key: str) -> bytes:
+        """A blob by its hash."""
+        if key not in self._blobs:
+            self._blobs[key] = self._fetch(key)
+            self._limit += 4 * len(self._blobs[key])
+        return self._blobs[key]
 
     def hold(self, value: Any) -> Any:
         """Announces a container before its items are read, so that they can refer to it."""
@@ -419,7 +455,7 @@ def _object(decoder: Decoder, wire: dict[str, Json]) -> Any:
 def _dict(decoder: Decoder, wire: dict[str, Json]) -> dict[Any, Any]:
     made: dict[Any, Any] = decoder.hold({})
     for key, item in wire["v"]:
-        hashable = decoder(key)
+        hashable = decoder.key(key)
         made[hashable] = decoder(item)
     return made
 
@@ -432,8 +468,9 @@ def _unknown(decoder: Decoder, wire: dict[str, Json]) -> Placeholder:
 
 _CYCLE = make_placeholder({"type": "smolmem.cycle", "repr": "<the value that holds this one>"})
 _FILLED_LATER: tuple[Decode, ...] = (_object, _dict)
-_SCALARS: dict[str, Decode] = {
-    "text": lambda decoder, wire: decoder.fetch(wire["blob"]).decode("utf-8", "surrogatepass"),
+_UNCOUNTED: dict[str, Decode] = {  # what is not a container has no number
+    "ref": Decoder.reference,
+    "text": Decoder.text,
     "int": lambda decoder, wire: int(wire["v"], 16),
     "float": lambda decoder, wire: float(wire["v"]),
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import datetime, timezone
+from itertools import islice
 from typing import Any
 
 import PIL.Image
@@ -24,6 +25,8 @@ from smolmem.core.wire import safe_text
 
 MAX_TEXT = 20_000
 """The most characters of one text that a page shows."""
+MAX_PIECES = 100_000
+"""The most items and brackets of a value that are written as text."""
 _LEXER = PythonLexer(stripnl=False)
 _FORMATTER = HtmlFormatter(nowrap=True)
 
@@ -62,7 +65,8 @@ def text(value: Any) -> str:
     if isinstance(value, str):
         return sanitize(value)
     try:
-        return sanitize(json.dumps(value, indent=1, ensure_ascii=False, default=_describe))
+        pieces = json.JSONEncoder(indent=1, ensure_ascii=False, default=_describe).iterencode(value)
+        return sanitize("".join(islice(pieces, MAX_PIECES)))
     except Exception:  # a stored value can be a reference cycle, or a number with a million digits
         return sanitize(safe_text(_describe, value))
 

@@ -7,21 +7,20 @@ whole steps, so that a page costs the same in a large memory as in a small one.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from difflib import unified_diff
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import PIL.Image
 from smolagents.memory import ActionStep, PlanningStep, TaskStep
 
-from smolmem.core import type_codecs, wire
+from smolmem.core import pictures
 from smolmem.core.errors import NotFound
 from smolmem.core.injected import Injected
 from smolmem.core.values import Note, Run, Step, Trim, when
+from smolmem.core.wire import safe_text
 from smolmem.inspector import formatting
 from smolmem.inspector.charts import Bar
 from smolmem.memory import Memory
@@ -30,10 +29,6 @@ from smolmem.store.stored_messages import StoredMessages
 
 RUNS_PER_PAGE = 50
 SPARKLINE_BARS = 48
-MAX_PIXELS = 6_000_000
-"""The pixels of the largest picture that is decoded."""
-MAX_BYTES = 32_000_000
-"""The bytes of the largest content that is decompressed."""
 
 
 def database_url(memory: Memory) -> str:
@@ -88,7 +83,7 @@ def list_runs(memory: Memory, **filters: Any) -> list[RunSummary]:
 
 def start_timestamp(memory: Memory, run: Run) -> float:
     """When a run began, unrounded: the next page lists the runs before this moment."""
-    return float(memory._journal.store.rows("run_row", {"id": run.id})[0]["began"])
+    return memory._journal.run_row(run.id)["began"]
 
 
 def _sparkline_bars(memory: Memory, runs: Sequence[Run]) -> dict[str, list[tuple[float, bool]]]:
@@ -133,6 +128,7 @@ class StepSummary:
 
 def step_summaries(memory: Memory, run: Run) -> list[StepSummary]:
     """The steps of a run, in order; those of a fork begin with the steps that it shares with its origin."""
+    memory._journal.check_steps(run.id, run.session)
     rows = memory._journal.store.rows("outline", {"run": run.id})
     if run.fork_of is not None:
         own = {row["id"] for row in rows}
@@ -272,7 +268,7 @@ class StepDetail:
         original = self.original
         found = _as_sequence(getattr(original, "observations_images", None))
         found = found or _as_sequence(getattr(original, "task_images", None))
-        return [each if isinstance(each, PIL.Image.Image) else formatting.one_line(each, 80) for each in found]
+        return [each if pictures.is_small(each) else formatting.one_line(formatting.text(each), 80) for each in found]
 
     @property
     def prompt_size(self) -> int:
@@ -282,8 +278,7 @@ class StepDetail:
     @property
     def prompt(self) -> list[Any]:
         """The messages that were sent to the model."""
-        with decoding_limits():
-            return list(getattr(self.original, "model_input_messages", None) or ())
+        return list(getattr(self.original, "model_input_messages", None) or ())
 
 
 _SECTIONS = {
@@ -308,24 +303,12 @@ def _as_sequence(value: Any) -> Sequence[Any]:
     return value if isinstance(value, Sequence) and not isinstance(value, (str, bytes)) else ()
 
 
-@contextmanager
-def decoding_limits() -> Iterator[None]:
-    """Limits what is decoded inside the block: a few stored bytes can claim to be a picture of any size."""
-    pixels, size = type_codecs.largest.set(MAX_PIXELS), wire.largest.set(MAX_BYTES)
-    try:
-        yield
-    finally:
-        type_codecs.largest.reset(pixels)
-        wire.largest.reset(size)
-
-
 def step_detail(memory: Memory, id: int, run: Run | None = None) -> StepDetail:
     """A step, decoded; for a fork that shares the step, as it is in the fork."""
     step = memory.step(id)
     if run is not None and step.run != run.id:
         step = next((each for each in run.steps if each.id == id), step)
-    with decoding_limits():
-        return StepDetail(step, step.to_smolagents())
+    return StepDetail(step, step.to_smolagents())
 
 
 def trimmed_steps(memory: Memory, detail: StepDetail) -> list[str]:
@@ -358,8 +341,7 @@ def step_versions(memory: Memory, id: int) -> list[StepVersion]:
     run = memory.run(step.run)
     versions, before = list[StepVersion](), ""
     for revision in step.history():
-        with decoding_limits():
-            text = _all_texts(revision.to_smolagents())
+        text = _all_texts(revision.to_smolagents())
         lines = unified_diff(before.splitlines(), text.splitlines(), lineterm="", n=2)
         changes = [(line[:1], line[1:]) for line in lines if not line.startswith(("---", "+++"))][:400]
         after_run = run.ended is not None and revision.at > run.ended
@@ -384,7 +366,7 @@ def _all_texts(original: Any) -> str:
 
 
 def _shortened(value: Any) -> str:
-    return formatting.text(str(value))[: formatting.MAX_TEXT]
+    return formatting.text(safe_text(str, value, formatting.MAX_TEXT))[: formatting.MAX_TEXT]
 
 
 # --- notes ------------------------------------------------------------------------------------------------------------

@@ -24,7 +24,8 @@ from smolmem.core.text import storable
 from smolmem.core.values import Note, when
 from smolmem.recall import passages as searchable
 from smolmem.store.base import Row, Store
-from smolmem.store.contents import Contents, id_prefix, seal
+from smolmem.store.contents import id_prefix, seal
+from smolmem.store.links import Links
 from smolmem.store.passage_rows import PassageOwner, add_passages, drop_passages, reindex_after
 
 LONGEST = 100_000
@@ -40,7 +41,7 @@ Target = tuple[Literal["note", "step", "run"], str]
 class Notes:
     """The notes of a store."""
 
-    def __init__(self, contents: Contents) -> None:
+    def __init__(self, contents: Links) -> None:
         self._contents = contents
         self._store = contents.store
 
@@ -117,12 +118,14 @@ class Notes:
 
     def with_prefix(self, prefix: str, bounds: ScopeFilter = EVERYWHERE) -> list[Note]:
         """Up to nine notes within some scopes whose id begins with a prefix."""
+        self._contents.check_notes()
         begins = id_prefix(prefix)
         rows = [] if begins is None else self._store.rows("notes_by_prefix", {"prefix": begins, **bounds})
         return [self._note(row) for row in rows]
 
     def find(self, *, past: bool, **filters: Any) -> list[Note]:
         """Notes, the newest first; with `past` also those that are no longer current."""
+        self._contents.check_notes()
         return [self._note(row) for row in self._store.rows("find_notes", filters | {"past": past, "now": clock.now()})]
 
     def kinds(self) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from PIL.Image import Image
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.rule import Rule
@@ -14,12 +15,17 @@ from smolagents import ActionStep
 from smolagents.memory import PlanningStep, TaskStep
 
 from smolmem.core.display import draws
+from smolmem.core.errors import StoreError
 from smolmem.core.injected import Injected
+from smolmem.core.pictures import is_small
 from smolmem.core.text import message_role, message_text, sanitize
 from smolmem.core.values import Run
+from smolmem.core.wire import safe_text
 from smolmem.render.terminal import STYLES, picture
 
 Prices = tuple[float, float]
+LONGEST = 100_000
+"""Characters of a value that is not a text."""
 
 
 @draws("replay")
@@ -40,25 +46,25 @@ def replay(run: Run, console: Console, *, detailed: bool = False, prices: Prices
             console.print(part)
         if isinstance(live, ActionStep) and not isinstance(live, Injected):
             console.print(_footer(step.seconds, step.input_tokens, step.output_tokens, prices))
-    end = f"failed: {run.failure}" if run.failure else f"answer: {run.answer}"
+    end = f"failed: {run.failure}" if run.failure else f"answer: {_text(run.answer)}"
     console.print(Rule(Text(sanitize(end), style=STYLES[run.status]), style="cyan"))
 
 
 def _parts(step: Any, detailed: bool) -> Iterator[RenderableType]:
     if isinstance(step, TaskStep):
-        yield Panel(Text(sanitize(step.task)), title="Task", title_align="left", border_style="yellow")
+        yield Panel(Text(sanitize(_text(step.task))), title="Task", title_align="left", border_style="yellow")
     elif isinstance(step, PlanningStep):
-        yield Panel(Text(sanitize(step.plan)), title="Plan", title_align="left", border_style="blue")
+        yield Panel(Text(sanitize(_text(step.plan))), title="Plan", title_align="left", border_style="blue")
     elif isinstance(step, Injected):
         title = Text(sanitize(f"{step.title} · given by {step.origin}"))
-        yield Panel(Text(sanitize(step.observations)), title=title, title_align="left", border_style="magenta")
+        yield Panel(Text(sanitize(_text(step.observations))), title=title, title_align="left", border_style="magenta")
     elif isinstance(step, ActionStep):
         yield Rule(f"Step {step.step_number}", style="dim")
         if detailed:
             yield _sent(step.model_input_messages or [])
         yield from _action(step)
     else:
-        yield Text(sanitize(str(step)))
+        yield Text(sanitize(_text(step)))
 
 
 def _sent(messages: Any) -> RenderableType:
@@ -68,23 +74,38 @@ def _sent(messages: Any) -> RenderableType:
 
 def _action(step: ActionStep) -> Iterator[RenderableType]:
     if step.model_output:
-        thought = str(step.model_output).partition("<code>")[0].strip()
+        thought = _text(step.model_output).partition("<code>")[0].strip()
         if thought:
             yield Text(sanitize(thought), style="italic")
     if step.code_action:
-        yield Syntax(sanitize(step.code_action), "python", theme="ansi_dark", word_wrap=True)
+        yield Syntax(sanitize(_text(step.code_action)), "python", theme="ansi_dark", word_wrap=True)
     for call in step.tool_calls or []:
         if call.name != "python_interpreter":
-            yield Text.assemble(("calls ", "dim"), (sanitize(call.name), "bold"), sanitize(f" {call.arguments}"))
+            yield Text.assemble(("calls ", "dim"), (sanitize(call.name), "bold"), sanitize(f" {_text(call.arguments)}"))
     if step.observations:
-        yield Panel(Text(sanitize(step.observations)), border_style="green")
+        yield Panel(Text(sanitize(_text(step.observations))), border_style="green")
     for image in step.observations_images or []:
-        yield picture(image)
-        yield Text(f"image, {image.mode}, {image.width} × {image.height}", style="dim")
+        yield from _image(image)
     if step.error is not None:
         yield Panel(
-            Text(sanitize(str(step.error))), title=Text(sanitize(type(step.error).__name__)), border_style="red"
+            Text(sanitize(_text(step.error))), title=Text(sanitize(type(step.error).__name__)), border_style="red"
         )
+
+
+def _image(image: Any) -> Iterator[RenderableType]:
+    """A picture if it is small, and its size; the text of what is no picture or cannot be unpacked."""
+    if is_small(image):
+        try:
+            yield picture(image)
+        except (StoreError, ValueError) as error:
+            yield Text(sanitize(str(error)), style="red")
+    mode = f", {image.mode}" if isinstance(image, Image) else ""
+    yield Text(sanitize(f"image{mode}, {_text(image)}"), style="dim")
+
+
+def _text(value: Any) -> str:
+    """A stored field as text; a file of somebody else can hold anything there."""
+    return value if isinstance(value, str) else safe_text(str, value, LONGEST)
 
 
 def _footer(seconds: float | None, sent: int | None, got: int | None, prices: Prices | None) -> Text:

@@ -14,9 +14,9 @@ from contextlib import closing
 from functools import lru_cache
 from typing import Any
 
-from smolmem.core import codec, prompts, wire
+from smolmem.core import codec, packing, prompts, wire
 from smolmem.core.codec import Encoded
-from smolmem.core.errors import Damaged
+from smolmem.core.errors import REPAIR, Damaged
 from smolmem.core.prompts import PromptLink
 from smolmem.core.redaction import Known, Redactor, Secret, may_lack_secrets
 from smolmem.store.base import Row, Store
@@ -80,14 +80,22 @@ class Contents:
         clean = made_from is not None and not made_from.redacted and not self.redactor.always_searches
         return codec.encode(value, None if clean else self.redactor)
 
+    def record(self, number: int) -> bytes:
+        """The bytes of a content that is to be decoded.
+
+        Raises:
+            Damaged: if they are missing or not what was written, or unpack to more than a record may.
+        """
+        return self.checked(self.store.rows("content", {"id": number}), f"content {number}", packing.RECORD)
+
     def keep(self, encoded: Encoded) -> int:
         """Stores a value once and returns its id; part of the caller's transaction."""
         for key, data in encoded.blobs.items():
-            self._keep(bytes.fromhex(key), data)
-        return self._keep(bytes.fromhex(encoded.key), encoded.record)
+            self._keep(bytes.fromhex(key), packing.pack(data))
+        return self._keep(bytes.fromhex(encoded.key), packing.pack(encoded.record))
 
-    def _keep(self, key: bytes, data: bytes) -> int:
-        added = self.store.do("add_content", {"hash": key, "bytes": wire.pack(data)})
+    def _keep(self, key: bytes, packed: bytes) -> int:
+        added = self.store.do("add_content", {"hash": key, "bytes": packed})
         return int(self.store.do("content_id", {"hash": key}) if added is None else added)
 
     def blob(self, key: str) -> bytes:
@@ -95,17 +103,17 @@ class Contents:
         try:
             found = self.store.rows("content_by_hash", {"hash": bytes.fromhex(key)})
         except (ValueError, TypeError) as error:
-            raise wire.Undecodable(f"{key!r} is not a hash") from error
+            raise packing.Undecodable(f"{key!r} is not a hash") from error
         return self.checked(found, f"content {key[:12]}")
 
-    def checked(self, found: list[Row], what: str) -> bytes:
+    def checked(self, found: list[Row], what: str, allowed: packing.Allowance = packing.BLOB) -> bytes:
         """The bytes of a content row, if they are what was written."""
         if not found:
             raise self.damaged(f"{what} is missing")
         packed, key = found[0]["bytes"], found[0]["hash"]
         try:
-            data = wire.unpack(packed, limit=wire.largest.get()) if isinstance(packed, bytes) else b""
-        except wire.Undecodable as error:
+            data = packing.unpack(packed, allowed) if isinstance(packed, bytes) else b""
+        except packing.Undecodable as error:
             raise self.damaged(f"{what} {error}") from error
         if not isinstance(key, bytes) or wire.fingerprint(data) != key.hex():
             raise self.damaged(f"{what} is not what was written")
@@ -113,20 +121,20 @@ class Contents:
 
     def damaged(self, what: str) -> Damaged:
         """The error about content that is not what was written."""
-        return Damaged(f"{self.store.url}: {what}. `verify()` lists all that is damaged; restore it from a backup.")
+        return Damaged(f"{self.store.url}: {what}. `smolmem verify` lists all damage. {REPAIR}")
 
     def value(self, number: int | None, **options: Any) -> Any:
         """The value behind a content id; None for none. Takes the options of `codec.decode`."""
-        return None if number is None else self._decoded(number, self.content(number), **options)
+        return None if number is None else self._decoded(number, self.record(number), **options)
 
     def missing_secrets(self, number: int, known: Known) -> dict[str, list[Secret]]:
         """The secrets that a content lacks and that are not known, by field."""
-        record = self.content(number)
+        record = self.record(number)
         return self._missing(codec.fields(record) if may_lack_secrets(record) else {}, known)
 
     def missing_variables(self, number: int, known: Known) -> dict[str, list[Secret]]:
         """The secrets that a snapshot of variables lacks and that are not known, by variable."""
-        stored = wire.loads(self.content(number))
+        stored = wire.loads(self.record(number))
         groups = (("variable", stored.get("variables")), ("state", stored.get("state")))
         named = {f"{word} {name}": item for word, group in groups for name, item in (group or {}).items()}
         return self._missing(named, known)
@@ -134,17 +142,15 @@ class Contents:
     def _missing(self, fields: Mapping[str, Any], known: Known) -> dict[str, list[Secret]]:
         try:
             missing = {name: known.missing(item, self.blob) for name, item in fields.items()}
-        except wire.Undecodable as error:
+        except packing.Undecodable as error:
             raise self.damaged(str(error)) from error
         return {name: found for name, found in missing.items() if found}
 
     def _decoded(self, number: int, record: bytes, model_input: Any = None, **options: Any) -> Any:
         try:
             return codec.decode(record, self.blob, model_input, **options)
-        except wire.Undecodable as error:
-            raise Damaged(
-                f"{self.store.url}: content {number}: {error}. `verify()` lists all that is damaged."
-            ) from error
+        except packing.Undecodable as error:
+            raise self.damaged(f"content {number}: {error}") from error
 
     def _read_part(self, number: int) -> list[Any]:
         part = self.value(number)
@@ -189,7 +195,7 @@ class Contents:
         """The smolagents step of a row, with these secrets put back, and the hash of its record."""
         number, prompt = row["record"], row["prompt"]
         model_input = None if prompt is None else self.stored(prompt, self.prompt_row(prompt)["size"])
-        record = self.content(number)
+        record = self.record(number)
         return self._decoded(number, record, model_input, secrets=secrets), wire.fingerprint(record)
 
     # --- prompts ---------------------------------------------------------------------------------------------------

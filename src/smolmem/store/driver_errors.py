@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import apsw
 
-from smolmem.core.errors import Busy, Damaged, StoreError, Unwritable
+from smolmem.core.errors import REPAIR, Busy, Damaged, StoreError, Unwritable
 
 
 def explained(error: apsw.Error, what: str) -> StoreError:
@@ -13,7 +13,7 @@ def explained(error: apsw.Error, what: str) -> StoreError:
     if isinstance(error, (apsw.BusyError, apsw.LockedError)):
         return Busy(f"{what}: another process has held it for too long ({detail}). Close that process, or try again.")
     if isinstance(error, (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)):
-        return Damaged(f"{what}: it is damaged ({detail}). Restore it from a backup.")
+        return Damaged(f"{what}: it is damaged ({detail}). {REPAIR}")
     if isinstance(error, apsw.FullError):
         return Unwritable(f"{what}: no space left ({detail}). Free some space; what was written before is safe.")
     if isinstance(error, (apsw.ReadOnlyError, apsw.CantOpenError, apsw.PermissionsError, apsw.IOError, apsw.AuthError)):

@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from smolmem.core import codec, wire
+from smolmem.core import codec, packing, wire
 from smolmem.store.base import Row
 from smolmem.store.contents import seal
 from smolmem.store.journal import Journal
@@ -106,7 +106,7 @@ class Sweep:
     def put(self, number: int, data: bytes) -> None:
         """Gives a content other bytes; whatever refers to it refers to those."""
         key = bytes.fromhex(wire.fingerprint(data))
-        self._store.do("put_content", {"id": number, "hash": key, "bytes": wire.pack(data)})
+        self._store.do("put_content", {"id": number, "hash": key, "bytes": packing.pack(data)})
         self.replaced += 1
 
     def _placeholder(self, number: int) -> bytes:
@@ -211,7 +211,7 @@ class Sweep:
                 new = new.replace(line.encode("utf-8", "surrogatepass"), f"{QUOTE}[erased]".encode())
             if new != text:
                 fresh = wire.fingerprint(new)
-                self._store.do("add_content", {"hash": bytes.fromhex(fresh), "bytes": wire.pack(new)})
+                self._store.do("add_content", {"hash": bytes.fromhex(fresh), "bytes": packing.pack(new)})
                 data = data.replace(key, fresh.encode())
                 dropped.add(key)
         for line in ordered:

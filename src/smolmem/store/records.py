@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from functools import lru_cache, partial
-from typing import Any, cast
+from typing import Any
 
 from smolmem.core import codec, wire
 from smolmem.core.arguments import EVERYWHERE, ScopeFilter, in_scope
 from smolmem.core.errors import NotFound
 from smolmem.core.redaction import Known, Redactor
-from smolmem.core.rows import RecordedCall, RecordedCode, RunRow, SessionRow, Status, StoredEntry, StoredSession
-from smolmem.core.timeline import Timeline
+from smolmem.core.rows import RecordedCall, RecordedCode, SessionRow, Status, StoredEntry, StoredSession
+from smolmem.core.timeline import Misplaced, Timeline
 from smolmem.core.values import Event, Failure, Run, Step, when
 from smolmem.store.base import Row, Store
-from smolmem.store.contents import Contents, id_prefix, seal
+from smolmem.store.contents import id_prefix, seal
 from smolmem.store.leases import Leases
+from smolmem.store.links import Links
 from smolmem.store.writer import IMPORTED, is_dead, needs_no_lease
 
 _STEP_FILTERS: Row = dict.fromkeys(
@@ -39,7 +40,7 @@ def _number(value: Any) -> int | None:
     return value if type(value) is int and abs(value) < 1 << 62 else None
 
 
-class Records(Contents):
+class Records(Links):
     """Runs, steps, events and calls of a store, as values."""
 
     def __init__(self, store: Store, redactor: Redactor | None = None) -> None:
@@ -50,12 +51,16 @@ class Records(Contents):
 
     def find_runs(self, **filters: Any) -> list[Run]:
         """Runs, newest first; each filter is a parameter of `find_runs` in queries.sql, and open if not given."""
+        self.check_runs()
         gone = {"gone": self._gone_writers()}
         return [self._run(row) for row in self.store.rows("find_runs", _RUN_FILTERS | filters | gone)]
 
     def latest_runs(self, scope: str, agent: str) -> list[Run]:
         """The runs of an agent by when they were written last, whatever the clock said."""
-        return [self._run(row) for row in self.store.rows("latest_runs", {"scope": scope, "agent": agent})]
+        rows = self.store.rows("latest_runs", {"scope": scope, "agent": agent})
+        for row in rows:
+            self.check_steps(row["id"], row["session"])
+        return [self._run(row) for row in rows]
 
     def called_by(self, runs: Iterable[str]) -> list[Run]:
         """The runs that other runs called, the oldest first."""
@@ -73,6 +78,7 @@ class Records(Contents):
         """
         found = self.runs_with_prefix(prefix, bounds)
         if not found:
+            self.check_runs()
             raise NotFound(f"no run {prefix!r} in {self.store.url}: `memory.runs(scope='*')` lists them all.")
         if len(found) > 1:
             fits = ", ".join(row["id"][:12] for row in found[:8])
@@ -110,16 +116,12 @@ class Records(Contents):
             _load_failure=lambda: None if row["failure"] is None else Failure(**self.value(row["failure"])),
         )
 
-    def run_row(self, run: str) -> RunRow:
-        """The row of a run."""
-        row = self.sealed("run", self.store.rows("run_row", {"id": run})[0])
-        return cast(RunRow, {name: value for name, value in row.items() if name != "hash"})
-
     def run_counts(self, run: str) -> Row:
         """How many steps, errors and tokens a run has."""
         return self.store.rows("run_counts", {"run": run})[0]
 
     def _run_steps(self, row: Row) -> list[Step]:
+        self.check_steps(row["id"], row["session"])
         own = self._steps(self.store.rows("run_steps", {"run": row["id"]}))
         if row["fork_of"] is None:
             return own
@@ -130,7 +132,10 @@ class Records(Contents):
 
     def _inherited(self, timeline: Timeline[Row], step: int, session: str) -> Row:
         """A step that a fork shares with another run, as it is in the fork."""
-        row, latest = self.sealed("step", self.store.rows("step", {"id": step})[0]), timeline.latest[step]
+        found = self.store.rows("step", {"id": step})
+        if not found:
+            raise self.damaged(f"step {step} is missing")
+        row, latest = self.sealed("step", found[0]), timeline.latest[step]
         if latest["record"] != row["record"]:
             row |= codec.facts(self.value(latest["record"]))
         row |= {
@@ -155,9 +160,10 @@ class Records(Contents):
             NotFound: if there is none.
         """
         found = [] if _number(number) is None else self.store.rows("step", {"id": number})
-        if not found or not in_scope(found[0]["scope"], bounds):
+        steps = self._steps(found)
+        if not steps or not in_scope(steps[0].scope, bounds):
             raise NotFound(f"no step {number!r} in {self.store.url}: `memory.steps()` lists the newest.")
-        return self._steps(found)[0]
+        return steps[0]
 
     def _steps(self, rows: Iterable[Row]) -> list[Step]:
         return [
@@ -168,49 +174,53 @@ class Records(Contents):
                 tools=tuple(json.loads(row["tools"])),
                 _load=partial(self.step_of, row),
             )
-            for row in (self.sealed("step", row) for row in rows)
+            for row in map(self._step_row, rows)
         ]
+
+    def _step_row(self, row: Row) -> Row:
+        if row["scope"] is None:
+            raise self.damaged(f"the run of step {row['id']} is missing")
+        return self.sealed("step", row)
 
     # --- events ----------------------------------------------------------------------------------------------------
 
     def events(self, run: Run) -> list[Event]:
         """Every change to the list during a run, in order."""
-        rows = self.store.rows("session_events", {"session": run.session, "skip": 0})
-        mine = [self.sealed("event", row) for row in rows if row["run"] == run.id]
+        mine = [row for row in self._own_events(run.session) if row["run"] == run.id]
         return [Event(row["id"], when(row["at"]), row["act"], row["step"], row["place"]) for row in mine]
 
     def step_events(self, step: Step) -> list[Row]:
         """Every event of a step, as its session knows it."""
         events = self._events(self.session_row(step.session))
-        return [self.sealed("event", event) for event in events if event["step"] == step.id]
+        return [event for event in events if event["step"] == step.id]
 
-    def session_row(self, session: str) -> SessionRow:
-        """The row of a session.
-
-        Raises:
-            NotFound: if the session was erased.
-        """
-        found = self.store.rows("session_row", {"id": session})
-        if not found:
-            raise NotFound(f"session {session[:8]} is no longer in {self.store.url}: its runs were erased.")
-        row = self.sealed("session", found[0])
-        return cast(SessionRow, {name: value for name, value in row.items() if name != "hash"})
+    def _own_events(self, session: str) -> list[Row]:
+        """The events of a session, without those it shares."""
+        self.check_events(session)
+        rows = self.store.rows("session_events", {"session": session, "skip": 0})
+        return [self.sealed("event", row) for row in rows]
 
     def _events(self, row: SessionRow, until: int | None = None) -> Iterator[Row]:
         """The events of a session, beginning with those it shares with the session it is a fork of."""
-        if row["fork_of"] is not None:
-            shared = row["fork_at"] if until is None else min(row["fork_at"] or 0, until)
-            yield from self._events(self.session_row(row["fork_of"]), shared)
-        for event in self.store.rows("session_events", {"session": row["id"], "skip": 0}):
-            if until is None or event["id"] <= until:
-                yield event
+        shared: list[tuple[str, int | None]] = []
+        for session in self.session_lineage(row):
+            shared.append((session["id"], until))
+            until = session["fork_at"] if until is None else min(session["fork_at"] or 0, until)
+        for number, last in reversed(shared):
+            yield from (event for event in self._own_events(number) if last is None or event["id"] <= last)
 
     def timeline(self, row: SessionRow, until: int | None = None) -> Timeline[Row]:
         """A session's list as its events leave it."""
         timeline: Timeline[Row] = Timeline()
         for event in self._events(row, until):
-            apply_row(timeline, event)
+            self._apply(timeline, event)
         return timeline
+
+    def _apply(self, timeline: Timeline[Row], event: Row) -> None:
+        try:
+            apply_row(timeline, event)
+        except Misplaced as error:
+            raise self.damaged(f"event {event['id']} does not fit its list: {error}") from error
 
     def event_after_step(self, run: Run, number: int | None) -> int | None:
         """The last event before the step that follows step `number` of a run; None for the end of the run.
@@ -221,18 +231,15 @@ class Records(Contents):
         if number is None:
             return None
         end: int | None = None  # of what the run shares with each session of its lineage
-        for session, of in self._lineage(run):
-            step = self.store.rows("numbered_step", {"run": of, "number": _number(number)})[0]["step"]
+        for row in self.run_lineage(self.run_row(run.id)):
+            self.check_steps(row["id"], row["session"])
+            self.check_events(row["session"])
+            step = self.store.rows("numbered_step", {"run": row["id"], "number": _number(number)})[0]["step"]
             if step is not None:
-                found = self.store.rows("inserted_after", {"session": session, "step": step})[0]["next"]
+                found = self.store.rows("inserted_after", {"session": row["session"], "step": step})[0]["next"]
                 return end if found is None else min(int(found) - 1, end or int(found))
-            end = self.session_row(session)["fork_at"]
+            end = self.session_row(row["session"])["fork_at"]
         raise NotFound(f"run {run.id[:8]} has no step {number!r}: it has {run.step_count}.")
-
-    def _lineage(self, run: Run) -> Iterator[tuple[str, str]]:
-        yield run.session, run.id
-        if run.fork_of is not None:
-            yield from self._lineage(self.run(run.fork_of))
 
     def last_event(self, session: SessionRow, until: int | None) -> int:
         """The last event of a session up to `until`, its own or a shared one."""
@@ -243,17 +250,24 @@ class Records(Contents):
 
     def calls(self, run: str, turn: int, secrets: Known | None = None) -> list[RecordedCall]:
         """What a run's model answered and its tools did, from a turn on, with these secrets put back."""
+        return [call for call in self._calls(run, self.call_counts([run]), secrets) if call.turn >= turn]
+
+    def _calls(self, run: str, counts: dict[str, int], secrets: Known | None) -> list[RecordedCall]:
+        """All calls of a run; a call that is not found would be made again, so they are counted first."""
+        rows = self.store.rows("calls", {"run": run})
+        if len(rows) < counts.get(run, 0):
+            raise self.damaged(f"run {run[:8]} has made {counts[run]} calls, but {len(rows)} are found")
         return [
             RecordedCall(
                 **{name: row[name] for name in ("id", "turn", "kind", "name")},
-                key=wire.fingerprint(self.content(row["arguments"])),
+                key=wire.fingerprint(self.record(row["arguments"])),
                 ended=row["ended"] is not None,
                 failed=bool(row["failed"]),
                 arguments=partial(self.value, row["arguments"], secrets=secrets),
-                outcome=partial(self.value, row["outcome"], secrets=secrets),
+                outcome=partial(self.value, row["outcome"], secrets=secrets, whole=True),
                 contents=(row["arguments"], row["outcome"]),
             )
-            for row in (self.sealed("call", row) for row in self.store.rows("calls", {"run": run, "turn": turn}))
+            for row in (self.sealed("call", row) for row in rows)
         ]
 
     def session(self, session: str, run: str, until: int | None = None, secrets: Known | None = None) -> StoredSession:
@@ -263,10 +277,12 @@ class Records(Contents):
         """
         row, timeline = self.session_row(session), Timeline[Row]()
         step_and_key = lru_cache(maxsize=None)(lambda record, prompt: self._step_and_key(record, prompt, secrets))
-        calls = lru_cache(maxsize=None)(partial(self.calls, turn=0, secrets=secrets))
+        events = list(self._events(row, until))
+        counts = self.call_counts({event["run"] for event in events})
+        calls = lru_cache(maxsize=None)(partial(self._calls, counts=counts, secrets=secrets))
         turns, done, code, variables, own = dict[str, int](), dict[str, int](), list[RecordedCode](), None, 0
-        for event in self._events(row, until):
-            apply_row(timeline, self.sealed("event", event))
+        for event in events:
+            self._apply(timeline, event)
             own += event["session"] == session
             if not _adds_step(event):
                 continue
@@ -294,7 +310,7 @@ class Records(Contents):
             turns=turns.get(run, 0),
             done=done.get(run, 0),
             code=code,
-            variables=partial(self.value, variables, secrets=secrets),
+            variables=partial(self.value, variables, secrets=secrets, whole=True),
             records=[timeline.latest[step]["record"] for step in timeline.steps],
             snapshot=variables,
         )

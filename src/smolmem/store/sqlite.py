@@ -11,6 +11,8 @@ What must stay true:
 - A key is tried on the header before SQLite reads the write-ahead log: a connection with a wrong key would take the log
   for empty, and tell other connections so.
 - WAL with `synchronous=FULL`: a step whose write returned survives `kill -9` and a power cut; one write is one sync.
+- A synced write fills its last sector. Otherwise the next write, which need not be synced, begins in the same sector,
+  and a power cut that garbles that sector takes the synced write with it.
 - `BEGIN IMMEDIATE` only. A transaction that starts by reading and then writes fails under load, whatever the timeout.
 - Each transaction begins and ends with a look at whether the file still has its name (`vanished.py`).
 - A file is data: no trigger, no view, no schema that our own scripts do not make.
@@ -32,7 +34,7 @@ from typing import Any
 import apsw
 
 from smolmem.core import faults
-from smolmem.core.errors import Busy, Damaged, NotAStore, StoreError, TooNew, Unwritable
+from smolmem.core.errors import REPAIR, Busy, Damaged, NotAStore, StoreError, TooNew, Unwritable
 from smolmem.store import fork_hooks, private_files
 from smolmem.store.base import Durability, Progress, Row, migrations, statements
 from smolmem.store.copies import copy, give_name, sync_file
@@ -223,7 +225,8 @@ class SqliteStore:
             if create:
                 self._create()
             found, began = status_of(self._absolute), time.time()
-            connection = connect(str(self._absolute), apsw.SQLITE_OPEN_READWRITE, self._key)
+            uri = f"{self._absolute.as_uri()}?psow=0"  # no powersafe overwrite: a torn write garbles whole sectors
+            connection = connect(uri, apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_URI, self._key)
             try:
                 if self._key is not None and found is not None and found.st_size:
                     self._refuse_other_owner(decrypted_header(connection, self.path))
@@ -441,9 +444,7 @@ class SqliteStore:
         except apsw.Error as error:
             raise self._explained(error, done) from error
         except UnicodeDecodeError as error:
-            raise Damaged(
-                f"{self.path} cannot be {done}: it is damaged ({error}). Restore it from a backup."
-            ) from error
+            raise Damaged(f"{self.path} cannot be {done}: it is damaged ({error}). {REPAIR}") from error
 
     def _explained(self, error: apsw.Error, done: str) -> StoreError:
         return explained(error, f"{self.path} cannot be {done}")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from smolmem.core import codec
 from smolmem.core.display import Drawable
-from smolmem.core.errors import Damaged, StoreError
+from smolmem.core.errors import REPAIR, Damaged, StoreError
 from smolmem.core.timeline import Misplaced, Timeline
 from smolmem.store.base import Row
 from smolmem.store.contents import seal
@@ -76,7 +77,7 @@ def stats(journal: Journal, failed_writes: int) -> Stats:
 def verify(journal: Journal) -> Report:
     """Checks the engine's structures, every hash, and that the events lead to the steps as they stand."""
     report = Report(journal.store.url)
-    for look in (_check_engine, _check_contents, _check_seals, _check_steps, _check_recall):
+    for look in (_check_engine, _check_contents, _check_seals, _check_links, _check_steps, _check_recall):
         try:
             look(journal, report)
         except StoreError as error:
@@ -114,6 +115,34 @@ def _check_seals(journal: Journal, report: Report) -> None:
     for row in journal.store.rows("erased", {}):
         _check_seal("erased", row, report)
     _check_events(journal, report)
+
+
+def _check_links(journal: Journal, report: Report) -> None:
+    """What belongs together must be found by every index, and no run or session may be a fork of itself."""
+    checks: list[Callable[[], None]] = [journal.check_runs, journal.check_notes]
+    sessions, runs = journal.store.rows("sessions", {}), journal.store.rows("runs", {})
+    checks += [partial(journal.check_events, row["id"]) for row in sessions]
+    checks += [partial(journal.check_steps, row["id"], row["session"]) for row in runs]
+    for check in checks:
+        try:
+            check()
+        except StoreError as error:
+            report.add(str(error))
+    for table, rows in (("session", sessions), ("run", runs)):
+        for circle in _circles({row["id"]: row["fork_of"] for row in rows}):
+            report.add(f"{table} {circle[:8]} is a fork of itself")
+
+
+def _circles(origins: dict[str, str | None]) -> Iterator[str]:
+    """One id of each circle of forks."""
+    followed: dict[str | None, str] = {}
+    for first in origins:
+        at: str | None = first
+        while at is not None and at not in followed:
+            followed[at] = first
+            at = origins.get(at)
+        if at is not None and followed[at] == first:
+            yield at
 
 
 def _check_events(journal: Journal, report: Report) -> None:
@@ -210,7 +239,7 @@ def _pages(journal: Journal, query: str, report: Report | None = None, word: str
     while rows := journal.store.rows(query, {"id": last}):
         for row in rows:
             if row["id"] <= last:
-                raise Damaged(f"{journal.store.url}: rows come out of order. Restore it from a backup.")
+                raise Damaged(f"{journal.store.url}: rows come out of order. {REPAIR}")
             last = row["id"]
             yield row
         count += len(rows)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from smolmem.core import wire
+from smolmem.core import packing, wire
 from smolmem.core.arguments import check_scope
 from smolmem.core.display import Drawable
 from smolmem.core.errors import InvalidArgument, SmolmemError, TooNew
@@ -207,7 +207,7 @@ class _Loading:
             raise Wrong(f"a content's file is media/<hash>.<ending>, not {row['file'][:80]!r}")
         if wire.fingerprint(data) != row["hash"]:
             raise Wrong(f"content {row['hash'][:12]} is not what was written")
-        self._store.do("add_content", {"hash": key, "bytes": wire.pack(data)})
+        self._store.do("add_content", {"hash": key, "bytes": packing.pack(data)})
         self.added["content"] += 1
 
     def _number(self, key: str | None) -> int | None:

@@ -107,6 +107,52 @@ SELECT
     coalesce(sum(output_tokens), 0) AS output_tokens
 FROM step WHERE run = :run;
 
+-- name: run_links
+SELECT
+    (SELECT count(*) FROM run NOT INDEXED) AS runs,
+    (SELECT count(began) FROM run INDEXED BY run_by_time) AS by_time,        -- count(*) would take any index
+    (SELECT count(id) FROM run INDEXED BY sqlite_autoindex_run_1) AS by_id;
+
+-- name: note_links
+SELECT
+    (SELECT count(*) FROM note NOT INDEXED) AS notes,
+    (SELECT count(id) FROM note INDEXED BY sqlite_autoindex_note_1) AS notes_by_id,
+    (SELECT count(supersedes) FROM note NOT INDEXED) AS superseding,
+    (SELECT count(supersedes) FROM note INDEXED BY note_by_past WHERE supersedes IS NOT NULL) AS superseding_by_past,
+    (SELECT count(*) FROM forgotten NOT INDEXED) AS forgotten,
+    (SELECT count(target) FROM forgotten INDEXED BY forgotten_by_target) AS forgotten_by_target;
+
+-- name: step_links
+SELECT
+    (SELECT count(*) FROM step INDEXED BY step_by_run WHERE run = :run) AS steps,
+    (SELECT count(*) FROM step INDEXED BY step_by_run WHERE run = :run AND kind = 'action') AS actions,
+    (SELECT count(*) FROM event INDEXED BY event_by_session
+     WHERE session IN (SELECT :session UNION SELECT session FROM step INDEXED BY step_by_run WHERE run = :run)
+       AND run = :run AND act = 'insert' AND record IS NOT NULL) AS inserted,
+    coalesce((SELECT steps FROM run WHERE id = :run AND status <> 'running'), 0) AS counted;
+
+-- name: session_links
+WITH
+    event_of (act, step, place, record) AS (SELECT act, step, place, record FROM event WHERE session = :session),
+    own (act, step, place, record) AS (
+        SELECT * FROM event_of WHERE step IN (SELECT step FROM event_of WHERE act = 'insert' AND record IS NOT NULL)
+    )
+SELECT
+    count(*) FILTER (WHERE act = 'insert' AND record IS NOT NULL) AS inserted,
+    count(*) FILTER (WHERE act = 'revise') AS revised,
+    count(*) FILTER (WHERE act = 'insert' AND place IS NOT NULL) - count(*) FILTER (WHERE act = 'remove') AS listed,
+    (SELECT count(*) FROM step INDEXED BY step_by_place WHERE session = :session) AS steps,
+    (SELECT coalesce(sum(revision), 0) FROM step INDEXED BY step_by_place WHERE session = :session) AS revisions,
+    (SELECT count(place) FROM step INDEXED BY step_by_place WHERE session = :session) AS places
+FROM own;
+
+-- name: call_counts
+SELECT run, count(*) AS calls FROM call NOT INDEXED
+WHERE run IN (SELECT value FROM json_each(:runs)) GROUP BY run;
+
+-- name: session_is_used
+SELECT 1 FROM run NOT INDEXED WHERE session = :id LIMIT 1;
+
 -- name: runs_by_prefix
 SELECT * FROM run WHERE id >= :prefix AND id < :prefix || 'g'
   AND (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :below)
@@ -138,12 +184,12 @@ DELETE FROM lease WHERE name <> :name AND abs(:now - renewed) >= seconds;
 SELECT holder, renewed, seconds FROM lease WHERE name = :name AND abs(:now - renewed) < seconds;
 
 -- name: find_steps
-SELECT step.*, run.scope, run.agent FROM step JOIN run ON run.id = step.run
-WHERE (:scope IS NULL OR run.scope = :scope OR substr(run.scope, 1, length(:below)) = :below)
-  AND (:agent IS NULL OR run.agent = :agent)
+SELECT step.*, run.scope, run.agent FROM step LEFT JOIN run ON run.id = step.run
+WHERE (:scope IS NULL OR run.scope = :scope OR substr(run.scope, 1, length(:below)) = :below OR run.id IS NULL)
+  AND (:agent IS NULL OR run.agent = :agent OR run.id IS NULL)
   AND (:run IS NULL OR step.run = :run)
   AND (:kind IS NULL OR step.kind = :kind)
-  AND (:status IS NULL
+  AND (:status IS NULL OR run.id IS NULL
        OR (run.status = :status AND NOT (run.status = 'running' AND writer IN (SELECT value FROM json_each(:gone))))
        OR (:status = 'interrupted' AND run.status = 'running' AND writer IN (SELECT value FROM json_each(:gone))))
   AND (:since IS NULL OR step.at >= :since)
@@ -156,11 +202,11 @@ ORDER BY step.id DESC
 LIMIT :limit;
 
 -- name: run_steps
-SELECT step.*, run.scope, run.agent FROM step JOIN run ON run.id = step.run
+SELECT step.*, run.scope, run.agent FROM step LEFT JOIN run ON run.id = step.run
 WHERE step.run = :run AND (step.kind <> 'system_prompt' OR step.place IS NOT NULL) ORDER BY place IS NULL, place, step.id;
 
 -- name: step
-SELECT step.*, run.scope, run.agent FROM step JOIN run ON run.id = step.run WHERE step.id = :id;
+SELECT step.*, run.scope, run.agent FROM step LEFT JOIN run ON run.id = step.run WHERE step.id = :id;
 
 -- name: add_call
 INSERT INTO call (run, turn, kind, name, arguments, began, ended, failed, outcome, hash)
@@ -171,7 +217,7 @@ RETURNING id;
 UPDATE call SET turn = :turn, began = :began, ended = :ended, failed = :failed, outcome = :outcome, hash = :hash WHERE id = :id;
 
 -- name: calls
-SELECT * FROM call WHERE run = :run AND turn >= :turn ORDER BY id;
+SELECT * FROM call WHERE run = :run ORDER BY id;
 
 -- name: calls_after
 SELECT * FROM call WHERE id > :id ORDER BY id LIMIT 500;
@@ -445,8 +491,9 @@ WHERE (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :b
   AND (:kind IS NULL OR kind = :kind)
   AND (:run IS NULL OR run = :run)
   AND (:tag IS NULL OR EXISTS (SELECT 1 FROM json_each(note.tags) WHERE value = :tag))
-  AND (:past OR ((expires IS NULL OR expires > :now) AND NOT EXISTS (SELECT 1 FROM note AS later WHERE later.supersedes = note.id)
-  AND NOT EXISTS (SELECT 1 FROM forgotten WHERE what = 'note' AND target = note.id)))
+  AND (:past OR ((expires IS NULL OR expires > :now)
+                 AND NOT EXISTS (SELECT 1 FROM note AS later WHERE later.supersedes = note.id)
+                 AND NOT EXISTS (SELECT 1 FROM forgotten WHERE what = 'note' AND target = note.id)))
 ORDER BY at DESC, rowid DESC LIMIT :limit;
 
 -- name: note_kinds
@@ -636,8 +683,8 @@ SELECT * FROM note WHERE id = :id;
 SELECT count(*) FROM alert
 WHERE at = :at AND scope = :scope AND agent = :agent AND rule = :rule AND reason = :reason AND run IS NULL;
 
--- name: quick_check
-PRAGMA quick_check (5);
+-- name: integrity_check
+PRAGMA integrity_check (5);
 
 -- name: page_count
 PRAGMA page_count;

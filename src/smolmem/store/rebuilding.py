@@ -1,0 +1,154 @@
+"""Repairs a file: every row is copied into a new file, which makes every index and the full-text index anew.
+
+`REINDEX` is not enough: it must read the pages of an index to free them, and fails where they are garbled. Tables are
+read in the order of their own keys, so no index is used. A table that cannot be read to its end is not repaired.
+
+A damaged index of contents lets a content be stored twice. Such a content is merged with the first one, and rows that
+refer to it are sealed again.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from smolmem.core.errors import Damaged
+from smolmem.store.base import Progress, Row
+from smolmem.store.contents import seal
+from smolmem.store.driver_errors import explained
+from smolmem.store.encryption import Key, connect
+from smolmem.store.replacing import replace_file
+from smolmem.store.sqlite import SqliteStore
+
+_INDEX = ("passage", "vector", "pending")
+"""Tables that are made from steps and notes, and are made anew in the background."""
+_WITHOUT_ROWID = ("session",)
+_CONTENT_COLUMNS = {
+    "event": ("record", "shown", "state"),
+    "step": ("record",),
+    "run": ("answer", "failure"),
+    "call": ("arguments", "outcome"),
+    "recalled": ("block",),
+    "prompt": ("suffix",),
+}
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """What a repair did: where the file as it was is kept, and how many rows and indexes the new file has."""
+
+    backup: str
+    rows: int
+    indexes: int
+    merged: int
+
+
+def rebuild(path: Path, key: Key | None, progress: Progress | None = None) -> Rebuilt:
+    """Replaces a file by one with the same rows and new indexes; the file as it was is kept beside it.
+
+    Raises:
+        StoreError: the file cannot be opened, another program has it open, or a table cannot be read to its end; the
+            file is unchanged.
+    """
+    store = SqliteStore(str(path), key=key)
+    backup = path.with_name(f"{path.name}.before-repair-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}")
+    try:
+        store.backup(backup, progress)
+    finally:
+        store.close()
+    copies: list[_Copy] = []
+
+    def write(source: apsw.Connection, part: Path) -> None:
+        copies.append(_Copy(source, part, key))
+        copies[0].write()
+
+    try:
+        replace_file(path, key, write)
+    except apsw.Error as error:
+        problem = explained(error, f"{path} cannot be repaired, and was left as it is")
+        raise type(problem)(f"{problem} A copy is {backup}.") from error
+    return Rebuilt(str(backup), copies[0].rows, copies[0].indexes, len(copies[0].merged))
+
+
+class _Copy:
+    """Copies all rows of a store to an empty file."""
+
+    def __init__(self, source: apsw.Connection, part: Path, key: Key | None) -> None:
+        self._source, self._part, self._key = source, part, key
+        self.merged: dict[int, int] = {}
+        self.rows = self.indexes = 0
+
+    def write(self) -> None:
+        """Writes and checks the new file, and leaves it in WAL mode."""
+        SqliteStore(str(self._part), key=self._key).close()  # makes the schema
+        with closing(connect(str(self._part), apsw.SQLITE_OPEN_READWRITE, self._key)) as target:
+            target.execute("PRAGMA synchronous = OFF; PRAGMA temp_store = MEMORY; BEGIN IMMEDIATE")
+            self._contents(target)
+            for table in self._tables():
+                self._table(target, table)
+            target.execute("INSERT INTO pending (step) SELECT id FROM step ORDER BY id")
+            target.execute("INSERT INTO pending (note) SELECT id FROM note ORDER BY rowid")
+            target.execute("COMMIT")
+            problem = target.execute("PRAGMA integrity_check(1)").get
+            if problem != "ok":
+                raise Damaged(f"the new file is not whole ({problem}), and the old one was left: check the disk.")
+            self.indexes = target.execute("SELECT count(*) FROM sqlite_schema WHERE type = 'index'").get
+
+    def _tables(self) -> list[str]:
+        """The other tables, without those of the index."""
+        names = [row[1] for row in self._source.execute("PRAGMA main.table_list") if row[2] == "table"]
+        return [name for name in names if name not in ("content", "sqlite_schema", *_INDEX)]
+
+    def _contents(self, target: apsw.Connection) -> None:
+        """Copies contents; of contents that are stored twice, the first."""
+        add = "INSERT INTO content (id, hash, bytes) VALUES (?, ?, ?) ON CONFLICT (hash) DO NOTHING"
+        for number, key, data in self._source.execute("SELECT id, hash, bytes FROM content NOT INDEXED ORDER BY id"):
+            target.execute(add, (number, key, data))
+            if target.changes():
+                self.rows += 1
+            else:
+                self.merged[number] = target.execute("SELECT id FROM content WHERE hash = ?", (key,)).get
+
+    def _table(self, target: apsw.Connection, table: str) -> None:
+        """Copies a table in the order of its own key. The names of tables and columns are those of our schema."""
+        target.execute(f"DELETE FROM {table}")  # noqa: S608  what the scripts of the schema have put there
+        columns = [row[1] for row in self._source.execute(f"PRAGMA table_info({table})")]
+        if table not in _WITHOUT_ROWID:
+            columns = ["rowid", *columns]
+        names = ", ".join(columns)
+        order = "" if table in _WITHOUT_ROWID else " ORDER BY rowid"
+        found = self._source.execute(f"SELECT {names} FROM {table} NOT INDEXED{order}")  # noqa: S608
+        marks = ", ".join("?" * len(columns))
+        target.executemany(f"INSERT INTO {table} ({names}) VALUES ({marks})", self._rows(table, columns, found))  # noqa: S608
+
+    def _rows(self, table: str, columns: list[str], found: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+        for values in found:
+            self.rows += 1
+            row = dict(zip(columns, values, strict=True))
+            yield tuple(self._with_merged(table, row).values()) if self.merged else values
+
+    def _with_merged(self, table: str, row: Row) -> Row:
+        """A row that refers to the first of contents that were stored twice; a damaged row stays as it is."""
+        columns = _CONTENT_COLUMNS.get(table)
+        if columns is None or row["hash"] != _seal(table, row):
+            return row
+        new = row | {name: self._first(row[name]) for name in columns}
+        return new | {"hash": _seal(table, new)}
+
+    def _first(self, given: Any) -> Any:
+        """The content ids of a column, a number or a JSON list, after the merge."""
+        if isinstance(given, str):
+            return json.dumps([self.merged.get(number, number) for number in json.loads(given)])
+        return self.merged.get(given, given)
+
+
+def _seal(table: str, row: Row) -> bytes:
+    return seal(table, {name: value for name, value in row.items() if name != "rowid"})

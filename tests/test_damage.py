@@ -1,0 +1,355 @@
+"""A damaged index hides nothing in silence, `verify` and `doctor` find the damage, and `doctor --repair` ends it."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from scripted import answer, calling_agent, calls, code, code_agent
+
+from smolmem import Memory
+from smolmem.cli.main import main
+from smolmem.core.errors import Busy, Damaged
+from smolmem.core.rows import Batch
+from smolmem.core.values import Run
+from smolmem.doctor import examine_path
+from smolmem.store.contents import seal
+from smolmem.store.rebuilding import rebuild
+
+TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))
+
+
+def record(path: Path) -> None:
+    """A finished run with tool calls, a fork with an edit, a cut run, and notes of which some are superseded."""
+    with Memory(path, embedder="off") as memory:
+        agent = memory.attach(calling_agent(calls(("weather", {"city": "Oslo"})), answer("mild"), name="caller"))
+        agent.run("What is the weather?")
+        worker = memory.attach(code_agent(code("x = 1"), code("1 / 0"), KeyboardInterrupt(), name="worker"))
+        with pytest.raises(KeyboardInterrupt):
+            worker.run("Work until it is cut")
+        memory.runs(agent="caller")[0].fork(step=1).steps[-1].edit(observations="edited in the fork")
+        old = memory.remember("The printer is on floor 2")
+        memory.remember("The printer is on floor 3", supersedes=old)
+        memory.forget(memory.remember("The door code is 1234"))
+        memory.recall("printer")
+
+
+def runs_of(memory: Memory) -> list[Any]:
+    return [(run.id, run.title, run.status, run.step_count, repr(run.answer)) for run in memory.runs()]
+
+
+def notes_of(memory: Memory, **options: Any) -> list[Any]:
+    return [(note.id, note.text, note.status) for note in memory.notes(**options)]
+
+
+CONTENT: dict[str, Callable[[Memory], Any]] = {
+    "runs": runs_of,
+    "runs by id": lambda memory: [memory.run(run.id).id for run in memory.runs()],
+    "steps": lambda memory: [[(step.id, repr(step.to_smolagents())) for step in run.steps] for run in memory.runs()],
+    "all steps": lambda memory: [(step.id, step.scope, step.agent) for step in memory.steps(limit=1000)],
+    "events": lambda memory: [run.events() for run in memory.runs()],
+    "revisions": lambda memory: [[len(step.history()) for step in run.steps] for run in memory.runs()],
+    "sessions": lambda memory: [session_of(memory, run) for run in memory.runs()],
+    "newest runs": lambda memory: [run.id for run in memory._journal.latest_runs("default", "worker")],
+    "notes": lambda memory: notes_of(memory, past=True),
+    "current notes": notes_of,
+}
+"""All that a user can read."""
+
+
+def content(memory: Memory) -> dict[str, Any]:
+    return {name: read(memory) for name, read in CONTENT.items()}
+
+
+def session_of(memory: Memory, run: Run) -> tuple[Any, ...]:
+    """What a resume of a run would get."""
+    stored = memory._journal.session(run.session, run.id)
+    made = [(call.name, call.ended, repr(call.outcome())) for call in memory._journal.calls(run.id, 0)]
+    return [entry.key for entry in stored.entries], stored.turns, stored.done, len(stored.code), made
+
+
+@pytest.fixture(scope="module")
+def stale(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, bytes, dict[str, Any]]:
+    """A store as it was after some work, as it is after more work, and what is read from it now."""
+    path = tmp_path_factory.mktemp("stale") / "agent.db"
+    record(path)
+    before = path.read_bytes()
+    record(path)
+    after = path.read_bytes()
+    with Memory(path, embedder="off") as memory:
+        return before, after, content(memory)
+
+
+def trees(data: bytes, path: Path, kind: str) -> dict[str, list[int]]:
+    """The pages of each index or table."""
+    path.write_bytes(data)
+    raw = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        named = "SELECT name, pageno FROM dbstat JOIN sqlite_schema USING (name) WHERE type = ? ORDER BY pageno"
+        found: dict[str, list[int]] = {}
+        for name, page in raw.execute(named, (kind,)):
+            found.setdefault(name, []).append(page)
+        return found
+    finally:
+        raw.close()
+        path.unlink()
+
+
+INDEXES = [
+    *("sqlite_autoindex_content_1", "sqlite_autoindex_run_1", "sqlite_autoindex_note_1"),
+    *("run_by_time", "run_by_session", "run_by_parent", "run_open", "event_by_session"),
+    *("step_by_run", "step_by_place", "step_by_error", "call_by_run"),
+    *("note_by_scope", "note_by_end", "note_by_past", "note_by_run", "forgotten_by_target"),
+    *("recalled_by_run", "recalled_by_step", "cut_by_session", "alert_by_run", "alert_by_time"),
+]
+
+
+def page(data: bytes, number: int) -> bytes:
+    return data[(number - 1) * 4096 : number * 4096]
+
+
+def with_page(data: bytes, number: int, new: bytes) -> bytes:
+    return data[: (number - 1) * 4096] + new + data[number * 4096 :]
+
+
+def with_older_index(stale: tuple[bytes, bytes, Any], path: Path, index: str) -> bytes:
+    """The newer file with the pages that an index had in the older one: what lost writes leave behind."""
+    before, bad, _ = stale
+    for number in trees(before, path, "index")[index]:
+        bad = with_page(bad, number, page(before, number))
+    return bad
+
+
+def without_entries(data: bytes, number: int) -> bytes:
+    """A page of a tree with its second half of entries gone."""
+    old = page(data, number)
+    entries = int.from_bytes(old[3:5], "big")
+    return with_page(data, number, old[:3] + (entries // 2).to_bytes(2, "big") + old[5:])
+
+
+def damages(stale: tuple[bytes, bytes, Any], path: Path, index: str) -> dict[str, bytes]:
+    """Files with one damaged index each, by the kind of damage."""
+    _, data, _ = stale
+    (*_, last) = trees(data, path, "index")[index]
+    return {
+        "older": with_older_index(stale, path, index),
+        "cut": without_entries(data, last),
+        "zeroed": with_page(data, last, bytes(4096)),
+        "garbled": with_page(data, last, random.Random(index).randbytes(4096)),
+    }
+
+
+def test_every_index_of_the_schema_is_damaged_here(path: Path) -> None:
+    Memory(path).close()
+    raw = apsw.Connection(str(path))
+    found = [name for (name,) in raw.execute("SELECT name FROM sqlite_schema WHERE type = 'index'")]
+    raw.close()
+    assert sorted(found) == sorted(INDEXES)
+
+
+@pytest.mark.promise("D4")
+@pytest.mark.parametrize("index", INDEXES)
+def test_what_a_damaged_index_hides_is_an_error_and_never_missing(
+    path: Path,
+    stale: tuple[bytes, bytes, dict[str, Any]],
+    index: str,
+    record_property: Callable[[str, object], None],
+) -> None:
+    right = stale[2]
+    record_property("cases", 4 * len(right))
+    for kind, bad in damages(stale, path, index).items():
+        if is_sound(path, bad):
+            continue  # the index has no entries, or had the same
+        for part, expected in right.items():
+            read = read_part(path, bad, part)
+            assert read in (expected, "refused"), f"{kind}: {part} differ without an error"
+        with fresh(path, bad) as memory:
+            assert not memory.verify(), f"{kind}: verify finds nothing"
+            findings = [finding for finding in memory.doctor().findings if finding.level == "problem"]
+            assert any("smolmem doctor --repair" in finding.repair for finding in findings), kind
+        if index == "sqlite_autoindex_run_1" and kind == "older":
+            assert not examine_path(path)
+
+
+def is_sound(path: Path, data: bytes) -> bool:
+    """Whether SQLite itself finds nothing."""
+    path.write_bytes(data)
+    raw = apsw.Connection(str(path))
+    try:
+        return bool(raw.execute("PRAGMA integrity_check").get == "ok")
+    except apsw.CorruptError:
+        return False
+    finally:
+        raw.close()
+
+
+def fresh(path: Path, data: bytes) -> Memory:
+    for leftover in ("agent.db-wal", "agent.db-shm"):
+        path.with_name(leftover).unlink(missing_ok=True)
+    path.write_bytes(data)
+    return Memory(path, embedder="off")
+
+
+def read_part(path: Path, bad: bytes, part: str) -> Any:
+    """What is read from a damaged file; `refused` for an error that names the file and the next command."""
+    with fresh(path, bad) as memory:
+        try:
+            return CONTENT[part](memory)
+        except Damaged as error:
+            assert str(path) in str(error)
+            assert "smolmem doctor --repair" in str(error)
+            return "refused"
+
+
+# --- repair ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("D4")
+@pytest.mark.parametrize("kind", ["older", "cut", "zeroed", "garbled"])
+def test_a_repair_brings_back_what_any_damaged_index_hid(
+    path: Path, stale: tuple[bytes, bytes, dict[str, Any]], kind: str
+) -> None:
+    for number, index in enumerate(INDEXES[:: 1 if TORTURE else 4]):
+        bad = damages(stale, path, index)[kind]
+        if is_sound(path, bad):
+            continue
+        fresh(path, bad).close()
+        done = rebuild(path, None)
+        assert done.merged == 0
+        assert done.indexes > len(INDEXES)
+        with Memory(path, embedder="off") as memory:
+            assert content(memory) == stale[2]
+            assert memory.recall("printer")
+            assert memory.verify()
+            assert memory.doctor()
+        assert Path(done.backup).parent == path.parent
+        assert not is_sound(Path(done.backup), Path(done.backup).read_bytes())
+        Path(done.backup).unlink()
+        assert number or os.stat(path).st_mode & 0o777 == 0o600
+
+
+def test_the_command_repairs_and_says_what_it_did_and_where_the_old_file_is(
+    path: Path, stale: tuple[bytes, bytes, dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    fresh(path, with_older_index(stale, path, "step_by_run")).close()
+    assert main(["doctor", "--db", str(path)]) == 1
+    assert f"smolmem doctor --repair --db {path}" in capsys.readouterr().out
+    assert main(["doctor", "--repair", "--db", str(path), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)["findings"][0]["text"]
+    (backup,) = path.parent.glob("agent.db.before-repair-*")
+    assert "indexes and the full-text index made anew" in said
+    assert str(backup) in said
+    assert main(["verify", "--db", str(path)]) == 0
+
+
+def test_a_damaged_full_text_index_is_found_and_repaired(path: Path) -> None:
+    record(path)
+    raw = apsw.Connection(str(path))
+    raw.execute("UPDATE passage_words_data SET block = zeroblob(length(block)) WHERE id > 10")
+    raw.close()
+    with Memory(path, embedder="off") as memory:
+        assert not memory.verify()
+    rebuild(path, None)
+    with Memory(path, embedder="off") as memory:
+        assert memory.verify()
+        assert any("floor 3" in found.text for found in memory.recall("printer"))
+
+
+def test_contents_that_were_stored_twice_because_their_index_was_damaged_are_merged(path: Path) -> None:
+    Memory(path).close()
+    empty = path.read_bytes()
+    record(path)
+    bad = with_older_index((empty, path.read_bytes(), {}), path, "sqlite_autoindex_content_1")
+    with fresh(path, bad) as memory:
+        agent = memory.attach(calling_agent(calls(("weather", {"city": "Oslo"})), answer("mild"), name="caller"))
+        agent.run("What is the weather?")
+        steps = [repr(step.to_smolagents()) for step in memory.runs()[0].steps]
+    assert rebuild(path, None).merged > 0
+    with Memory(path, embedder="off") as memory:
+        assert memory.verify()
+        assert [repr(step.to_smolagents()) for step in memory.runs()[0].steps] == steps
+
+
+def test_a_repair_that_fails_or_finds_the_file_in_use_leaves_the_file_as_it_was(
+    path: Path, stale: tuple[bytes, bytes, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, whole, _ = stale
+    (*_, last) = trees(whole, path, "table")["step"]
+    bad = with_page(whole, last, bytes(4096))
+    fresh(path, bad).close()
+    with pytest.raises(Damaged, match=r"cannot be repaired, and was left as it is.*A copy is .*before-repair"):
+        rebuild(path, None)
+    assert path.read_bytes() == bad
+    monkeypatch.setattr("smolmem.store.replacing._WAIT", 0.05)
+    with fresh(path, whole), pytest.raises(Busy, match="close that program"):
+        rebuild(path, None)
+    for point in ("replace.begun", "replace.done"):
+        fresh(path, bad := with_older_index(stale, path, "step_by_run")).close()
+        monkeypatch.setattr("smolmem.core.faults.hook", lambda name, point=point: fail() if name == point else None)
+        with pytest.raises(RuntimeError):
+            rebuild(path, None)
+        assert path.read_bytes() == bad
+        assert not list(path.parent.glob(".*.part*"))
+
+
+def fail() -> None:
+    raise RuntimeError("planted")
+
+
+# --- forks ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("D4")
+@pytest.mark.parametrize("length", [1, 2, 5])
+def test_a_fork_of_itself_is_refused_and_found_however_long_the_circle(path: Path, length: int) -> None:
+    with Memory(path, embedder="off") as memory:
+        memory.attach(code_agent(code("x = 1"), code("final_answer(x)"))).run("Go")
+        runs = memory.runs()
+        for _ in range(length):
+            runs.append(runs[-1].fork(step=1))
+    bend(path, [run.id for run in runs[1:]], [run.session for run in runs[1:]])
+    with Memory(path, embedder="off") as memory:
+        last = memory.run(runs[-1].id)
+        acts: list[Callable[[], Any]] = [
+            *(lambda: last.steps, lambda: last.fork(step=1), lambda: last.fork(step=9), lambda: last.as_of(9)),
+            *(lambda: memory.resume(code_agent(), last), lambda: last.restore(code_agent()), last.replay),
+        ]
+        for act in acts:
+            with pytest.raises(Damaged, match=r"agent\.db.* is a fork of itself.*smolmem doctor"):
+                act()
+        report = memory.verify()
+        assert any("is a fork of itself" in problem for problem in report.problems)
+        assert any("is a fork of itself" in finding.text for finding in memory.doctor().findings)
+
+
+def bend(path: Path, runs: list[str], sessions: list[str]) -> None:
+    """Makes the first fork a fork of the last one, with hashes that fit."""
+    raw = apsw.Connection(str(path))
+    for table, ids in (("run", runs), ("session", sessions)):
+        cursor = raw.execute(f"SELECT * FROM {table} WHERE id = ?", (ids[0],))
+        names = [column[0] for column in cursor.get_description()]
+        row = dict(zip(names, cursor.fetchone(), strict=True)) | {"fork_of": ids[-1]}
+        raw.execute(f"UPDATE {table} SET fork_of = ?, hash = ? WHERE id = ?", (ids[-1], seal(table, row), ids[0]))
+    raw.close()
+
+
+def test_a_lineage_of_a_thousand_forks_is_followed(path: Path) -> None:
+    with Memory(path, embedder="off", durability="normal") as memory:
+        memory.attach(code_agent(code("x = 1"), code("final_answer(x)"))).run("Go")
+        fork = memory.runs()[0].fork(step=2)
+        journal = memory._journal
+        run, session = journal.run_row(fork.id), journal.session_row(fork.session)
+        for number in range(1100):
+            session = {**session, "id": f"{number:016x}", "fork_of": session["id"]}
+            run = {**run, "id": f"{number:016x}", "fork_of": run["id"], "session": session["id"]}
+            journal.save(Batch(session, new_session=True, runs=[run]))
+        last = memory.run(run["id"])
+        assert [step.kind for step in last.steps] == ["task", "action", "action"]
+        assert [step.kind for step in last.fork(step=1).steps] == ["task", "action"]
+        assert memory.verify()

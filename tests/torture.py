@@ -1,0 +1,203 @@
+"""Writes `docs/torture.md`: for each promise how many cases ran, with which seeds, and what failed.
+
+A pytest plugin (`-p torture`, see `make torture`). Results are kept by test in `.torture.json`, so that a run of some
+promises (`make torture ARGS="-k power"`) replaces their results alone. The page holds what ran, and nothing else.
+
+A test that tries many cases reports them with `record_property("cases", 250)` and `record_property("seeds", "0–249")`;
+any other test is one case. smolagents' own tests are run by `smolagents_suite.py`, whose results are on the page, too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shlex
+import sys
+import time
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from promises import PROMISES, UNTESTED
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / ".torture.json"
+PAGE = ROOT / "docs" / "torture.md"
+Result = dict[str, Any]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not os.environ.get("SMOLMEM_TORTURE"):
+        raise pytest.UsageError("the report is of the long figures: set SMOLMEM_TORTURE=1, as `make torture` does.")
+    if not hasattr(config, "workerinput"):  # not in a worker of xdist, which reports to the main process
+        config.pluginmanager.register(Collector(config), "torture-collector")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for mark in item.iter_markers("promise"):
+            item.user_properties.append(("promise", str(mark.args[0])))
+
+
+class Collector:
+    """Gathers the results of all tests that hold the code to a promise."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.command = f'make torture ARGS="{shlex.join(_own_arguments(config))}"'
+        self.found: dict[str, Result] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        properties: dict[str, Any] = dict(report.user_properties)
+        promises = [str(value) for name, value in report.user_properties if name == "promise"]
+        if not promises or (report.when != "call" and report.outcome == "passed"):
+            return
+        was = self.found.get(report.nodeid, {})
+        self.found[report.nodeid] = {
+            "promises": promises,
+            "outcome": "failed" if "failed" in (was.get("outcome"), report.outcome) else report.outcome,
+            "cases": int(properties.get("cases", 1)),
+            "seeds": str(properties.get("seeds", "")),
+            "seconds": was.get("seconds", 0.0) + report.duration,
+            "error": _first_line(report) if report.failed else was.get("error", ""),
+            "command": self.command,
+            "day": time.strftime("%Y-%m-%d"),
+        }
+
+    def pytest_sessionfinish(self) -> None:
+        if self.found:
+            add(self.found)
+
+
+def add(found: dict[str, Result]) -> None:
+    """Adds results to those of earlier runs, and writes the page."""
+    results: dict[str, Result] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    results |= found
+    RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True))
+    PAGE.write_text(page(results))
+
+
+def _own_arguments(config: pytest.Config) -> list[str]:
+    """The arguments that a user gave beside those of the Makefile."""
+    given = list(config.invocation_params.args)
+    ours = ["-p", "torture", "-n", "auto", "--dist", "worksteal", "-m", "promise"]
+    return given[len(ours) :] if given[: len(ours)] == ours else given
+
+
+def _first_line(report: pytest.TestReport) -> str:
+    crash = getattr(report.longrepr, "reprcrash", None)
+    text = getattr(crash, "message", None) or str(report.longrepr)
+    return " ".join(str(text).split())[:200]
+
+
+# --- the page -------------------------------------------------------------------------------------------------------
+
+
+def page(results: dict[str, Result]) -> str:
+    """The report as Markdown."""
+    by_promise = {name: [one for one in results.values() if name in one["promises"]] for name in _all_promises()}
+    failed = {name: one for name, one in sorted(results.items()) if one["outcome"] == "failed"}
+    return "\n".join([*_head(results, failed), *_table(by_promise), "", *_failures(failed), *_commands(results)]) + "\n"
+
+
+def _all_promises() -> list[str]:
+    names = {*PROMISES, *UNTESTED}
+    return sorted(names, key=lambda name: (name[0], int(name[1:])))
+
+
+def _head(results: dict[str, Result], failed: dict[str, Result]) -> list[str]:
+    cases = sum(one["cases"] for one in results.values() if one["outcome"] == "passed")
+    days = sorted({one["day"] for one in results.values()})
+    when = days[0] if len(set(days)) == 1 else f"{days[0]} to {days[-1]}"
+    versions = ", ".join(
+        [
+            f"Python {platform.python_version()}",
+            *(f"{name} {metadata.version(name)}" for name in ("smolagents", "apsw")),
+            f"SQLite {apsw.sqlite_lib_version()}",
+            f"{platform.system()} {platform.release()} ({platform.machine()}, {os.cpu_count()} cores)",
+        ]
+    )
+    return [
+        "# Torture report",
+        "",
+        "`make torture` runs the tests of each promise at their long figures, and writes this page. It holds what ran,",
+        "and nothing else.",
+        "",
+        f"- {when}; {versions}",
+        f"- {cases:,} cases passed in {sum(one['outcome'] == 'passed' for one in results.values()):,} tests; "
+        f"{_many(len(failed), 'test')} failed",
+        "",
+    ]
+
+
+def _table(by_promise: dict[str, list[Result]]) -> list[str]:
+    lines = [
+        "| id | promise | tests | cases | seeds | failed | time | run |",
+        "|---|---|---:|---:|---|---:|---:|---|",
+    ]
+    for name, results in by_promise.items():
+        ran = [one for one in results if one["outcome"] != "skipped"]
+        said = PROMISES.get(name) or UNTESTED[name]
+        if name not in PROMISES:
+            lines.append(f"| {name} | {said} | **not tested** | | | | | |")
+        elif not ran:
+            lines.append(f"| {name} | {said} | **not run** | | | | | |")
+        else:
+            skipped = len(results) - len(ran)
+            tests = f"{len(ran):,}" + (f" ({skipped} skipped)" if skipped else "")
+            wrong = sum(one["outcome"] == "failed" for one in ran)
+            cells = [
+                *(name, said, tests, f"{sum(one['cases'] for one in ran):,}", _seeds(ran)),
+                *(f"**{wrong}**" if wrong else "0", _duration(sum(one["seconds"] for one in ran))),
+                max(one["day"] for one in ran),
+            ]
+            lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _seeds(results: Iterable[Result]) -> str:
+    """Ranges that touch are written as one."""
+    ranges, others = [], set()
+    for said in {one["seeds"] for one in results if one["seeds"]}:
+        first, dash, last = said.partition("–")
+        if dash and first.isdigit() and last.isdigit():
+            ranges.append((int(first), int(last)))
+        else:
+            others.add(said)
+    merged: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
+        else:
+            merged.append((first, last))
+    return ", ".join([*(f"{first}–{last}" for first, last in merged), *sorted(others)])
+
+
+def _failures(failed: dict[str, Result]) -> list[str]:
+    if not failed:
+        return []
+    lines = [f"- `{name}` ({', '.join(one['promises'])}): {one['error']}" for name, one in failed.items()]
+    return ["## Failures", "", *lines, ""]
+
+
+def _commands(results: dict[str, Result]) -> list[str]:
+    commands = sorted({one["command"].removesuffix(' ARGS=""') for one in results.values()})
+    return ["## Commands", "", "```bash", *commands, "```"]
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+if __name__ == "__main__":  # writes the page again from the results that are kept
+    PAGE.write_text(page(json.loads(RESULTS.read_text())))
+    sys.exit(0)
