@@ -150,7 +150,9 @@ def test_every_index_of_the_schema_is_damaged_here(path: Path) -> None:
     raw = apsw.Connection(str(path))
     found = [name for (name,) in raw.execute("SELECT name FROM sqlite_schema WHERE type = 'index'")]
     raw.close()
-    assert sorted(found) == sorted(INDEXES)
+    made_anew = ("passage_", "document_", "vector_", "sqlite_autoindex_vector", "sqlite_autoindex_pending")
+    brief = ("sqlite_autoindex_lease", "sqlite_autoindex_continued")
+    assert sorted(name for name in found if not name.startswith((*made_anew, *brief))) == sorted(INDEXES)
 
 
 @pytest.mark.promise("D4")

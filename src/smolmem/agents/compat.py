@@ -1,11 +1,8 @@
 """Everything of smolagents that is private, undocumented or patched, in this one file.
 
-smolmem needs more than smolagents documents. Each such thing has a name here, a line that says why it is needed and
-since which release it is as it is. No other module names any of them; a test reads the syntax trees. `check()` tests
-the assumptions against the installed release at the first `attach` of a process and in `smolmem doctor`: where one no
-longer holds, one sentence says which feature is off, and recording continues.
-
-What is patched, on instances only and undone by `Patches.close()`:
+smolmem needs more than smolagents documents. No other module names any of these things; a test reads the syntax trees.
+`check()` tests the assumptions at the first `attach` of a process and in `smolmem doctor`: where one no longer holds,
+one sentence says which feature is off. What is patched, on instances only and undone by `Patches.close()`:
 
     agent.run                        to know where a run begins and how it ends
     agent.write_memory_to_messages   to apply views and reminders, and to know which saved messages a prompt consists of
@@ -198,10 +195,7 @@ class Patches(ExitStack):
             self.method(agent, "execute_tool_call", lambda execute: _executing(agent, execute, call))
 
     def model(self, model: Any, observe: Callable[[Any], None], unobserve: Callable[[Any], None]) -> None:
-        """The class of a model (`generate` and `generate_stream` are public since 1.15), which may serve many agents.
-
-        The class is replaced with the first user, and restored with the last.
-        """
+        """The class of a model (public since 1.15): replaced with its first agent, and restored with its last."""
         users = _model_users.setdefault(id(model), [model, 0])
         users[1] += 1
         if users[1] == 1:

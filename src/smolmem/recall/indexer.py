@@ -72,6 +72,11 @@ def _index_some(journal: Journal, steps: str | None = None, *, newest: bool = Fa
     if not store.do("any_pending", {}):
         return 0
     with store.write(sync=False):
+        notes = store.rows("pending_notes", {"limit": BATCH})
+        for row in notes:
+            store.do("note_indexed", {"note": row["id"]})
+            if row["current"]:
+                add_note_passages(store, row)
         rows = store.rows("pending_steps", {"limit": BATCH, "newest": newest, "only": steps})
         recalled_in = lru_cache(BATCH)(lambda run: spellings(journal.reminders.lines_recalled_in(run)))
         for row in sorted(rows, key=lambda row: int(row["id"])):
@@ -82,11 +87,6 @@ def _index_some(journal: Journal, steps: str | None = None, *, newest: bool = Fa
             add_passages(store, _owner(row), found)
             if [old["text"] for old in before] != [new.text for new in found]:
                 reindex_after(store, row["session"], row["id"])
-        notes = store.rows("pending_notes", {"limit": BATCH - len(rows)})
-        for row in notes:
-            store.do("note_indexed", {"note": row["id"]})
-            if row["current"]:
-                add_note_passages(store, row)
     return len(rows) + len(notes)
 
 
