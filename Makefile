@@ -45,8 +45,8 @@ bench-runs: .venv/ready .venv/model   ## recall quality on agents' runs
 bench-inspector: .venv/ready   ## how quickly the inspector shows 10,000 runs and 1,000,000 steps
 	$(BIN)/python bench/inspector.py $(ARGS)
 
-locomo: .venv/ready .venv/model   ## recall quality: make locomo DATA=folder/of/locomo10.json
-	$(BIN)/python bench/locomo.py $(DATA) $(ARGS)
+quality: .venv/ready .venv/model   ## recall beside plain full text, on chats and agents' runs: make quality DATA=folder
+	$(BIN)/python bench/quality.py $(DATA) $(ARGS)
 
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -78,4 +78,4 @@ locomo: .venv/ready .venv/model   ## recall quality: make locomo DATA=folder/of/
 help:                  ## this list
 	@grep -E '^[a-z-]+:' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/'
 
-.PHONY: demo test check torture torture-smolagents bench bench-vectors bench-prompts bench-recall bench-runs bench-inspector locomo help
+.PHONY: demo test check torture torture-smolagents bench bench-vectors bench-prompts bench-recall bench-runs bench-inspector quality help

@@ -39,6 +39,7 @@ from smolagents.monitoring import Timing
 from smolmem import Memory
 from smolmem.recall.passages import passages_of
 from smolmem.recall.query import words
+from smolmem.recall.search import FLOOR
 
 DEPTH = 10
 UNANSWERABLE = 200
@@ -50,7 +51,7 @@ class Silent(Model):
 
 @dataclass
 class Talk:
-    """A conversation or a run: sessions of (name, step), the time of each, and questions with the names they ask for."""
+    """A conversation or a run: sessions of (name, step), the time of each, and questions with the names they seek."""
 
     name: str
     sessions: list[list[tuple[Any, Any]]]
@@ -149,7 +150,8 @@ class Fts5:
         self._file.execute("CREATE VIRTUAL TABLE steps USING fts5 (text, tokenize = 'porter unicode61')")
         self._file.executemany("INSERT INTO steps (rowid, text) VALUES (?, ?)", enumerate(steps.values()))
 
-    def __call__(self, question: str) -> list[Any]:
+    def find(self, question: str) -> list[Any]:
+        """The best steps."""
         match = " OR ".join(f'"{word}"' for word in words(question))
         found = self._file.execute("SELECT rowid FROM steps WHERE steps MATCH ? ORDER BY rank LIMIT ?", (match, DEPTH))
         return [self._names[row[0]] for row in found]
@@ -171,7 +173,8 @@ class Bm25:
             text.encode(), apsw.FTS5_TOKENIZE_DOCUMENT, None, include_offsets=False, include_colocated=False
         )
 
-    def __call__(self, question: str) -> list[Any]:
+    def find(self, question: str) -> list[Any]:
+        """The best steps."""
         asked = dict.fromkeys(self._terms(" ".join(words(question))))
         size = len(self._names)
         rarity = {term: math.log(1 + (size - self._having[term] + 0.5) / (self._having[term] + 0.5)) for term in asked}
@@ -216,20 +219,14 @@ def note(hits: Hits, number: int, kind: str, rated: tuple[float, float]) -> None
         hits[group].append(rated)
 
 
-def recalled(memory: Memory, scope: str, question: str, ids: dict[int, Any], floor: float) -> list[Any]:
-    """The steps that recall finds, by their names in the data."""
-    return [ids.get(one.step) for one in memory.recall(question, DEPTH, scope=scope, floor=floor) if one.step]
-
-
 def main() -> None:
     """Prints one table for each set and way."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path, help="the folder that holds the data sets")
     parser.add_argument("--set", choices=list(SETS), action="append", help="only this set")
-    parser.add_argument("--embedder", choices=["local", "off", "static"], action="append", help="only this one")
+    parser.add_argument("--embedder", action="append", help="only this one: off, local, or the name of a model")
     parser.add_argument("--every", type=int, default=1, help="ask only every n-th question")
     given = parser.parse_args()
-    embedders = given.embedder or ["off", "local"]
     folders = {name: given.data / name for name in given.set or SETS if (given.data / name).is_dir()}
     if not folders:
         sys.exit(f"{given.data} has none of the folders {', '.join(SETS)}.")
@@ -238,65 +235,94 @@ def main() -> None:
     for name, talks in sets.items():
         foreign = [question for other, questions in asked.items() if other != name for question in questions]
         for alone in (True, False):
-            report(name, talks, foreign, embedders, given.every, alone=alone)
+            bench = Bench(name, talks, given.every, alone=alone)
+            bench.baselines()
+            bench.recall(given.embedder or ["off", "local"], foreign)
+            bench.print()
 
 
-def report(name: str, talks: list[Talk], foreign: list[str], embedders: list[str], every: int, *, alone: bool) -> None:
-    """Measures one set in one way, and prints the table."""
-    rows: dict[str, Hits] = {}
-    for title, baseline in (("FTS5 over whole steps", Fts5), ("BM25 over whole steps", Bm25)):
+class Bench:
+    """One set, asked in one way."""
+
+    def __init__(self, name: str, talks: list[Talk], every: int, *, alone: bool) -> None:
+        self._title = f"{name}, {'each in its own scope' if alone else 'all in one scope'}"
+        self._talks, self._every, self._alone = talks, every, alone
+        self._rows: dict[str, Hits] = {}
+        self._lines: list[str] = []
+
+    def _measure(self, find: Callable[[Talk, str], list[Any]]) -> Hits:
+        """Asks all questions; `find` returns pairs of a talk's name and a step's name."""
         hits: Hits = defaultdict(list)
-        texts = [{(talk.name, key): text_of(step) for part in talk.sessions for key, step in part} for talk in talks]
-        whole = {key: text for steps in texts for key, text in steps.items()}
-        everything = None if alone else baseline(whole)
-        for number, (talk, steps) in enumerate(zip(talks, texts, strict=True)):
-            find = everything or baseline(steps)
-            for question, gold, kind in talk.questions[::every]:
-                note(hits, number, kind, rate(find(question), {(talk.name, key) for key in gold}))
-        rows[title] = hits
-    answered: dict[str, str] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "quality.db"
-        with Memory(path, durability="normal", embedder="off") as memory:
-            for talk in track(talks, f"{name}: recording", console=Console(file=sys.stderr), transient=True):
-                tell(memory, talk, talk.name if alone else "all")
-        for embedder in embedders:
-            with Memory(path, durability="normal", embedder=embedder) as memory:
-                memory.index(progress=sys.stderr.isatty())
-                ids = {id: (talk.name, key) for talk in talks for id, key in talk.ids.items()}
-                for title, floor in ((f"smolmem, {embedder}", 0.0), (f"smolmem, {embedder}, floor", None)):
-                    hits = defaultdict(list)
-                    began = time.perf_counter()
-                    for number, talk in enumerate(talks):
-                        for question, gold, kind in talk.questions[::every]:
-                            scope = talk.name if alone else "all"
-                            options = {} if floor is None else {"floor": floor}
-                            found = [ids[one.step] for one in memory.recall(question, DEPTH, scope=scope, **options)]
-                            note(hits, number, kind, rate(found, {(talk.name, key) for key in gold}))
-                    seconds = time.perf_counter() - began
-                    rows[f"{title} ({1000 * seconds / len(hits['all']):.0f} ms)"] = hits
-                if foreign:
-                    sample = random.Random(0).choices(foreign, k=UNANSWERABLE)
-                    scopes = [talk.name for talk in talks] if alone else ["all"]
-                    got = sum(
-                        bool(memory.recall(question, DEPTH, scope=scopes[number % len(scopes)]))
-                        for number, question in enumerate(sample)
-                    )
-                    answered[embedder] = f"{100 * got / UNANSWERABLE:.1f} %"
-    groups = list(dict.fromkeys(group for hits in rows.values() for group in hits))
-    table = Table(
-        "recall@5 / @10", *groups, title=f"{name}, {'each in its own scope' if alone else 'all in one scope'}"
-    )
-    for title, hits in rows.items():
-        cells = [
-            " / ".join(f"{100 * sum(part) / len(part):.1f}" for part in zip(*hits[group], strict=True))
-            for group in groups
-        ]
-        table.add_row(title, *cells)
-    console = Console()
-    console.print(table)
-    for embedder, share in answered.items():
-        console.print(f"of {UNANSWERABLE} questions about other things, answered with {embedder}: {share}")
+        for number, talk in enumerate(self._talks):
+            for question, gold, kind in talk.questions[:: self._every]:
+                note(hits, number, kind, rate(find(talk, question), {(talk.name, key) for key in gold}))
+        return hits
+
+    def baselines(self) -> None:
+        """Plain full text and BM25 over whole steps."""
+        texts = {
+            talk.name: {(talk.name, key): text_of(step) for part in talk.sessions for key, step in part}
+            for talk in self._talks
+        }
+        everything = {key: text for steps in texts.values() for key, text in steps.items()}
+        for title, baseline in (("FTS5 over whole steps", Fts5), ("BM25 over whole steps", Bm25)):
+            if self._alone:
+                each = {name: baseline(steps) for name, steps in texts.items()}
+                self._rows[title] = self._measure(lambda talk, question, each=each: each[talk.name].find(question))
+            else:
+                whole = baseline(everything)
+                self._rows[title] = self._measure(lambda talk, question, whole=whole: whole.find(question))
+
+    def recall(self, embedders: list[str], foreign: list[str]) -> None:
+        """The same questions through `memory.recall`, with and without a floor; then questions of other sets."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "quality.db"
+            with Memory(path, durability="normal", embedder="off", redact=False) as memory:
+                for talk in track(self._talks, "recording", console=Console(file=sys.stderr), transient=True):
+                    tell(memory, talk, self._scope(talk))
+            ids = {id: (talk.name, key) for talk in self._talks for id, key in talk.ids.items()}
+            for embedder in embedders:
+                with Memory(path, durability="normal", embedder=embedder) as memory:
+                    memory.index(progress=sys.stderr.isatty())
+                    self._ask(memory, embedder, ids)
+                    if foreign:
+                        self._ask_others(memory, embedder, foreign)
+
+    def _scope(self, talk: Talk) -> str:
+        return talk.name if self._alone else "all"
+
+    def _ask(self, memory: Memory, embedder: str, ids: dict[int, Any]) -> None:
+        def find(talk: Talk, question: str, floor: float) -> list[Any]:
+            return [ids[one.step] for one in memory.recall(question, DEPTH, scope=self._scope(talk), floor=floor)]
+
+        for title, floor in ((f"smolmem, {embedder}", 0.0), (f"smolmem, {embedder}, floor", FLOOR)):
+            began = time.perf_counter()
+            hits = self._measure(lambda talk, question, floor=floor: find(talk, question, floor))
+            milliseconds = 1000 * (time.perf_counter() - began) / len(hits["all"])
+            self._rows[f"{title} ({milliseconds:.0f} ms)"] = hits
+
+    def _ask_others(self, memory: Memory, embedder: str, foreign: list[str]) -> None:
+        sample = random.Random(0).choices(foreign, k=UNANSWERABLE)
+        scopes = [self._scope(talk) for talk in self._talks]
+        answered = sum(
+            bool(memory.recall(question, DEPTH, scope=scopes[number % len(scopes)]))
+            for number, question in enumerate(sample)
+        )
+        share = 100 * answered / UNANSWERABLE
+        self._lines.append(f"of {UNANSWERABLE} questions about other things, answered with {embedder}: {share:.1f} %")
+
+    def print(self) -> None:
+        """The table: shares among the first five and ten."""
+        groups = list(dict.fromkeys(group for hits in self._rows.values() for group in hits))
+        table = Table("recall@5 / @10", *groups, title=self._title)
+        for title, hits in self._rows.items():
+            table.add_row(title, *(_share(hits[group]) for group in groups))
+        console = Console()
+        console.print(table, *self._lines, sep="\n")
+
+
+def _share(rated: list[tuple[float, float]]) -> str:
+    return " / ".join(f"{100 * sum(part) / len(part):.1f}" for part in zip(*rated, strict=True))
 
 
 if __name__ == "__main__":

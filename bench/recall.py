@@ -14,6 +14,7 @@ import random
 import statistics
 import tempfile
 import time
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -62,13 +63,15 @@ class Given:
     model = "given"
 
     def __init__(self, vectors: np.ndarray) -> None:
-        self._vectors = iter(vectors)
+        self._vectors = cycle(vectors)
 
     def query(self, text: str) -> list[float]:
         """The next vector."""
         return next(self._vectors).tolist()
 
-    passage = query
+    def passages(self, texts: list[str]) -> list[list[float]]:
+        """The next vectors."""
+        return [self.query(text) for text in texts]
 
 
 def fill(path: Path, rows: int) -> None:
@@ -84,7 +87,7 @@ def fill(path: Path, rows: int) -> None:
                     place = PassageOwner(scope="default", step=number + 1, note=None, **about)
                     add_passages(store, place, [Passage("observation", "tool", sentence())])
                     facts = facts_of({**about, "role": "observation", "origin": "tool"})
-                    row = {"unit": number + 1, "model": f"given/{SIZE}", "facts": facts}
+                    row = {"passage": number + 1, "model": f"given/{SIZE}", "facts": facts}
                     store.do("put_vector", row | {"numbers": numbers_of(vectors[number])})
 
 
@@ -123,8 +126,9 @@ def writing(path: Path, steps: int) -> tuple[float, float]:
         journal = memory._journal
         journal.save, journal.begin_call = timed("write", journal.save), timed("write", journal.begin_call)
         journal.end_call = timed("write", journal.end_call)
-        recorder.after_run = timed("read", recorder.after_run)
+        recorder.on_run_end = lambda: None
         agent.run("Read the book", max_steps=steps + 1)
+        timed("read", memory.index)()
     return 1_000 * spent["write"] / steps, 1_000 * spent["read"] / steps
 
 

@@ -250,7 +250,8 @@ class _Fetched(dict[str, bytes]):
         self._fetch = fetch
 
     def __missing__(self, key: str) -> bytes:
-        return self._fetch(key)
+        self[key] = found = self._fetch(key)
+        return found
 
 
 class _Walk:
@@ -268,6 +269,7 @@ class _Walk:
         self._change, self._blobs, self._named = change, blobs, named
         self._replaced: set[str] = set()
         self._kept: set[str] = set()
+        self._long: dict[str, Json | None] = {}
 
     def revealed(self, tree: Json) -> Json:
         """The changed record."""
@@ -289,9 +291,12 @@ class _Walk:
             return tree
         tag = tree.get("$")
         if tag == "text" and "blob" in tree:
-            text = self._blobs[tree["blob"]].decode("utf-8", "surrogatepass")
-            new = self._change(text)
-            return self._left(tree) if new == text else self._replaced_by(tree, self._text(new))
+            if tree["blob"] not in self._long:  # one text can stand in many places
+                text = self._blobs[tree["blob"]].decode("utf-8", "surrogatepass")
+                new = self._change(text)
+                self._long[tree["blob"]] = None if new == text else self._text(new)
+            changed = self._long[tree["blob"]]
+            return self._left(tree) if changed is None else self._replaced_by(tree, changed)
         if tag in ("bytes", "bytearray"):
             return self._bytes(tree)
         if tag in _PAIRS:

@@ -23,7 +23,7 @@ log = logging.getLogger("smolmem")
 Level = Literal["documents", "passages"]
 SMALL_SCOPE = 5_000
 """Documents or passages of a scope that is small enough to search for each word by itself."""
-MAX_MATCHES = 20_000
+MAX_MATCHES = 3_000
 """Documents or passages that are scored by their words."""
 BASE = 1.0
 """What every word tells, however common: in a memory that is all about one shop, "shop" still tells something."""

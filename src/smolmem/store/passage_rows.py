@@ -35,7 +35,8 @@ class PassageOwner(TypedDict):
 
 BEFORE = 300
 """Characters of the end of each of the two documents before it that a document is also found by."""
-_IDENTIFIER = re.compile(r"\w*[a-z\d][A-Z]\w*")
+_WORD, _JOINT = re.compile(r"\w+"), re.compile(r"[a-z\d][A-Z]")
+LONGEST_NAME = 80
 _PART = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 
 
@@ -73,7 +74,8 @@ def _task(store: Store, owner: PassageOwner) -> str:
 
 def with_identifiers(text: str) -> str:
     """A text with the parts of its identifiers: `checkHealth` is also found by "check health"."""
-    names = dict.fromkeys(_IDENTIFIER.findall(text))
+    words = dict.fromkeys(_WORD.findall(text))
+    names = [word for word in words if len(word) <= LONGEST_NAME and _JOINT.search(word)]
     return "\n".join([text, *(" ".join(_PART.findall(name)) for name in names)]) if names else text
 
 
