@@ -218,8 +218,8 @@ def test_every_command_has_help_with_examples(name: str, run: Run) -> None:
     assert run("help", name)[1] == out
 
 
-ENCRYPTING = ("encrypt", "decrypt", "rekey")  # test_encryption.py runs their examples on the encrypting build
-EXAMPLES = [example for command in NAMES.values() if command.name not in ENCRYPTING for example in command.examples]
+ELSEWHERE = ("encrypt", "decrypt", "rekey", "model")  # test_encryption.py and test_models.py run their examples
+EXAMPLES = [example for command in NAMES.values() if command.name not in ELSEWHERE for example in command.examples]
 
 
 @pytest.mark.usefixtures("inspector", "impatient", "empty")
@@ -409,7 +409,7 @@ def test_every_command_speaks_json_with_the_names_that_are_documented(
         "completion": ["bash"],
     }
     for name in NAMES:
-        if name == "ui" or name in ENCRYPTING:
+        if name == "ui" or name in ELSEWHERE:
             continue
         code, out, err = run(name, *arguments.get(name, []), "--json")
         assert (code, err.replace("Sample agents are running…\n", "")) == (0, ""), name

@@ -59,11 +59,7 @@ def open_embedder(given: Embedder | Callable[[list[str]], Any] | ModelName | Non
     if given == "off":
         return None
     if isinstance(given, str):
-        lacking = missing_packages(given)
-        if lacking:
-            raise InvalidArgument(
-                f"the model {LOCAL[given].name} lacks {' and '.join(lacking)}: pip install '{extra(given)}'."
-            )
+        require_packages(LOCAL[given])
         return _open_local(models.fetch(LOCAL[given]), LOCAL[given])
     return given if isinstance(given, Embedder) else EmbeddingFunction(given)
 
@@ -78,17 +74,24 @@ def default_model() -> str | None:
     if name == "off":
         return None
     names = [name] if name in LOCAL else [name for name in LOCAL if name != "local"]
-    return next((name for name in names if LOCAL[name].here and not missing_packages(name)), None)
+    return next((name for name in names if LOCAL[name].here and not missing_packages(LOCAL[name])), None)
 
 
-def missing_packages(name: str) -> list[str]:
+def missing_packages(files: models.Files) -> list[str]:
     """The packages that a local model needs and that are not installed."""
-    return [package for package in LOCAL[name].needs if importlib.util.find_spec(package) is None]
+    return [package for package in files.needs if importlib.util.find_spec(package) is None]
 
 
-def extra(name: str) -> str:
-    """The extra of smolmem that installs what a local model needs."""
-    return "smolmem[static]" if LOCAL[name].needs == models.STATIC else "smolmem[semantic]"
+def require_packages(files: models.Files) -> None:
+    """Checks that what a local model needs is installed.
+
+    Raises:
+        InvalidArgument: the message names what is missing.
+    """
+    missing = missing_packages(files)
+    if missing:
+        extra = "static" if files.needs == models.STATIC else "semantic"
+        raise InvalidArgument(f"the model {files.name} needs {' and '.join(missing)}: pip install 'smolmem[{extra}]'.")
 
 
 def _open_local(folder: Path, files: models.Files) -> Embedder:
@@ -201,8 +204,7 @@ class Reranker:
     """ms-marco-MiniLM-L-12-v2: scores a question and a text together, which is slower and more accurate."""
 
     def __init__(self) -> None:
-        if not installed():
-            raise InvalidArgument("rerank=True needs more packages: pip install 'smolmem[semantic]'.")
+        require_packages(models.RERANKER)
         self._network = Network(models.fetch(models.RERANKER), "logits")
 
     def score(self, query: str, text: str) -> float:
