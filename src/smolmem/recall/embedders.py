@@ -273,7 +273,7 @@ class EmbeddingServer:
         end = time.monotonic() + timeout
         with requests.post(self._url, json=asked, headers=self._headers, timeout=timeout, stream=True) as answer:
             body = bytearray()
-            for part in answer.iter_content(65_536):
+            for part in answer.iter_content(512):
                 body += part
                 if time.monotonic() > end:
                     raise requests.Timeout(f"{self._url} did not finish its answer in {timeout:g} seconds")
