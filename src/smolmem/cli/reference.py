@@ -75,6 +75,8 @@ _SHAPES = {
     "notes": "array of *note*; with an id one *note*",
     "remember": "the *note*",
     "forget": "array of `kind` (note, step, run) and `id`",
+    "model": "array of `name`, `used`, `here`, `megabytes`, `languages`, `needs`, `missing`, `sources`, `path`; with "
+    "`fetch` and `use` one of them",
     "erase": "`at`, `runs`, `steps`, `notes`, `counts`, `bytes_freed`, `finished`, `dry_run`",
     "prune": "array of `at`, `runs`, `steps`, `notes`, `counts`, `bytes_freed`, `finished`, `dry_run`",
     "fork": "`run`, a *run*, and `python`, an array of lines",

@@ -7,6 +7,7 @@
     │   ├── TooNew            a later smolmem wrote it
     │   ├── Busy              another process holds it for too long
     │   └── Unwritable        no space, no permission, an I/O error
+    ├── EmbedderFailed        the embedding model does not answer, or not with vectors
     ├── NotFound              no such run or step, or the beginning of an id that fits several
     ├── CannotResume          the run is finished, in use, another agent's, or does not go the same way again
     │   ├── UnknownOutcome    it is unknown whether a tool was called
@@ -49,6 +50,10 @@ class Busy(StoreError):
 
 class Unwritable(StoreError):
     """The store cannot be written: no space, no permission, an I/O error."""
+
+
+class EmbedderFailed(SmolmemError):
+    """The embedding model does not answer, or not with vectors; recall by words is not affected."""
 
 
 class NotFound(SmolmemError):

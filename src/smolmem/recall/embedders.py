@@ -1,29 +1,33 @@
 """Text to vectors: a small local model, a server, or a function.
 
-The local model needs the `semantic` extra (ONNX Runtime and a tokenizer, no PyTorch) and 34 MB of files, which
-`models.py` fetches. Without an embedder recall uses words alone.
+The local models need the `semantic` extra (ONNX Runtime and a tokenizer, no PyTorch), the static table needs the
+`static` extra. `models.py` fetches their files. Without an embedder recall uses words alone.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
-import threading
 import time
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from smolmem.core.errors import InvalidArgument
+from smolmem.core.fork_lock import ForkLock
 from smolmem.core.telemetry import quiet_onnxruntime
 from smolmem.recall import models
+from smolmem.recall.static_table import StaticModel
 
 Vector = Sequence[float]
 RETRIES = (1.0, 5.0)
 """Seconds to wait before a batch is sent again."""
 QUESTION_SECONDS = 10.0
 """Seconds that a question waits for an embedding server."""
-ModelName = Literal["local", "e5-small-v2", "bge-small-en-v1.5", "off"]
+ModelName = Literal["local", "e5-small-v2", "bge-small-en-v1.5", "potion-base-8m", "off"]
 
 
 @runtime_checkable
@@ -36,7 +40,7 @@ class Embedder(Protocol):
         ...
 
     def passages(self, texts: Sequence[str]) -> Sequence[Vector]:
-        """The vectors of some passages, in order."""
+        """The vectors of some passages, in order; an empty vector for a text that the model knows nothing of."""
         ...
 
     def query(self, text: str) -> Vector:
@@ -50,16 +54,50 @@ def open_embedder(given: Embedder | Callable[[list[str]], Any] | ModelName | Non
     Raises:
         InvalidArgument: if the local model cannot be loaded.
     """
+    if given is None:
+        name = default_model()
+        return None if name is None else _open_local(models.verified(LOCAL[name]), LOCAL[name])
     if given == "off":
         return None
-    if given is None:
-        here = next((local for local in (E5, BGE) if local.files.here), None)
-        return LocalModel(here, models.verified(here.files)) if here is not None and installed() else None
     if isinstance(given, str):
-        if not installed():
-            raise InvalidArgument("a local model needs more packages: pip install 'smolmem[semantic]'.")
-        return LocalModel(LOCAL[given], models.fetch(LOCAL[given].files))
+        require_packages(LOCAL[given])
+        return _open_local(models.fetch(LOCAL[given]), LOCAL[given])
     return given if isinstance(given, Embedder) else EmbeddingFunction(given)
+
+
+def default_model() -> str | None:
+    """The local model that is used if the user names none; None for words alone.
+
+    It is the model that `smolmem model use` chose, otherwise the most accurate model that is on this machine. Nothing
+    is downloaded.
+    """
+    name = models.chosen()
+    if name == "off":
+        return None
+    names = [name] if name in LOCAL else [name for name in LOCAL if name != "local"]
+    return next((name for name in names if LOCAL[name].here and not missing_packages(LOCAL[name])), None)
+
+
+def missing_packages(files: models.Files) -> list[str]:
+    """The packages that a local model needs and that are not installed."""
+    return [package for package in files.needs if importlib.util.find_spec(package) is None]
+
+
+def require_packages(files: models.Files) -> None:
+    """Checks that what a local model needs is installed.
+
+    Raises:
+        InvalidArgument: the message names what is missing.
+    """
+    missing = missing_packages(files)
+    if missing:
+        extra = "static" if files.needs == models.STATIC else "semantic"
+        raise InvalidArgument(f"the model {files.name} needs {' and '.join(missing)}: pip install 'smolmem[{extra}]'.")
+
+
+def _open_local(folder: Path, files: models.Files) -> Embedder:
+    network = NETWORKS.get(files.name)
+    return StaticModel(files.name, folder) if network is None else LocalModel(network, folder)
 
 
 def checked(given: Any) -> Any:
@@ -88,7 +126,7 @@ class Network:
 
     def __init__(self, folder: Any, output: str) -> None:
         self._folder, self._output = folder, output
-        self._lock = threading.Lock()
+        self._lock = ForkLock(self._set_aside)
         self._loaded: tuple[Any, Any] | None = None
 
     def _load(self) -> tuple[Any, Any]:
@@ -106,6 +144,11 @@ class Network:
                 model = str(self._folder / "model.onnx")
                 self._loaded = tokenizer, onnxruntime.InferenceSession(model, options)
             return self._loaded
+
+    def _set_aside(self) -> None:
+        """The session of a parent process has threads that a child lacks: it can neither run nor be deleted there."""
+        _inherited.append(self._loaded)
+        self._loaded = None
 
     def run(self, *texts: str) -> Any:
         """The output for one text or pair: one at a time, since the output of int8 models depends on the batch."""
@@ -129,7 +172,10 @@ class Local:
 
 E5 = Local(models.E5, "query: ", "passage: ", mean=True)
 BGE = Local(models.BGE, "Represent this sentence for searching relevant passages: ", "", mean=False)
-LOCAL = {"local": E5, models.E5.name: E5, models.BGE.name: BGE}
+NETWORKS = {local.files.name: local for local in (E5, BGE)}
+LOCAL = {"local": models.E5, **{files.name: files for files in (models.E5, models.BGE, models.POTION)}}
+"""The local models by name, the most accurate first."""
+_inherited: list[Any] = []
 
 
 class LocalModel:
@@ -159,8 +205,7 @@ class Reranker:
     """ms-marco-MiniLM-L-12-v2: scores a question and a text together, which is slower and more accurate."""
 
     def __init__(self) -> None:
-        if not installed():
-            raise InvalidArgument("rerank=True needs more packages: pip install 'smolmem[semantic]'.")
+        require_packages(models.RERANKER)
         self._network = Network(models.fetch(models.RERANKER), "logits")
 
     def score(self, query: str, text: str) -> float:
@@ -183,7 +228,8 @@ class EmbeddingFunction:
 
     def query(self, text: str) -> Vector:
         """The vector of a question: the same function."""
-        return self.passages([text])[0]
+        [vector] = self.passages([text])
+        return vector
 
 
 class EmbeddingServer:
@@ -225,11 +271,29 @@ class EmbeddingServer:
         import requests
 
         asked = {"model": self.model, "input": list(texts)}
-        answer = requests.post(self._url, json=asked, headers=self._headers, timeout=timeout)
-        answer.raise_for_status()
-        said = answer.json()
-        rows = said["embeddings"] if self._ollama else [row["embedding"] for row in _in_order(said["data"])]
-        return [[float(number) for number in row] for row in rows]
+        end = time.monotonic() + timeout
+        with requests.post(self._url, json=asked, headers=self._headers, timeout=timeout, stream=True) as answer:
+            body = bytearray()
+            for part in answer.iter_content(512):
+                body += part
+                if time.monotonic() > end:
+                    raise requests.Timeout(f"{self._url} did not finish its answer in {timeout:g} seconds")
+        if answer.status_code >= 400:
+            said = body[:300].decode(errors="replace")
+            raise requests.HTTPError(f"{self._url} answered {answer.status_code}: {said}", response=answer)
+        return self._vectors(bytes(body), len(texts))
+
+    def _vectors(self, body: bytes, count: int) -> list[Vector]:
+        try:
+            said = json.loads(body)
+            rows = said["embeddings"] if self._ollama else [row["embedding"] for row in _in_order(said["data"])]
+            vectors: list[Vector] = [[float(number) for number in row] for row in rows]
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            said = body[:100].decode(errors="replace")
+            raise ValueError(f"{self._url} answered with something else than embeddings: {said!r}") from error
+        if len(vectors) != count or not all(vectors):
+            raise ValueError(f"{self._url} answered with {sum(map(bool, vectors))} vectors for {count} texts")
+        return vectors
 
 
 def _in_order(data: list[Any]) -> list[Any]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
 from smolmem.core.errors import InvalidArgument
+from smolmem.core.fork_lock import ForkLock
 from smolmem.core.values import TRUST, Recollection, Reminder, Step
 from smolmem.recall import models, query
+from smolmem.recall.checked_embedder import CheckedEmbedder
 from smolmem.recall.context import TOKENS, block, message, says_something, sources
 from smolmem.recall.embedders import Embedder, ModelName, Reranker, checked, installed, open_embedder
 from smolmem.recall.filters import Filter
@@ -33,10 +34,11 @@ class RecallEngine:
         self.notes = Notes(journal)
         self._journal = journal
         self._embedder: EmbedderChoice = checked(embedder)
-        self._opened_embedder: Embedder | None = None
+        self._opened_embedder: CheckedEmbedder | None = None
+        self._is_opened = False
         self._search: Search | None = None
         self._reranker: Reranker | None = None
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._indexer = BackgroundIndexer(journal, self._open_embedder)
 
     def find(
@@ -86,7 +88,7 @@ class RecallEngine:
             embedder = self._open_embedder()
             if embedder is None:
                 self._search = Search(self._journal, None)
-                if self._embedder is None:
+                if self._embedder is None and models.chosen() != "off":
                     _warn_once()
             else:
                 try:
@@ -99,10 +101,12 @@ class RecallEngine:
                 self._search = Search(self._journal, SemanticSearch(self._journal.store, embedder))
         return self._search
 
-    def _open_embedder(self) -> Embedder | None:
+    def _open_embedder(self) -> CheckedEmbedder | None:
         with self._lock:
-            if self._opened_embedder is None:
-                self._opened_embedder = open_embedder(self._embedder)
+            if not self._is_opened:
+                opened = open_embedder(self._embedder)
+                self._opened_embedder = None if opened is None else CheckedEmbedder(opened)
+                self._is_opened = True
             return self._opened_embedder
 
     def recorded(self) -> None:
@@ -129,7 +133,7 @@ def _warn_once() -> None:
         need = "embedder='local'" if installed() else "embedder='local' after pip install 'smolmem[semantic]'"
         log.warning(
             "smolmem recalls by words alone. For semantic recall, open the memory once with %s (%d MB are fetched); "
-            "embedder='off' turns this message off.",
+            "embedder='off' or `smolmem model use off` turns this message off.",
             need,
             models.E5.megabytes,
         )

@@ -2,7 +2,8 @@
 
 Writing a step only marks it as pending. A thread of this process indexes what is pending, in short transactions on a
 connection of its own. Of all processes that use a store, one at a time does so: it has the lease `indexer`. A killed
-process loses nothing, because what is pending stays so until it is indexed.
+process loses nothing, because what is pending stays so until it is indexed. If the embedding model or the store fails,
+the thread tries again after a while, and again after a longer while.
 
 A search indexes the newest pending steps itself, for some milliseconds, and then those that have a word of the
 question, so that a step can be found from the moment it is written. It never runs a model on what is stored.
@@ -11,7 +12,6 @@ question, so that a step can be found from the moment it is written. It never ru
 from __future__ import annotations
 
 import logging
-import os
 import secrets
 import threading
 import time
@@ -21,12 +21,13 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import cast
 
-from smolmem.core.errors import Damaged
+from smolmem.core.errors import Damaged, EmbedderFailed, StoreError
+from smolmem.core.fork_lock import ForkLock
 from smolmem.core.rows import Origin, Passage
-from smolmem.recall.embedders import Embedder
+from smolmem.recall.checked_embedder import CheckedEmbedder
 from smolmem.recall.notes import add_note_passages
 from smolmem.recall.passages import passages_of, spellings
-from smolmem.store.base import Progress, Row
+from smolmem.store.base import Progress, Row, Store
 from smolmem.store.journal import Journal
 from smolmem.store.leases import Leases
 from smolmem.store.passage_rows import PassageOwner, add_passages, drop_passages, json_list, reindex_after
@@ -45,7 +46,11 @@ MATCHING = 32
 MATCHING_SECONDS = 0.2
 LEASE_SECONDS = 30.0
 IDLE_SECONDS = 5.0
-"""How long the thread waits for more before it ends."""
+"""How long the thread waits for more before it ends, and for another process that has the lease."""
+RETRY_SECONDS = (5.0, 15.0, 60.0, 300.0)
+"""How long the thread waits after the first, second, … failure in a row."""
+CLOSE_SECONDS = 5.0
+"""How long closing waits for a batch: a server may take much longer to answer, or never answer."""
 
 
 def index_for(journal: Journal, words: list[str]) -> bool:
@@ -112,24 +117,25 @@ def _passages(journal: Journal, row: Row, recalled_in: Callable[[str], set[str]]
 class BackgroundIndexer:
     """The thread of a process that indexes one store; there is none while nothing is pending."""
 
-    def __init__(self, journal: Journal, embedder: Callable[[], Embedder | None]) -> None:
+    def __init__(self, journal: Journal, embedder: Callable[[], CheckedEmbedder | None]) -> None:
         self._journal = journal
         self._embedder = embedder
-        self._lock = threading.Lock()
+        self._lock = ForkLock(self._after_fork)
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
-        self._process = os.getpid()
         self._closed = False
-        self._failing = False
+        self._failures = 0
+        self._embed_after = 0.0
+
+    def _after_fork(self) -> None:
+        """The thread is the parent's, and may have been using the event."""
+        self._thread, self._wake = None, threading.Event()
 
     def wake(self) -> None:
         """Something is pending."""
-        if self._process != os.getpid():  # after a fork the thread is the parent's
-            self._process, self._thread = os.getpid(), None
-            self._lock, self._wake = threading.Lock(), threading.Event()
-        self._wake.set()
         with self._lock:
-            if not self._closed and (self._thread is None or not self._thread.is_alive()):
+            self._wake.set()
+            if not self._closed and self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="smolmem-indexer", daemon=True)
                 self._thread.start()
 
@@ -139,7 +145,7 @@ class BackgroundIndexer:
             self._closed, thread = True, self._thread
         self._wake.set()
         if thread is not None and thread is not threading.current_thread():
-            thread.join()
+            thread.join(CLOSE_SECONDS)
 
     def index(self, progress: Progress | None = None) -> int:
         """Indexes and embeds all that is pending, now; returns how many steps, notes and passages."""
@@ -168,33 +174,69 @@ class BackgroundIndexer:
     # --- the thread ------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        store = None
-        try:
-            store = self._journal.store.reopened()
-            leases, holder = Leases(store), secrets.token_hex(8)
-            while self._wake.wait(IDLE_SECONDS) and not self._closed:
+        holder, store, pause = secrets.token_hex(8), None, 0.0
+        while self._is_wanted(pause):
+            try:
+                store = store or self._journal.store.reopened()
+                pause = self._take_turn(store, holder)
+            except Exception as error:  # recall goes on with what is indexed
+                pause = self._failed(error)
+                _close(store)
+                store = None
+        _close(store)
+
+    def _is_wanted(self, pause: float) -> bool:
+        """Waits until something is pending or a pause is over; false if the thread should end."""
+        self._wake.wait(pause or IDLE_SECONDS)
+        with self._lock:
+            if not self._closed and (pause or self._wake.is_set()):
                 self._wake.clear()
-                lease = leases.acquire("indexer", holder, LEASE_SECONDS)
-                if lease is not None:
-                    self._work_through(Journal(store, self._journal.redactor), partial(leases.renew, lease))
-                    leases.release(lease)
-            self._failing = False
-        except Exception as error:  # recall goes on with what is indexed
-            if not self._failing:
-                self._failing = True
-                log.warning("smolmem stopped indexing in the background; the next recall tries again: %s", error)
+                return True
+            self._thread = None
+            return False
+
+    def _take_turn(self, store: Store, holder: str) -> float:
+        """Indexes what is pending; returns after how many seconds to try again, 0 if all is done."""
+        leases = Leases(store)
+        lease = leases.acquire("indexer", holder, LEASE_SECONDS)
+        if lease is None:  # whoever has it may end without having seen the newest steps
+            return IDLE_SECONDS
+        try:
+            journal, renew = Journal(store, self._journal.redactor), partial(leases.renew, lease)
+            while not self._closed and _index_some(journal):
+                renew()
+            wait = self._embed_after - time.monotonic()
+            if wait > 0:
+                return wait
+            self._embed(journal, renew)
         finally:
-            if store is not None:
-                store.close()
+            with suppress(StoreError):  # the lease ends by itself
+                leases.release(lease)
+        self._failures = 0
+        return 0.0
 
-    def _work_through(self, journal: Journal, renew: Callable[[], bool]) -> None:
-        """Indexes what is pending, then embeds passages, while the lease lasts."""
-        while not self._closed and _index_some(journal):
-            renew()
+    def _embed(self, journal: Journal, renew: Callable[[], bool]) -> None:
+        """Embeds passages while the lease lasts."""
         embedder = self._embedder()
-        if embedder is not None:
-            from smolmem.recall.vector_writer import VectorWriter
+        if embedder is None:
+            return
+        from smolmem.recall.vector_writer import VectorWriter
 
-            writer = VectorWriter(journal.store, embedder)
-            while not self._closed and renew() and writer.write_some():
-                _index_some(journal)
+        writer = VectorWriter(journal.store, embedder)
+        while not self._closed and renew() and writer.write_some():
+            _index_some(journal)
+
+    def _failed(self, error: Exception) -> float:
+        """Logs the first failure in a row, unless the embedder has; returns how long to wait."""
+        if not self._failures and not isinstance(error, EmbedderFailed):
+            log.warning("smolmem cannot index in the background now, and tries again: %s", error)
+        pause = RETRY_SECONDS[min(self._failures, len(RETRY_SECONDS) - 1)]
+        self._failures += 1
+        self._embed_after = time.monotonic() + pause
+        return pause
+
+
+def _close(store: Store | None) -> None:
+    if store is not None:
+        with suppress(StoreError):
+            store.close()

@@ -1,21 +1,19 @@
 """Semantic search: the vectors of a store, and the embedder that made them.
 
 Recall embeds the question and nothing else: passages get their vectors from the indexer. If the model fails or its
-server is down, recall continues with words alone, and logs that once.
+server is down, recall continues with words alone.
 """
 
 from __future__ import annotations
 
-import logging
-import threading
-
-from smolmem.recall.embedders import Embedder, Vector, normalised
+from smolmem.core.errors import EmbedderFailed
+from smolmem.core.fork_lock import ForkLock
+from smolmem.recall.checked_embedder import CheckedEmbedder
+from smolmem.recall.embedders import Vector
 from smolmem.recall.filters import Filter
 from smolmem.recall.vectors import Index, Where
 from smolmem.store.base import Store
 from smolmem.store.passage_rows import json_list
-
-log = logging.getLogger("smolmem")
 
 Hit = tuple[int, float]
 """A passage and how near it is: the cosine of both vectors."""
@@ -24,13 +22,12 @@ Hit = tuple[int, float]
 class SemanticSearch:
     """Finds the passages whose vectors are nearest to that of a question."""
 
-    def __init__(self, store: Store, embedder: Embedder) -> None:
+    def __init__(self, store: Store, embedder: CheckedEmbedder) -> None:
         self._store = store
         self.embedder = embedder
         self._indexes: dict[tuple[str, str], Index] = {}
         self._questions: dict[str, Vector] = {}
-        self._lock = threading.Lock()
-        self._failing = False
+        self._lock = ForkLock(self._indexes.clear)
 
     def nearest(self, question: str, limit: int, filters: Filter) -> list[Hit]:
         """The passages nearest to a question, the nearest first; none if the model does not answer."""
@@ -54,19 +51,10 @@ class SemanticSearch:
         if question in self._questions:
             return self._questions[question]
         try:
-            vector = normalised(self.embedder.query(question))
-        except Exception as error:
-            if not self._failing:
-                self._failing = True
-                log.warning(
-                    "smolmem recalls by words alone: the embedder %s failed (%s: %s).",
-                    self.embedder.model,
-                    type(error).__name__,
-                    error,
-                )
+            vector = self.embedder.query(question)
+        except EmbedderFailed:
             return None
-        self._failing = False
-        return vector
+        return vector if len(vector) else None
 
     def _scopes(self, filters: Filter) -> list[str]:
         if filters.scope is not None and filters.below is None:
@@ -74,7 +62,7 @@ class SemanticSearch:
         return [row["scope"] for row in self._store.rows("scopes", {"scope": filters.scope, "below": filters.below})]
 
     def _search(self, scope: str, vector: Vector, limit: int, filters: Filter) -> list[Hit]:
-        model = model_key(self.embedder, vector)
+        model = model_key(self.embedder.model, len(vector))
         index = self._indexes.setdefault((scope, model), Index(scope, model, len(vector)))
         index.update(self._store)
         excluded = {"session": [filters.excluded_session] if filters.excluded_session else []}
@@ -89,6 +77,6 @@ class SemanticSearch:
             index.drop(gone)
 
 
-def model_key(embedder: Embedder, vector: Vector) -> str:
+def model_key(model: str, size: int) -> str:
     """The name that vectors are stored under: vectors of another model or length are never compared."""
-    return f"{embedder.model}/{len(vector)}"
+    return f"{model}/{size}"
