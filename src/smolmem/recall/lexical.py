@@ -120,6 +120,8 @@ class LexicalSearch:
     def _together(self, level: Level, words: list[str], term: str | None, filters: Filter, limit: int) -> Matches:
         size = self._sizes[level]
         counts = {word: self._count(level, query.match([word], None)) for word in words}
+        telling = [word for word in words if counts[word] < size / 3]  # SQLite gives the others hardly any weight
+        words = telling or sorted(words, key=lambda word: counts[word])[:1]
         share = 1.0 if term is None else self._count(level, query.scope_match(term)) / max(1, size)
         rarest: list[str] = []
         matched = 0.0
