@@ -82,7 +82,7 @@ def _owner(row: Row) -> PassageOwner:
     return cast(PassageOwner, own | {"step": row["id"], "note": None})
 
 
-def _passages(journal: Journal, row: Row, recalled_in: Callable[[str], set[str]]) -> list[Passage]:
+def _passages(journal: Journal, row: Row, recalled_in: Callable[[str], frozenset[str]]) -> list[Passage]:
     """The passages of a step: its own words, not those it was reminded of."""
     asked_by: Origin = "agent" if row["parent"] else "user"
     try:

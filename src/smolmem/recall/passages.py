@@ -11,7 +11,11 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator
+from functools import lru_cache
+from itertools import accumulate
 from typing import Any
 
 from smolagents.memory import ActionStep, MemoryStep, PlanningStep, SystemPromptStep, TaskStep, ToolCall
@@ -101,7 +105,7 @@ def _action(step: ActionStep) -> Iterator[Passage]:
     if step.is_final_answer or isinstance(step.error, AgentMaxStepsError):
         answer = _text(step.action_output) or seen
         yield Passage("answer", "model", answer)
-        seen = seen.removesuffix(answer).removesuffix(wire.safe_text(str, step.action_output))
+        seen = seen.removesuffix(answer.strip()).removesuffix(wire.safe_text(str, step.action_output).strip())
     yield Passage("observation", origin, seen, tools)
     yield Passage("error", origin, _text(step.error), tools)
 
@@ -163,28 +167,103 @@ def _boundary(text: str, least: int, most: int) -> int:
 # --- what was recalled ---------------------------------------------------------------------------------------------
 
 SHORTEST, CODE = 12, 40
-"""Characters that a recalled line must have to be left out, in text and in code; a shorter line may be anyone's."""
+"""Characters that recalled words must have to be left out, in text and in code; shorter ones may be anyone's."""
+QUOTED_WORDS = 8
+"""Words in a row that are taken for a quotation of a longer recalled line."""
+_WORD = re.compile(r"[^\W_]+")
+_ESCAPE = re.compile(r"\\[nrt]")
 
 
 def without_recalled(text: str, recalled: Collection[str], shortest: int = SHORTEST) -> str:
-    """A text without quoted memories and without recalled lines, wherever they stand in it."""
-    lines = _unquoted(text) if QUOTE.strip() in text else text.split("\n")
+    """A text without quoted memories and without recalled lines, however these are typeset.
+
+    Only words are compared: a line break elsewhere, bold type, other punctuation or capitals make no other text.
+    """
+    kept = "\n".join(_unquoted(text)) if QUOTE.strip() in text else text
     if not recalled:
-        return "\n".join(lines)
-    if " ".join(text.split()) in recalled:
+        return kept
+    places = [(match.start(), match.end()) for match in _words_in(kept)]
+    said = [_plain(kept[start:end]) for start, end in places]
+    if " ".join(said) in recalled:
         return ""
-    lines = [" ".join(line.split()) if line.strip() else "" for line in lines]
-    known = set(" ".join(lines).split())
-    echoes = [line for line in recalled if len(line) >= shortest and line.split()[1:2] and line.split()[1] in known]
-    for echo in sorted(echoes, key=len, reverse=True):
-        lines = [_without_line(line, echo) if echo in line else line for line in lines]
-    return "\n".join(lines)
+    for first, last in reversed(_echoes(said, frozenset(recalled), shortest)):
+        kept = f"{kept[: places[first][0]]} {kept[places[last][1] :]}"
+    return kept if _WORD.search(kept) else ""
 
 
-def spellings(recalled: Iterable[str]) -> set[str]:
-    """Recalled lines as they are, and as Python and JSON write them."""
+def spellings(recalled: Iterable[str]) -> frozenset[str]:
+    """The words of recalled lines as they are, and as Python and JSON write them."""
     told = {" ".join(line.split()) for line in recalled}
-    return {form for line in told for form in (line, repr(line)[1:-1], json.dumps(line)[1:-1])} - {""}
+    forms = (form for line in told for form in (line, repr(line)[1:-1], json.dumps(line)[1:-1]))
+    return frozenset(" ".join(plain_words(form)) for form in forms) - {""}
+
+
+def plain_words(text: str) -> list[str]:
+    """The words of a text without typography: no case, punctuation, markup or line breaks."""
+    return [_plain(match[0]) for match in _words_in(text)]
+
+
+def _words_in(text: str) -> Iterator[re.Match[str]]:
+    """The words of a text; in quoted text, `\\n` is a line break and no part of a word."""
+    return _WORD.finditer(_ESCAPE.sub("  ", text) if "\\" in text else text)
+
+
+def _plain(word: str) -> str:
+    return unicodedata.normalize("NFKC", word).casefold()
+
+
+def _echoes(said: list[str], recalled: frozenset[str], shortest: int) -> list[tuple[int, int]]:
+    """The first and last word of each part of a text that is a recalled line, or quotes many words of one."""
+    known, starts = set(said), _starts(said)
+    joined = f" {' '.join(said)} "
+    spans = list(_quotations(said, _phrases(recalled), shortest))
+    for line in recalled:
+        words = line.split(" ", 2)
+        if len(words) > 1 and words[1] in known and words[0] in known and len(line) >= shortest:
+            spans += _found(f" {line} ", joined, starts, line.count(" ") + 1)
+    return _merged(spans)
+
+
+def _starts(said: list[str]) -> list[int]:
+    """Where each word begins in the text of all words."""
+    return list(accumulate((len(word) + 1 for word in said), initial=0))
+
+
+def _found(echo: str, joined: str, starts: list[int], count: int) -> Iterator[tuple[int, int]]:
+    place = joined.find(echo)
+    while place >= 0:
+        first = bisect_left(starts, place)
+        yield first, first + count - 1
+        place = joined.find(echo, place + len(echo) - 1)
+
+
+def _quotations(said: list[str], phrases: set[tuple[str, ...]], shortest: int) -> Iterator[tuple[int, int]]:
+    for at in range(len(said) - QUOTED_WORDS + 1):
+        phrase = tuple(said[at : at + QUOTED_WORDS])
+        if phrase in phrases and len(" ".join(phrase)) >= shortest:
+            yield at, at + QUOTED_WORDS - 1
+
+
+@lru_cache(8)
+def _phrases(recalled: frozenset[str]) -> set[tuple[str, ...]]:
+    """All sequences of so many words in recalled lines."""
+    return {phrase for line in recalled for phrase in phrases(line.split(), QUOTED_WORDS)}
+
+
+def phrases(words: list[str], length: int) -> Iterator[tuple[str, ...]]:
+    """All sequences of `length` words."""
+    return (tuple(words[at : at + length]) for at in range(len(words) - length + 1))
+
+
+def _merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Spans in order, with those that overlap joined."""
+    merged: list[tuple[int, int]] = []
+    for first, last in sorted(spans):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
+        else:
+            merged.append((first, last))
+    return merged
 
 
 def _unquoted(text: str) -> list[str]:
@@ -202,14 +281,4 @@ def _unquoted(text: str) -> list[str]:
     return kept
 
 
-def _without_line(line: str, echo: str) -> str:
-    """A line without a recalled line, where that is not part of a longer word."""
-    start = 0
-    while (found := line.find(echo, start)) >= 0:
-        end = found + len(echo)
-        inside = (found and _LETTER.match(line[found - 1])) or (end < len(line) and _LETTER.match(line[end]))
-        line, start = (line, end) if inside else (f"{line[:found]} {line[end:]}", found + 1)
-    return line
-
-
-_HEAD, _LETTER = re.compile(r"\[\d+\] "), re.compile(r"\w")
+_HEAD = re.compile(r"\[\d+\] ")
