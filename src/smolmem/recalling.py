@@ -13,8 +13,8 @@ from rich.progress import Progress
 
 from smolmem.core.arguments import Time, check_count, check_scope, check_text, scope_filter, to_deadline, to_timestamp
 from smolmem.core.errors import InvalidArgument, NotFound
-from smolmem.core.rows import Origin
-from smolmem.core.values import Forgotten, Note, Recollection, Run, Step, Trust
+from smolmem.core.rows import Origin, Trust
+from smolmem.core.values import Forgotten, Note, Recollection, Run, Step
 from smolmem.queries import Queries
 from smolmem.recall.context import TOKENS, block, says_something
 from smolmem.recall.engine import RecallEngine, names
@@ -72,7 +72,8 @@ class Recalling(Queries):
                 `error`, `answer`, or kinds of notes.
             since: only passages from this time on.
             until: only passages before this time.
-            min_trust: `low`, `medium` (nothing from the web) or `high` (only what users said).
+            min_trust: `low`, `medium` (nothing from the web or an import, nothing made from that) or `high` (only what
+                users said).
             floor: the lowest score to return, from 0 (everything that matches at all) to 1.
             group: `run` for the best step of each run instead of all steps.
             rerank: let a second model score the best thirty again: more accurate, and half a second slower.

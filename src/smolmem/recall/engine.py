@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from smolmem.core.errors import InvalidArgument
-from smolmem.core.values import TRUST, Recollection, Reminder, Step
+from smolmem.core.rows import TRUST
+from smolmem.core.values import Recollection, Reminder, Step
 from smolmem.recall import models
 from smolmem.recall.context import TOKENS, block, message, says_something, sources
 from smolmem.recall.embedders import Embedder, ModelName, Reranker, checked, installed, open_embedder

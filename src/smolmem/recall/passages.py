@@ -34,8 +34,14 @@ MOST = 500
 """Passages of one part of a step; the rest of a longer text is in the record, but not indexed."""
 
 _WEB = re.compile(
-    r"\b(web_search|visit_webpage|wikipedia_search|google_search|duckduckgo\w*|\w*browser\w*|fetch_url)\b"
+    r"(?i:(?:[a-z0-9]+_)*(?:web|url|urls|internet|wikipedia|duckduckgo)(?:_[a-z0-9]+)*"
+    r"|\w*(?:webpage|website|browser|duckduckgo|scrape|crawl)\w*|google_search|visit_page|page_(?:up|down))"
 )
+"""Names of tools that read the web."""
+_FETCHES = re.compile(
+    rf"\b(?:{_WEB.pattern})\s*[(.]|\b(?:requests|httpx|aiohttp)\s*\.\s*\w|\burllib\s*\.\s*request\b|\burlopen\s*\("
+)
+"""Code that reads the web."""
 _ASKS = re.compile(r"\bmemory\s*\.\s*(search|steps|sql|diff)\b")
 _FENCE = re.compile(r"</?code>|```(?:py|python)?|<end_code>")
 _BOUNDARIES = (re.compile(r"\n\s*\n"), re.compile(r"\n"), re.compile(r"(?<=[.!?…。！？])\s*"), re.compile(r"\s"))
@@ -48,7 +54,12 @@ def ignore_lines(*lines: str) -> None:
 
 
 def passages_of(
-    step: Any, *, asked_by: Origin = "user", recalled: Collection[str] = (), managed_agents: Collection[str] = ()
+    step: Any,
+    *,
+    asked_by: Origin = "user",
+    recalled: Collection[str] = (),
+    managed_agents: Collection[str] = (),
+    called: Collection[str] = (),
 ) -> list[Passage]:
     """The searchable passages of a step.
 
@@ -57,9 +68,10 @@ def passages_of(
         asked_by: who gives this agent its tasks.
         recalled: lines that the agent was reminded of, as `spellings` gives them; they are not indexed again.
         managed_agents: agents whose reports may repeat those lines; what other tools return is new.
+        called: tools that the step called, also in ways that its code does not show.
     """
     try:
-        parts = list(_parts(step, asked_by))
+        parts = list(_parts(step, asked_by, called))
     except Exception:  # a step can hold anything
         parts = [Passage("other", "agent", wire.safe_text(str, step))]
     called = " ".join(part.text for part in parts if part.role in ("code", "call"))
@@ -78,20 +90,20 @@ def _own(part: Passage, recalled: Collection[str]) -> str:
     return without_recalled(storable(part.text), recalled, CODE if part.role == "code" else SHORTEST)
 
 
-def _parts(step: Any, asked_by: Origin) -> Iterator[Passage]:
+def _parts(step: Any, asked_by: Origin, called: Collection[str]) -> Iterator[Passage]:
     if isinstance(step, TaskStep):
         yield Passage("task", asked_by, _text(step.task))
     elif isinstance(step, PlanningStep):
         yield Passage("plan", "model", _text(step.plan))
     elif isinstance(step, ActionStep):
-        yield from _action(step)
+        yield from _action(step, called)
     elif not isinstance(step, SystemPromptStep):
         yield Passage(
             "other", "agent", _text(getattr(step, "text", "")) if isinstance(step, MemoryStep) else _text(step)
         )
 
 
-def _action(step: ActionStep) -> Iterator[Passage]:
+def _action(step: ActionStep, called: Collection[str]) -> Iterator[Passage]:
     code = _text(step.code_action)
     yield Passage("thought", "model", _thought(_text(step.model_output), code))
     yield Passage("code", "model", code)
@@ -100,7 +112,7 @@ def _action(step: ActionStep) -> Iterator[Passage]:
         if call.name != "final_answer":
             yield Passage("call", "model", f"{call.name} {_arguments(call.arguments)}", call.name)
     tools = ", ".join(dict.fromkeys(call.name for call in calls)) or None
-    origin: Origin = "web" if _WEB.search(f"{code} {tools}") else "tool"
+    origin: Origin = "web" if reads_web(step, called) else "tool"
     seen = _own_lines(_text(step.observations))
     if step.is_final_answer or isinstance(step.error, AgentMaxStepsError):
         answer = _text(step.action_output) or seen
@@ -108,6 +120,24 @@ def _action(step: ActionStep) -> Iterator[Passage]:
         seen = seen.removesuffix(answer.strip()).removesuffix(wire.safe_text(str, step.action_output).strip())
     yield Passage("observation", origin, seen, tools)
     yield Passage("error", origin, _text(step.error), tools)
+
+
+def reads_web(step: Any, called: Collection[str] = ()) -> bool:
+    """Whether a step read the web, by the tools that it called and by its code."""
+    calls = getattr(step, "tool_calls", None)
+    names = [call.name for call in calls if isinstance(call, ToolCall)] if isinstance(calls, list) else []
+    code = _text(getattr(step, "code_action", None))
+    return any(is_web_tool(name) for name in (*called, *names)) or _FETCHES.search(code) is not None
+
+
+def is_web_tool(name: Any) -> bool:
+    """Whether a tool reads the web, by its name."""
+    return isinstance(name, str) and _WEB.fullmatch(name) is not None
+
+
+def may_read_web(text: str) -> bool:
+    """Whether a text names something that reads the web: quicker than to decode a step."""
+    return _WEB.search(text) is not None or _FETCHES.search(text) is not None
 
 
 def _own_lines(text: str) -> str:
@@ -204,7 +234,7 @@ def plain_words(text: str) -> list[str]:
 
 
 def _words_in(text: str) -> Iterator[re.Match[str]]:
-    """The words of a text; in quoted text, `\\n` is a line break and no part of a word."""
+    """The words of a text; an escaped line break, as Python and JSON write it, is no part of a word."""
     return _WORD.finditer(_ESCAPE.sub("  ", text) if "\\" in text else text)
 
 

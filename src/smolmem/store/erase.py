@@ -274,6 +274,7 @@ class _Work:
         self._erase("notes", chosen.notes)
         self._erase("steps", gone)
         self._erase("runs", chosen.runs)
+        self._store.do("erase_exposure", _ids(sessions=change.dead))
         self._erase("sessions", change.dead)
         return contents - {None}
 
