@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
+import apsw
 import pytest
 from scripted import answer, calling_agent, calls, code, code_agent
 from smolagents import Tool
 
 from smolmem import Memory, Run
+from smolmem.cli.main import main
+from smolmem.core import wire
+from smolmem.core.errors import InvalidArgument
 from smolmem.core.rows import Trust
 from smolmem.recall.indexer import _index_some
 from smolmem.store.passage_rows import drop_passages
@@ -313,3 +318,98 @@ def test_a_fork_has_the_trust_of_what_it_shares(memory: Memory) -> None:
         again = code_agent(code("final_answer('hunter2 again')"), tools=[Page()])
         fork.resume(again)
         assert trusts(memory, memory.run(fork.id))[f"{step + 1} answer"] == expected
+
+
+# --- purge ----------------------------------------------------------------------------------------------------------
+
+
+def spread(memory: Memory) -> None:
+    """A page that reaches a helper, its boss, a note, a later run, and a run that uses the variable."""
+    helper = code_agent(
+        code("print('the helper starts with a clean desk')"),
+        code(
+            f"page = visit_webpage({EVIL[:20]!r} + {EVIL[20:]!r})\nprint(remember('mkpurge note: hunter2 opens all'))"
+        ),
+        code("final_answer('mkpurge report: hunter2')"),
+        code("print('mkpurge', page)"),
+        code("final_answer('mkpurge end')"),
+        name="helper",
+        description="helps",
+        tools=[Page()],
+    )
+    boss = code_agent(
+        code("print('the boss starts with a clean desk')"),
+        code("told = helper(task='find the llamas')"),
+        code("final_answer('mkpurge answer: ' + told)"),
+        managed_agents=[helper],
+    )
+    memory.attach(helper, tools=True)
+    memory.attach(boss)
+    boss.run("Ask the helper")
+    helper.run("Show me what you know")
+    later = code_agent(code("print('mkpurge: hunter2 it is')"), code("final_answer('mkpurge again')"))
+    memory.attach(later, recall=5, tools=True).run("What opens all?")
+    clean = code_agent(code("print(visit_webpage('https://good.example/lisbon'))"), code("final_answer('sunny')"))
+    clean.tools["visit_webpage"] = Page()
+    memory.attach(clean).run("How is the weather in Lisbon?")
+    for agent in (helper, boss, later, clean):
+        memory.detach(agent)
+
+
+@pytest.mark.promise("S8")
+def test_purging_a_source_removes_everything_that_came_of_it(path: Path) -> None:
+    with Memory(path, strict=True, embedder="off") as memory:
+        spread(memory)
+        mine = memory.remember("mine: nothing opens all")
+        before = {run.id: run.step_count for run in memory.runs(limit=99)}
+        plan = memory.purge(origin="web", url="evil.example", dry_run=True)
+        assert plan.receipt.dry_run
+        assert {run.id: run.step_count for run in memory.runs(limit=99)} == before
+        assert len(plan.sources) == 1
+        assert {one.kind for one in plan.derived} == {"step", "note"}
+        done = memory.purge(origin="web", url="evil.example")
+        assert (done.sources, done.derived) == (plan.sources, plan.derived)
+        assert [note.id for note in memory.notes()] == [mine.id]
+        left = "\n".join(step.text for step in memory.steps(limit=999))
+        for kept in ("helper starts with a clean desk", "boss starts with a clean desk", "Ask the helper"):
+            assert kept in left
+        for kept in ("Show me what you know", "What opens all?", "weather in Lisbon"):
+            assert kept in left
+        assert "mkpurge" not in left
+        assert memory.verify(), memory.verify().problems
+        assert memory.recall("hunter2 mkpurge", 20, floor=0) == [] or "hunter2" not in str(
+            memory.recall("hunter2 mkpurge", 20, floor=0)
+        )
+        assert not memory.purge(origin="web", url="evil.example")
+    data = path.read_bytes()
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    data += b"".join(wire.unpack(row[0]) for row in connection.execute("SELECT bytes FROM content"))
+    connection.close()
+    assert b"mkpurge" not in data
+    assert b"hunter2" not in data
+
+
+def test_purge_says_what_it_needs_and_stays_in_its_scope(memory: Memory) -> None:
+    with pytest.raises(InvalidArgument, match="origin='web', url="):
+        memory.purge()
+    with pytest.raises(InvalidArgument, match="origin is one of"):
+        memory.purge(origin="elsewhere")  # type: ignore[arg-type]
+    memory.remember(f"see {EVIL}", origin="web", scope="bob")
+    assert not memory.purge(origin="web", url=EVIL)
+    assert not memory.purge(origin="import", scope="bob")
+    assert [one.kind for one in memory.purge(origin="web", scope="bob").sources] == ["note"]
+
+
+def test_the_command_lists_what_a_purge_would_remove(
+    memory: Memory, path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spread(memory)
+    purge = ["purge", "--db", str(path), "--url", "evil.example"]
+    assert main([*purge, "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    for part in ("sources: ", "made from them: ", "would erase"):
+        assert part in shown
+    assert main(purge) != 0
+    capsys.readouterr()
+    assert main([*purge, "--yes", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["receipt"]["counts"]["steps"] > 3

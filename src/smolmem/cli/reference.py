@@ -76,6 +76,7 @@ _SHAPES = {
     "remember": "the *note*",
     "forget": "array of `kind` (note, step, run) and `id`",
     "erase": "`at`, `runs`, `steps`, `notes`, `counts`, `bytes_freed`, `finished`, `dry_run`",
+    "purge": "`sources` and `derived`, arrays of `kind`, `id`, `why` and `text`; `receipt`, as `erase` returns it",
     "prune": "array of `at`, `runs`, `steps`, `notes`, `counts`, `bytes_freed`, `finished`, `dry_run`",
     "fork": "`run`, a *run*, and `python`, an array of lines",
     "export": "`path`, `scope`, `written`, `media`, `bytes`",

@@ -17,6 +17,7 @@ from smolmem.recall.embedders import Embedder, ModelName, Reranker, checked, ins
 from smolmem.recall.filters import Filter
 from smolmem.recall.indexer import BackgroundIndexer, index_newest
 from smolmem.recall.notes import Notes
+from smolmem.recall.provenance import Provenance
 from smolmem.recall.search import FLOOR, Group, Search
 from smolmem.store.base import Progress
 from smolmem.store.journal import Journal
@@ -113,6 +114,11 @@ class RecallEngine:
     def index(self, progress: Progress | None = None) -> int:
         """Indexes and embeds everything that is pending; returns how many steps, notes and passages there were."""
         return self._indexer.index(progress)
+
+    def follow_sources(self) -> None:
+        """Notes what was made from text of low trust, before that text is erased."""
+        with self._journal.store.write(sync=False):
+            Provenance(self._journal).catch_up_all()
 
     def close(self) -> None:
         """Ends indexing; what is left stays pending."""

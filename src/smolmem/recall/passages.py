@@ -42,6 +42,10 @@ _FETCHES = re.compile(
     rf"\b(?:{_WEB.pattern})\s*[(.]|\b(?:requests|httpx|aiohttp)\s*\.\s*\w|\burllib\s*\.\s*request\b|\burlopen\s*\("
 )
 """Code that reads the web."""
+_HINT = re.compile(
+    r"(?i)web|url|internet|wikipedia|duckduckgo|browser|scrape|crawl|google_s|visit_p|page_|requests|httpx|aiohttp"
+)
+"""Stands in everything that one of the two expressions above finds."""
 _ASKS = re.compile(r"\bmemory\s*\.\s*(search|steps|sql|diff)\b")
 _FENCE = re.compile(r"</?code>|```(?:py|python)?|<end_code>")
 _BOUNDARIES = (re.compile(r"\n\s*\n"), re.compile(r"\n"), re.compile(r"(?<=[.!?…。！？])\s*"), re.compile(r"\s"))
@@ -127,17 +131,20 @@ def reads_web(step: Any, called: Collection[str] = ()) -> bool:
     calls = getattr(step, "tool_calls", None)
     names = [call.name for call in calls if isinstance(call, ToolCall)] if isinstance(calls, list) else []
     code = _text(getattr(step, "code_action", None))
-    return any(is_web_tool(name) for name in (*called, *names)) or _FETCHES.search(code) is not None
+    return any(is_web_tool(name) for name in (*called, *names)) or (
+        may_read_web(code) and _FETCHES.search(code) is not None
+    )
 
 
+@lru_cache(256)
 def is_web_tool(name: Any) -> bool:
     """Whether a tool reads the web, by its name."""
     return isinstance(name, str) and _WEB.fullmatch(name) is not None
 
 
 def may_read_web(text: str) -> bool:
-    """Whether a text names something that reads the web: quicker than to decode a step."""
-    return _WEB.search(text) is not None or _FETCHES.search(text) is not None
+    """Whether a text could name something that reads the web: quicker than to find out."""
+    return _HINT.search(text) is not None
 
 
 def _own_lines(text: str) -> str:

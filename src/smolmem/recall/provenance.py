@@ -52,6 +52,14 @@ class Provenance:
         for row in self._store.rows("pending_before", {"runs": json_list(runs), "last": last}):
             self.follow(row)
 
+    def catch_up_all(self) -> None:
+        """Follows all steps that are not indexed yet: before something is erased that others were made from."""
+        last = 0
+        while rows := self._store.rows("pending_after", {"id": last}):
+            last = rows[-1]["id"]
+            for row in rows:
+                self.follow(row)
+
     def follow(self, step: Row) -> None:
         """Notes that a session is exposed since this step, if it is the first step that has text of low trust."""
         if step["kind"] in NOT_INDEXED or self._exposed_at(step) is not None:
@@ -121,13 +129,14 @@ class Provenance:
             return None
         began = step["at"] - (step["seconds"] or 0.0)
         live = self._live(step)
-        return began if reads_web(live) or (left and self._uses_earlier_variables(step, live)) else None
+        return began if reads_web(live) or (left and self.uses_earlier_variables(step)) else None
 
-    def _uses_earlier_variables(self, step: Row, live: Any) -> bool:
+    def uses_earlier_variables(self, step: Row) -> bool:
         """Whether code uses a variable that no step of its session made: a run keeps the variables of the last one."""
+        own = getattr(self._live(step), "code_action", None) or ""
         code = [getattr(self._live(row), "code_action", None) for row in self._earlier_steps(step)]
         tools = {call["name"] for call in self._store.rows("tool_calls", {"run": step["run"], "until": step["at"]})}
-        return bool(unknown_names(getattr(live, "code_action", None) or "", [said for said in code if said], tools))
+        return bool(unknown_names(own, [said for said in code if said], tools))
 
     def _earlier_steps(self, step: Row) -> list[Row]:
         return self._store.rows("code_steps_before", {"session": step["session"], "step": step["id"]})

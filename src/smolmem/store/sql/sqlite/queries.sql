@@ -419,6 +419,57 @@ SELECT step.*, run.scope, run.agent, run.parent, run.writer, run.began
 FROM all_of JOIN step ON step.session = all_of.id JOIN pending ON pending.step = step.id JOIN run ON run.id = step.run
 WHERE step.id < :last ORDER BY step.id;
 
+-- name: pending_after
+SELECT step.*, run.scope, run.agent, run.parent, run.writer, run.began
+FROM pending JOIN step ON step.id = pending.step JOIN run ON run.id = step.run
+WHERE pending.step > :id ORDER BY pending.step LIMIT 200;
+
+-- name: steps_in_scope
+SELECT step.*, run.scope, run.agent, run.parent, run.writer, run.began FROM step JOIN run ON run.id = step.run
+WHERE step.id > :id AND step.kind NOT IN ('system_prompt', 'injected')
+  AND (:scope IS NULL OR run.scope = :scope OR substr(run.scope, 1, length(:below)) = :below)
+ORDER BY step.id LIMIT 200;
+
+-- name: calls_in_step
+SELECT arguments FROM call
+WHERE run = :run AND kind = 'tool' AND began <= :at
+  AND began > coalesce((SELECT max(at) FROM step WHERE run = :run AND id < :id), 0);
+
+-- name: made_in_session
+SELECT step.* FROM step JOIN run ON run.id = step.run
+WHERE step.session = :session AND step.id > :step AND step.at >= :since AND step.kind <> 'system_prompt'
+  AND (step.kind <> 'task' OR run.parent IS NOT NULL OR run.writer = '')
+ORDER BY step.id;
+
+-- name: forked_after
+SELECT session.id FROM session WHERE fork_of = :session AND EXISTS (
+    SELECT 1 FROM event WHERE event.session = :session AND event.step = :step AND event.id <= session.fork_at
+);
+
+-- name: calling_steps
+SELECT step.* FROM run JOIN step ON step.run = run.parent AND step.number = run.parent_step
+WHERE run.id = :run AND step.kind = 'action';
+
+-- name: called_in_step
+SELECT step.* FROM run JOIN step ON step.run = run.id
+WHERE run.parent = :run AND run.parent_step = :number AND step.kind <> 'system_prompt' ORDER BY step.id;
+
+-- name: later_exposures
+SELECT step.*, run.scope, run.agent, run.parent, run.writer, run.began
+FROM run JOIN exposure ON exposure.session = run.session JOIN step ON step.id = exposure.step
+WHERE step.run = run.id AND run.session <> :session AND exposure.at >= :at
+  AND EXISTS (
+      SELECT 1 FROM run AS own
+      WHERE own.id = :run AND own.scope = run.scope AND own.agent = run.agent AND own.writer = run.writer
+  );
+
+-- name: notes_in_scope
+SELECT * FROM note WHERE (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :below) ORDER BY rowid;
+
+-- name: recalls_of
+SELECT recalled.*, run.session FROM recalled, json_each(recalled.found) AS source JOIN run ON run.id = recalled.run
+WHERE source.value = :source OR (source.value = '*' AND run.scope = :scope AND recalled.at >= :since);
+
 -- name: exposure_of
 WITH RECURSIVE lineage (session, until) AS (
     SELECT :session, NULL
@@ -471,7 +522,8 @@ ON CONFLICT DO NOTHING;
 SELECT * FROM exposure WHERE id > :id ORDER BY id LIMIT 500;
 
 -- name: tool_calls
-SELECT name, began, arguments FROM call WHERE run = :run AND kind = 'tool' AND began <= :until ORDER BY began;
+SELECT name, min(began) AS began FROM call WHERE run = :run AND kind = 'tool' AND began <= :until
+GROUP BY name ORDER BY 2;
 
 -- name: tools_called_in_step
 SELECT DISTINCT name FROM call
