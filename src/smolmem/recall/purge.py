@@ -145,7 +145,17 @@ class _Derived:
         runs = {step["run"] for step in self._steps.values()}
         rows = self._store.rows("steps_by_runs", {"ids": json_list(runs)})
         staying = {row["run"] for row in rows if row["id"] not in self._steps and row["kind"] != "system_prompt"}
-        return Selection(runs=runs - staying, steps=set(self._steps), notes=set(self._notes))
+        return Selection(
+            runs=runs - staying, steps=set(self._steps), notes=set(self._notes), snapshots=self._snapshots(runs)
+        )
+
+    def _snapshots(self, runs: Iterable[str]) -> set[int]:
+        """Snapshots of variables since the source: an agent keeps its variables from one run to the next."""
+        found: set[int] = set()
+        for run in runs:
+            began = min(step["at"] - (step["seconds"] or 0.0) for step in self._steps.values() if step["run"] == run)
+            found |= {row["id"] for row in self._store.rows("snapshots_since", {"run": run, "at": began})}
+        return found
 
     def _follow_step(self, step: Row) -> None:
         number = f"step {step['id']}"

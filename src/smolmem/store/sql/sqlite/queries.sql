@@ -463,6 +463,15 @@ WHERE step.run = run.id AND run.session <> :session AND exposure.at >= :at
       WHERE own.id = :run AND own.scope = run.scope AND own.agent = run.agent AND own.writer = run.writer
   );
 
+-- name: snapshots_since
+SELECT event.id FROM run AS own
+JOIN run ON run.scope = own.scope AND run.agent = own.agent AND run.writer = own.writer
+JOIN event ON event.session = run.session AND event.run = run.id
+WHERE own.id = :run AND event.at >= :at AND event.state IS NOT NULL;
+
+-- name: events_by_ids
+SELECT * FROM event WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id;
+
 -- name: notes_in_scope
 SELECT * FROM note WHERE (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :below) ORDER BY rowid;
 
