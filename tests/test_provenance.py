@@ -13,6 +13,8 @@ import apsw
 import pytest
 from scripted import answer, calling_agent, calls, code, code_agent
 from smolagents import Tool
+from smolagents.memory import ActionStep
+from smolagents.monitoring import Timing
 
 from smolmem import Memory, Run
 from smolmem.cli.main import main
@@ -20,6 +22,7 @@ from smolmem.core import wire
 from smolmem.core.errors import InvalidArgument
 from smolmem.core.rows import Trust
 from smolmem.recall.indexer import _index_some
+from smolmem.recall.passages import is_web_tool, reads_web
 from smolmem.store.passage_rows import drop_passages
 
 SESSIONS = 100 if os.environ.get("SMOLMEM_TORTURE") else 12
@@ -282,6 +285,22 @@ def test_the_web_is_recognised_by_what_was_called(memory: Memory, way: str) -> N
     assert (found["2 observation"], found["3 answer"], found["2 thought"]) == ("low", "low", "medium")
 
 
+@pytest.mark.parametrize(
+    ("name", "reads"),
+    [
+        *(
+            (name, True)
+            for name in ("web_search", "visit_webpage", "wikipedia_search", "DuckDuckGoSearch", "fetch_url")
+        ),
+        *((name, True) for name in ("search_the_web", "my_browser", "scrape_site", "page_down", "visit_page")),
+        *((name, False) for name in ("check_health", "shorten_url", "url_encode", "cobweb", "final_answer", "page")),
+    ],
+)
+def test_tools_that_read_the_web_are_known_by_their_names(name: str, reads: bool) -> None:
+    assert is_web_tool(name) is reads
+    assert reads_web(ActionStep(1, Timing(0.0), code_action=f"print({name}('x'))")) is reads
+
+
 def test_trust_does_not_rise_when_the_source_is_forgotten_or_erased(memory: Memory) -> None:
     for act in (memory.forget, memory.erase):
         agent = code_agent(
@@ -377,9 +396,7 @@ def test_purging_a_source_removes_everything_that_came_of_it(path: Path) -> None
             assert kept in left
         assert "mkpurge" not in left
         assert memory.verify(), memory.verify().problems
-        assert memory.recall("hunter2 mkpurge", 20, floor=0) == [] or "hunter2" not in str(
-            memory.recall("hunter2 mkpurge", 20, floor=0)
-        )
+        assert all("hunter2" not in one.text for one in memory.recall("hunter2 mkpurge", 20, floor=0))
         assert not memory.purge(origin="web", url="evil.example")
     data = path.read_bytes()
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)

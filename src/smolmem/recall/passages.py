@@ -34,16 +34,17 @@ MOST = 500
 """Passages of one part of a step; the rest of a longer text is in the record, but not indexed."""
 
 _WEB = re.compile(
-    r"(?i:(?:[a-z0-9]+_)*(?:web|url|urls|internet|wikipedia|duckduckgo)(?:_[a-z0-9]+)*"
-    r"|\w*(?:webpage|website|browser|duckduckgo|scrape|crawl)\w*|google_search|visit_page|page_(?:up|down))"
+    r"(?i:(?:[a-z0-9]+_)*(?:web|internet|wikipedia)(?:_[a-z0-9]+)*|(?:fetch|get|open|read|visit|load)_(?:url|page)s?"
+    r"|\w*(?:webpage|website|browser|duckduckgo|scrape|crawl)\w*|google_search|page_(?:up|down))"
 )
 """Names of tools that read the web."""
 _FETCHES = re.compile(
-    rf"\b(?:{_WEB.pattern})\s*[(.]|\b(?:requests|httpx|aiohttp)\s*\.\s*\w|\burllib\s*\.\s*request\b|\burlopen\s*\("
+    rf"\b(?:{_WEB.pattern})\s*\(|\b\w*browser\s*\.|\b(?:requests|httpx|aiohttp)\s*\.\s*\w"
+    r"|\burllib\s*\.\s*request\b|\burlopen\s*\("
 )
 """Code that reads the web."""
 _HINT = re.compile(
-    r"(?i)web|url|internet|wikipedia|duckduckgo|browser|scrape|crawl|google_s|visit_p|page_|requests|httpx|aiohttp"
+    r"(?i)web|url|internet|wikipedia|duckduckgo|browser|scrape|crawl|google_|_page|page_|requests|httpx|aiohttp"
 )
 """Stands in everything that one of the two expressions above finds."""
 _ASKS = re.compile(r"\bmemory\s*\.\s*(search|steps|sql|diff)\b")
