@@ -86,7 +86,7 @@ def fill(path: Path, rows: int) -> None:
                     about = {"session": session, "run": "r", "agent": "a", "at": float(number)}
                     place = PassageOwner(scope="default", step=number + 1, note=None, **about)
                     add_passages(store, place, [Passage("observation", "tool", sentence())])
-                    facts = facts_of({**about, "role": "observation", "origin": "tool"})
+                    facts = facts_of({**about, "role": "observation", "trust": "medium"})
                     row = {"passage": number + 1, "model": f"given/{SIZE}", "facts": facts}
                     store.do("put_vector", row | {"numbers": numbers_of(vectors[number])})
 

@@ -46,7 +46,7 @@ from smolmem.cli.options import future, past
 from smolmem.cli.output import Output
 from smolmem.cli.reference import page
 from smolmem.cli.watching import make_rule, watch
-from smolmem.core import rows, values
+from smolmem.core import rows
 from smolmem.core.text import sanitize as harmless
 from smolmem.core.values import Alert
 from smolmem.policies.store_watcher import StoreWatcher
@@ -195,14 +195,14 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_commands_are_those_of_the_issue() -> None:
     wanted = (
         "runs show steps replay diff fork search notes remember forget context watch alerts stats export load backup "
-        "index erase prune verify doctor migrate encrypt decrypt rekey ui demo completion model"
+        "index erase prune purge verify doctor migrate encrypt decrypt rekey ui demo completion model"
     )
     assert sorted(NAMES) == sorted(wanted.split()) == sorted(group.commands)
     assert {command.section for command in NAMES.values()} == set(SECTIONS)
     assert rows.STATUSES == options.STATUSES
     assert rows.STEP_KINDS == options.STEP_KINDS
     assert rows.ORIGINS == options.ORIGINS
-    assert tuple(values.TRUST) == options.TRUST
+    assert tuple(rows.TRUST) == options.TRUST
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -45,7 +45,7 @@ class Rows:
 
 
 def fact(**given: Any) -> dict[str, Any]:
-    return {"session": "s", "run": "r", "agent": "a", "role": "task", "origin": "user", "at": 0.0} | given
+    return {"session": "s", "run": "r", "agent": "a", "role": "task", "trust": "high", "at": 0.0} | given
 
 
 def clustered(count: int, seed: int) -> Any:

@@ -11,15 +11,25 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
-from smolmem.core.arguments import Time, check_count, check_scope, check_text, scope_filter, to_deadline, to_timestamp
+from smolmem.core.arguments import (
+    Time,
+    check_choice,
+    check_count,
+    check_scope,
+    check_text,
+    scope_filter,
+    to_deadline,
+    to_timestamp,
+)
 from smolmem.core.errors import InvalidArgument, NotFound
-from smolmem.core.rows import Origin
-from smolmem.core.values import Forgotten, Note, Recollection, Run, Step, Trust
+from smolmem.core.rows import ORIGINS, Origin, Trust
+from smolmem.core.values import Forgotten, Note, Recollection, Run, Step
 from smolmem.queries import Queries
 from smolmem.recall.context import TOKENS, block, says_something
 from smolmem.recall.engine import RecallEngine, names
 from smolmem.recall.filters import PASSAGE_KINDS, Filter
 from smolmem.recall.notes import Target
+from smolmem.recall.purge import Purged, find_derived
 from smolmem.recall.search import FLOOR, Group
 from smolmem.store.base import Progress as Report
 from smolmem.store.erase import Erased, Selection, erase, finish, select, sessions_of
@@ -72,7 +82,8 @@ class Recalling(Queries):
                 `error`, `answer`, or kinds of notes.
             since: only passages from this time on.
             until: only passages before this time.
-            min_trust: `low`, `medium` (nothing from the web) or `high` (only what users said).
+            min_trust: `low`, `medium` (nothing from the web or an import, nothing made from that) or `high` (only what
+                users said).
             floor: the lowest score to return, from 0 (everything that matches at all) to 1.
             group: `run` for the best step of each run instead of all steps.
             rerank: let a second model score the best thirty again: more accurate, and half a second slower.
@@ -246,6 +257,40 @@ class Recalling(Queries):
             receipts.append(self._erase(selection, ["scope", "before"], dry_run))
         return [receipt for receipt in receipts if receipt]
 
+    def purge(
+        self,
+        *,
+        origin: Origin | None = None,
+        url: str | None = None,
+        scope: str | None = None,
+        dry_run: bool = False,
+    ) -> Purged:
+        """Erases a source, such as a poisoned web page, and everything that may have been made from it.
+
+        That is: the steps that read the source and all later steps of their sessions, the runs that these steps called
+        or that called them, what was said in runs that recalled any of it, and the notes that agents made of it. Tasks
+        and notes of users stay. Exports and backups are out of reach.
+
+        Args:
+            origin: where the source comes from, such as `web`, `import` or `tool`.
+            url: a part of the address, or another text that stands in the source or in the call that read it.
+            scope: as for `runs`; what came of the source is followed into other scopes.
+            dry_run: delete nothing, and return what would go.
+
+        Returns:
+            The sources, what came of them, and the receipt of the erase.
+
+        Raises:
+            CannotResume: if a run is still running; nothing was erased.
+        """
+        if origin is None and url is None:
+            raise InvalidArgument("purge() takes what to remove: origin='web', url='https://…', or both.")
+        check_choice(origin, ORIGINS, "origin")
+        with self._journal.store.write(sync=False):
+            plan = find_derived(self._journal, self._scope_filter(scope), origin, check_text(url, "url"))
+        receipt = self._erase(plan.selection, ["purge"], dry_run)
+        return Purged(plan.sources, plan.derived, receipt)
+
     def finish_erase(self) -> bool:
         """Removes the last erased bytes from the disk, where another process was in the way; false if it still is."""
         return finish(self._journal)
@@ -253,6 +298,7 @@ class Recalling(Queries):
     def _erase(self, selection: Selection, kinds: list[str], dry_run: bool) -> Erased:
         sessions = sessions_of(self._journal, selection)
         if not dry_run:
+            self._recall.follow_sources()
             self._leave_sessions(sessions)
         return erase(self._journal, selection, kinds, dry_run=dry_run)
 

@@ -1,4 +1,4 @@
-"""Commands that delete data for good: erase, prune."""
+"""Commands that delete data for good: erase, prune, purge."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from smolmem.cli.commands import argument, command
 from smolmem.cli.environment import Environment
-from smolmem.cli.options import count, duration, flag, option, past
+from smolmem.cli.options import ORIGINS, choice, count, duration, flag, option, past
 from smolmem.cli.searching import described
 from smolmem.core.errors import InvalidArgument
 
@@ -105,3 +105,33 @@ def _drawn(receipts: list[Erased]) -> Any:
     from rich.console import Group
 
     return Group(*receipts) if receipts else "No run is that old."
+
+
+@command(
+    SECTION,
+    "smolmem purge --origin web --url https://evil.example --dry-run",
+    "smolmem purge --url evil.example/page --scope 'acme/*' --yes",
+)
+@choice("--origin", ORIGINS, "Where the source comes from.")
+@option(
+    "--url", "TEXT", "A part of the address, or another text that stands in the source or in the call that read it."
+)
+@_dry_run
+@_yes
+def purge(env: Environment, origin: Any, url: str | None, dry_run: bool, yes: bool) -> int | None:
+    """Erase a source, such as a poisoned web page, and everything that may have been made from it.
+
+    The steps that read the source go, with all later steps of their sessions, the runs that these called or that called
+    them, what was said in runs that recalled any of it, and the notes that agents made of it. Tasks and notes of users
+    stay. On a terminal, everything is listed and confirmation is asked for first.
+    """
+    chosen: dict[str, Any] = {"origin": origin, "url": url, "scope": env.read_scope}
+    with env.open() as memory:
+        if not dry_run and not yes:
+            plan = memory.purge(**chosen, dry_run=True)
+            if not env.output.json:
+                env.output.console.print(plan)
+            if plan and not _agreed(env, "Erase all of this?"):
+                return 1
+        env.output.result(memory.purge(**chosen, dry_run=dry_run))
+    return None

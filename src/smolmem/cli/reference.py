@@ -78,6 +78,7 @@ _SHAPES = {
     "model": "array of `name`, `used`, `here`, `megabytes`, `languages`, `needs`, `missing`, `sources`, `path`; with "
     "`fetch` and `use` one of them",
     "erase": "`at`, `runs`, `steps`, `notes`, `counts`, `bytes_freed`, `finished`, `dry_run`",
+    "purge": "`sources` and `derived`, arrays of `kind`, `id`, `why` and `text`; `receipt`, as `erase` returns it",
     "prune": "array of `at`, `runs`, `steps`, `notes`, `counts`, `bytes_freed`, `finished`, `dry_run`",
     "fork": "`run`, a *run*, and `python`, an array of lines",
     "export": "`path`, `scope`, `written`, `media`, `bytes`",

@@ -18,11 +18,27 @@ from smolmem.core.mutations import Outcome, applied, can_be_applied
 Act = Literal["insert", "remove", "revise"]
 Origin = Literal["user", "model", "tool", "web", "import", "agent"]
 ORIGINS: tuple[Origin, ...] = ("user", "model", "tool", "web", "import", "agent")
-"""Who said something. Fixed when it is written, and inherited by what is made from it."""
+"""Who said something. What it was made from lowers the trust in it, not its origin."""
+Trust = Literal["low", "medium", "high"]
+TRUST: dict[Trust, int] = {"low": 1, "medium": 2, "high": 3}
+_TRUSTED: dict[Origin, Trust] = {
+    "user": "high",
+    "model": "medium",
+    "tool": "medium",
+    "agent": "medium",
+    "import": "low",
+    "web": "low",
+}
 Status = Literal["running", "finished", "failed", "interrupted", "max_steps"]
 STATUSES: tuple[Status, ...] = ("running", "finished", "failed", "interrupted", "max_steps")
 STEP_KINDS = ("task", "planning", "action", "injected", "system_prompt", "final_answer", "other")
 """The kinds of steps that are stored and can be filtered by."""
+
+
+def trust_in(origin: Origin) -> Trust:
+    """How far an origin is trusted: anyone can write a web page."""
+    return _TRUSTED[origin]
+
 
 # --- rows ---------------------------------------------------------------------------------------------------------
 
@@ -159,6 +175,13 @@ class Passage:
     origin: Origin
     text: str
     tool: str | None = None
+    exposed: bool = False
+    """Whether it may have been made from text of low trust."""
+
+    @property
+    def trust(self) -> Trust:
+        """How far it is trusted: as its origin, but no further than what it was made from. A user vouches for both."""
+        return "low" if self.exposed and self.origin != "user" else trust_in(self.origin)
 
 
 # --- what a resumed run reads -------------------------------------------------------------------------------------

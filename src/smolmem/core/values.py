@@ -13,24 +13,8 @@ from typing import Any, Literal
 
 from smolmem.core.display import Drawable
 from smolmem.core.errors import SmolmemError
-from smolmem.core.rows import Act, Origin, Status
+from smolmem.core.rows import Act, Origin, Status, Trust
 from smolmem.core.text import one_line
-
-Trust = Literal["low", "medium", "high"]
-TRUST: dict[Trust, int] = {"low": 1, "medium": 2, "high": 3}
-_TRUSTED: dict[Origin, Trust] = {
-    "user": "high",
-    "model": "medium",
-    "tool": "medium",
-    "agent": "medium",
-    "import": "low",
-    "web": "low",
-}
-
-
-def trust_in(origin: Origin) -> Trust:
-    """How far an origin is trusted: anyone can write a web page."""
-    return _TRUSTED[origin]
 
 
 def when(seconds: float) -> datetime:

@@ -9,7 +9,8 @@ from typing import Any
 
 from smolmem.core.errors import InvalidArgument
 from smolmem.core.fork_lock import ForkLock
-from smolmem.core.values import TRUST, Recollection, Reminder, Step
+from smolmem.core.rows import TRUST
+from smolmem.core.values import Recollection, Reminder, Step
 from smolmem.recall import models, query
 from smolmem.recall.checked_embedder import CheckedEmbedder
 from smolmem.recall.context import TOKENS, block, message, says_something, sources
@@ -17,6 +18,7 @@ from smolmem.recall.embedders import Embedder, ModelName, Reranker, checked, ins
 from smolmem.recall.filters import Filter
 from smolmem.recall.indexer import BackgroundIndexer, index_for
 from smolmem.recall.notes import Notes
+from smolmem.recall.provenance import Provenance
 from smolmem.recall.search import FLOOR, Group, Search
 from smolmem.store.base import Progress
 from smolmem.store.journal import Journal
@@ -116,6 +118,11 @@ class RecallEngine:
     def index(self, progress: Progress | None = None) -> int:
         """Indexes and embeds everything that is pending; returns how many steps, notes and passages there were."""
         return self._indexer.index(progress)
+
+    def follow_sources(self) -> None:
+        """Notes what was made from text of low trust, before that text is erased."""
+        with self._journal.store.write(sync=False):
+            Provenance(self._journal).catch_up_all()
 
     def close(self) -> None:
         """Ends indexing; what is left stays pending."""

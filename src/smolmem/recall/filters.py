@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from smolmem.core.rows import ORIGINS
-from smolmem.core.values import TRUST, Trust, trust_in
+from smolmem.core.rows import TRUST, Trust
 from smolmem.store.base import Row
 
 PASSAGE_KINDS = ("task", "plan", "thought", "code", "call", "observation", "error", "answer", "other")
@@ -30,16 +29,16 @@ class Filter:
     excluded_kinds: Collection[str] = ()
 
     @property
-    def origins(self) -> list[str] | None:
-        """The origins that are trusted enough; None for all."""
+    def trusts(self) -> list[str] | None:
+        """The degrees of trust that are enough; None for all."""
         if self.min_trust == "low":
             return None
-        return [origin for origin in ORIGINS if TRUST[trust_in(origin)] >= TRUST[self.min_trust]]
+        return [trust for trust, degree in TRUST.items() if degree >= TRUST[self.min_trust]]
 
     @property
     def columns(self) -> dict[str, Collection[str] | None]:
         """The allowed values of a passage's columns."""
-        return {"agent": self.agents, "run": self.runs, "role": self.kinds, "origin": self.origins}
+        return {"agent": self.agents, "run": self.runs, "role": self.kinds, "trust": self.trusts}
 
     @property
     def document_columns(self) -> dict[str, Collection[str] | None]:
@@ -49,7 +48,7 @@ class Filter:
     @property
     def asks_for_passages(self) -> bool:
         """Whether some passages of a step may be returned and others not."""
-        return self.kinds is not None or self.origins is not None
+        return self.kinds is not None or self.trusts is not None
 
     @property
     def is_open(self) -> bool:

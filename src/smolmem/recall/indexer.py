@@ -27,6 +27,7 @@ from smolmem.core.rows import Origin, Passage
 from smolmem.recall.checked_embedder import CheckedEmbedder
 from smolmem.recall.notes import add_note_passages
 from smolmem.recall.passages import passages_of, spellings
+from smolmem.recall.provenance import NOT_INDEXED, Provenance
 from smolmem.store.base import Progress, Row, Store
 from smolmem.store.journal import Journal
 from smolmem.store.leases import Leases
@@ -37,8 +38,6 @@ log = logging.getLogger("smolmem")
 
 BATCH = 8
 """Steps that are indexed in one transaction: short enough that a writer hardly waits."""
-NOT_INDEXED = ("system_prompt", "injected")
-"""Kinds of steps that are not indexed: they stand in every run."""
 SEARCH_SECONDS = 0.05
 """How long a search indexes what is pending before it searches."""
 MATCHING = 32
@@ -77,17 +76,23 @@ def _index_some(journal: Journal, steps: str | None = None, *, newest: bool = Fa
     if not store.do("any_pending", {}):
         return 0
     with store.write(sync=False):
+        provenance = Provenance(journal)
         notes = store.rows("pending_notes", {"limit": BATCH})
         for row in notes:
             store.do("note_indexed", {"note": row["id"]})
+            drop_passages(store, store.rows("note_passages", {"note": row["id"]}))
             if row["current"]:
-                add_note_passages(store, row)
+                add_note_passages(store, row, exposed=provenance.made_from_low_trust(row))
         rows = store.rows("pending_steps", {"limit": BATCH, "newest": newest, "only": steps})
         recalled_in = lru_cache(BATCH)(lambda run: spellings(journal.reminders.lines_recalled_in(run)))
+        if newest or steps is not None:
+            provenance.catch_up({row["run"] for row in rows}, max((row["id"] for row in rows), default=0))
         for row in sorted(rows, key=lambda row: int(row["id"])):
             store.do("step_indexed", {"step": row["id"]})
             before = store.rows("step_passages", {"session": row["session"], "step": row["id"]})
+            provenance.follow(row)
             found = [] if row["forgotten"] or row["kind"] in NOT_INDEXED else _passages(journal, row, recalled_in)
+            found = provenance.judged(row, found)
             drop_passages(store, before)
             add_passages(store, _owner(row), found)
             if [old["text"] for old in before] != [new.text for new in found]:
@@ -100,14 +105,17 @@ def _owner(row: Row) -> PassageOwner:
     return cast(PassageOwner, own | {"step": row["id"], "note": None})
 
 
-def _passages(journal: Journal, row: Row, recalled_in: Callable[[str], set[str]]) -> list[Passage]:
+def _passages(journal: Journal, row: Row, recalled_in: Callable[[str], frozenset[str]]) -> list[Passage]:
     """The passages of a step: its own words, not those it was reminded of."""
     asked_by: Origin = "agent" if row["parent"] else "user"
     try:
         recalled = recalled_in(row["run"])
         rows = journal.store.rows("helpers", {"run": row["run"]}) if recalled else []
         managed = {row["agent"] for row in rows}
-        found = passages_of(journal.step_of(row), asked_by=asked_by, recalled=recalled, managed_agents=managed)
+        called = {call["name"] for call in journal.store.rows("tools_called_in_step", row)}
+        found = passages_of(
+            journal.step_of(row), asked_by=asked_by, recalled=recalled, managed_agents=managed, called=called
+        )
         return [replace(passage, origin="import") for passage in found] if row["writer"] == IMPORTED else found
     except Damaged as error:
         log.warning("smolmem cannot index a step, and continues without it. %s", error)

@@ -23,6 +23,7 @@ from smolmem.core.rows import ORIGINS, NoteRow, Origin, Passage
 from smolmem.core.text import storable
 from smolmem.core.values import Note, when
 from smolmem.recall import passages as searchable
+from smolmem.recall.provenance import Provenance
 from smolmem.store.base import Row, Store
 from smolmem.store.contents import id_prefix, seal
 from smolmem.store.links import Links
@@ -83,10 +84,16 @@ class Notes:
         kept = self._contents.without_secrets("note", row)
         with self._store.write():
             self._contents.add("note", kept)
-            add_note_passages(self._store, kept)
+            add_note_passages(self._store, kept, exposed=self._is_exposed(kept))
             if past is not None:
                 drop_passages(self._store, self._store.rows("note_passages", {"note": past.id}))
         return self._note(kept)
+
+    def _is_exposed(self, row: Row) -> bool:
+        provenance = Provenance(self._contents)
+        if row["run"] is not None:
+            provenance.catch_up({row["run"]})
+        return provenance.made_from_low_trust(row)
 
     def why_junk(self, text: str, scope: str, kind: str, recalled: list[str]) -> str | None:
         """Why a text that a model wants to remember is not worth it; None if it is."""
@@ -237,12 +244,13 @@ class Notes:
         return {"scope": run["scope"], "since": run["began"]}, steps, {name: 0.0}
 
 
-def add_note_passages(store: Store, row: Row) -> None:
+def add_note_passages(store: Store, row: Row, *, exposed: bool) -> None:
     """Indexes a note; part of the caller's transaction."""
     owner: PassageOwner = {"session": "", "step": None, "note": row["id"], "agent": None} | {  # type: ignore[assignment]
         name: row[name] for name in ("scope", "run", "at")
     }
-    add_passages(store, owner, [Passage(row["kind"], row["origin"], part) for part in searchable.split(row["text"])])
+    parts = searchable.split(row["text"])
+    add_passages(store, owner, [Passage(row["kind"], row["origin"], part, exposed=exposed) for part in parts])
 
 
 def _checked(text: Any) -> str:

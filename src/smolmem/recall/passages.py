@@ -11,7 +11,11 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator
+from functools import lru_cache
+from itertools import accumulate
 from typing import Any
 
 from smolagents.memory import ActionStep, MemoryStep, PlanningStep, SystemPromptStep, TaskStep, ToolCall
@@ -30,8 +34,19 @@ MOST = 500
 """Passages of one part of a step; the rest of a longer text is in the record, but not indexed."""
 
 _WEB = re.compile(
-    r"\b(web_search|visit_webpage|wikipedia_search|google_search|duckduckgo\w*|\w*browser\w*|fetch_url)\b"
+    r"(?i:(?:[a-z0-9]+_)*(?:web|internet|wikipedia)(?:_[a-z0-9]+)*|(?:fetch|get|open|read|visit|load)_(?:url|page)s?"
+    r"|\w*(?:webpage|website|browser|duckduckgo|scrape|crawl)\w*|google_search|page_(?:up|down))"
 )
+"""Names of tools that read the web."""
+_FETCHES = re.compile(
+    rf"\b(?:{_WEB.pattern})\s*\(|\b\w*browser\s*\.|\b(?:requests|httpx|aiohttp)\s*\.\s*\w"
+    r"|\burllib\s*\.\s*request\b|\burlopen\s*\("
+)
+"""Code that reads the web."""
+_HINT = re.compile(
+    r"(?i)web|url|internet|wikipedia|duckduckgo|browser|scrape|crawl|google_|_page|page_|requests|httpx|aiohttp"
+)
+"""Stands in everything that one of the two expressions above finds."""
 _ASKS = re.compile(r"\bmemory\s*\.\s*(search|steps|sql|diff)\b")
 _FENCE = re.compile(r"</?code>|```(?:py|python)?|<end_code>")
 _BOUNDARIES = (re.compile(r"\n\s*\n"), re.compile(r"\n"), re.compile(r"(?<=[.!?…。！？])\s*"), re.compile(r"\s"))
@@ -44,7 +59,12 @@ def ignore_lines(*lines: str) -> None:
 
 
 def passages_of(
-    step: Any, *, asked_by: Origin = "user", recalled: Collection[str] = (), managed_agents: Collection[str] = ()
+    step: Any,
+    *,
+    asked_by: Origin = "user",
+    recalled: Collection[str] = (),
+    managed_agents: Collection[str] = (),
+    called: Collection[str] = (),
 ) -> list[Passage]:
     """The searchable passages of a step.
 
@@ -53,9 +73,10 @@ def passages_of(
         asked_by: who gives this agent its tasks.
         recalled: lines that the agent was reminded of, as `spellings` gives them; they are not indexed again.
         managed_agents: agents whose reports may repeat those lines; what other tools return is new.
+        called: tools that the step called, also in ways that its code does not show.
     """
     try:
-        parts = list(_parts(step, asked_by))
+        parts = list(_parts(step, asked_by, called))
     except Exception:  # a step can hold anything
         parts = [Passage("other", "agent", wire.safe_text(str, step))]
     called = " ".join(part.text for part in parts if part.role in ("code", "call"))
@@ -74,20 +95,20 @@ def _own(part: Passage, recalled: Collection[str]) -> str:
     return without_recalled(storable(part.text), recalled, CODE if part.role == "code" else SHORTEST)
 
 
-def _parts(step: Any, asked_by: Origin) -> Iterator[Passage]:
+def _parts(step: Any, asked_by: Origin, called: Collection[str]) -> Iterator[Passage]:
     if isinstance(step, TaskStep):
         yield Passage("task", asked_by, _text(step.task))
     elif isinstance(step, PlanningStep):
         yield Passage("plan", "model", _text(step.plan))
     elif isinstance(step, ActionStep):
-        yield from _action(step)
+        yield from _action(step, called)
     elif not isinstance(step, SystemPromptStep):
         yield Passage(
             "other", "agent", _text(getattr(step, "text", "")) if isinstance(step, MemoryStep) else _text(step)
         )
 
 
-def _action(step: ActionStep) -> Iterator[Passage]:
+def _action(step: ActionStep, called: Collection[str]) -> Iterator[Passage]:
     code = _text(step.code_action)
     yield Passage("thought", "model", _thought(_text(step.model_output), code))
     yield Passage("code", "model", code)
@@ -96,14 +117,35 @@ def _action(step: ActionStep) -> Iterator[Passage]:
         if call.name != "final_answer":
             yield Passage("call", "model", f"{call.name} {_arguments(call.arguments)}", call.name)
     tools = ", ".join(dict.fromkeys(call.name for call in calls)) or None
-    origin: Origin = "web" if _WEB.search(f"{code} {tools}") else "tool"
+    origin: Origin = "web" if reads_web(step, called) else "tool"
     seen = _own_lines(_text(step.observations))
     if step.is_final_answer or isinstance(step.error, AgentMaxStepsError):
         answer = _text(step.action_output) or seen
         yield Passage("answer", "model", answer)
-        seen = seen.removesuffix(answer).removesuffix(wire.safe_text(str, step.action_output))
+        seen = seen.removesuffix(answer.strip()).removesuffix(wire.safe_text(str, step.action_output).strip())
     yield Passage("observation", origin, seen, tools)
     yield Passage("error", origin, _text(step.error), tools)
+
+
+def reads_web(step: Any, called: Collection[str] = ()) -> bool:
+    """Whether a step read the web, by the tools that it called and by its code."""
+    calls = getattr(step, "tool_calls", None)
+    names = [call.name for call in calls if isinstance(call, ToolCall)] if isinstance(calls, list) else []
+    code = _text(getattr(step, "code_action", None))
+    return any(is_web_tool(name) for name in (*called, *names)) or (
+        may_read_web(code) and _FETCHES.search(code) is not None
+    )
+
+
+@lru_cache(256)
+def is_web_tool(name: Any) -> bool:
+    """Whether a tool reads the web, by its name."""
+    return isinstance(name, str) and _WEB.fullmatch(name) is not None
+
+
+def may_read_web(text: str) -> bool:
+    """Whether a text could name something that reads the web: quicker than to find out."""
+    return _HINT.search(text) is not None
 
 
 def _own_lines(text: str) -> str:
@@ -163,28 +205,103 @@ def _boundary(text: str, least: int, most: int) -> int:
 # --- what was recalled ---------------------------------------------------------------------------------------------
 
 SHORTEST, CODE = 12, 40
-"""Characters that a recalled line must have to be left out, in text and in code; a shorter line may be anyone's."""
+"""Characters that recalled words must have to be left out, in text and in code; shorter ones may be anyone's."""
+QUOTED_WORDS = 8
+"""Words in a row that are taken for a quotation of a longer recalled line."""
+_WORD = re.compile(r"[^\W_]+")
+_ESCAPE = re.compile(r"\\[nrt]")
 
 
 def without_recalled(text: str, recalled: Collection[str], shortest: int = SHORTEST) -> str:
-    """A text without quoted memories and without recalled lines, wherever they stand in it."""
-    lines = _unquoted(text) if QUOTE.strip() in text else text.split("\n")
+    """A text without quoted memories and without recalled lines, however these are typeset.
+
+    Only words are compared: a line break elsewhere, bold type, other punctuation or capitals make no other text.
+    """
+    kept = "\n".join(_unquoted(text)) if QUOTE.strip() in text else text
     if not recalled:
-        return "\n".join(lines)
-    if " ".join(text.split()) in recalled:
+        return kept
+    places = [(match.start(), match.end()) for match in _words_in(kept)]
+    said = [_plain(kept[start:end]) for start, end in places]
+    if " ".join(said) in recalled:
         return ""
-    lines = [" ".join(line.split()) if line.strip() else "" for line in lines]
-    known = set(" ".join(lines).split())
-    echoes = [line for line in recalled if len(line) >= shortest and line.split()[1:2] and line.split()[1] in known]
-    for echo in sorted(echoes, key=len, reverse=True):
-        lines = [_without_line(line, echo) if echo in line else line for line in lines]
-    return "\n".join(lines)
+    for first, last in reversed(_echoes(said, frozenset(recalled), shortest)):
+        kept = f"{kept[: places[first][0]]} {kept[places[last][1] :]}"
+    return kept if _WORD.search(kept) else ""
 
 
-def spellings(recalled: Iterable[str]) -> set[str]:
-    """Recalled lines as they are, and as Python and JSON write them."""
+def spellings(recalled: Iterable[str]) -> frozenset[str]:
+    """The words of recalled lines as they are, and as Python and JSON write them."""
     told = {" ".join(line.split()) for line in recalled}
-    return {form for line in told for form in (line, repr(line)[1:-1], json.dumps(line)[1:-1])} - {""}
+    forms = (form for line in told for form in (line, repr(line)[1:-1], json.dumps(line)[1:-1]))
+    return frozenset(" ".join(plain_words(form)) for form in forms) - {""}
+
+
+def plain_words(text: str) -> list[str]:
+    """The words of a text without typography: no case, punctuation, markup or line breaks."""
+    return [_plain(match[0]) for match in _words_in(text)]
+
+
+def _words_in(text: str) -> Iterator[re.Match[str]]:
+    """The words of a text; an escaped line break, as Python and JSON write it, is no part of a word."""
+    return _WORD.finditer(_ESCAPE.sub("  ", text) if "\\" in text else text)
+
+
+def _plain(word: str) -> str:
+    return unicodedata.normalize("NFKC", word).casefold()
+
+
+def _echoes(said: list[str], recalled: frozenset[str], shortest: int) -> list[tuple[int, int]]:
+    """The first and last word of each part of a text that is a recalled line, or quotes many words of one."""
+    known, starts = set(said), _starts(said)
+    joined = f" {' '.join(said)} "
+    spans = list(_quotations(said, _phrases(recalled), shortest))
+    for line in recalled:
+        words = line.split(" ", 2)
+        if len(words) > 1 and words[1] in known and words[0] in known and len(line) >= shortest:
+            spans += _found(f" {line} ", joined, starts, line.count(" ") + 1)
+    return _merged(spans)
+
+
+def _starts(said: list[str]) -> list[int]:
+    """Where each word begins in the text of all words."""
+    return list(accumulate((len(word) + 1 for word in said), initial=0))
+
+
+def _found(echo: str, joined: str, starts: list[int], count: int) -> Iterator[tuple[int, int]]:
+    place = joined.find(echo)
+    while place >= 0:
+        first = bisect_left(starts, place)
+        yield first, first + count - 1
+        place = joined.find(echo, place + len(echo) - 1)
+
+
+def _quotations(said: list[str], phrases: set[tuple[str, ...]], shortest: int) -> Iterator[tuple[int, int]]:
+    for at in range(len(said) - QUOTED_WORDS + 1):
+        phrase = tuple(said[at : at + QUOTED_WORDS])
+        if phrase in phrases and len(" ".join(phrase)) >= shortest:
+            yield at, at + QUOTED_WORDS - 1
+
+
+@lru_cache(8)
+def _phrases(recalled: frozenset[str]) -> set[tuple[str, ...]]:
+    """All sequences of so many words in recalled lines."""
+    return {phrase for line in recalled for phrase in phrases(line.split(), QUOTED_WORDS)}
+
+
+def phrases(words: list[str], length: int) -> Iterator[tuple[str, ...]]:
+    """All sequences of `length` words."""
+    return (tuple(words[at : at + length]) for at in range(len(words) - length + 1))
+
+
+def _merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Spans in order, with those that overlap joined."""
+    merged: list[tuple[int, int]] = []
+    for first, last in sorted(spans):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
+        else:
+            merged.append((first, last))
+    return merged
 
 
 def _unquoted(text: str) -> list[str]:
@@ -202,14 +319,4 @@ def _unquoted(text: str) -> list[str]:
     return kept
 
 
-def _without_line(line: str, echo: str) -> str:
-    """A line without a recalled line, where that is not part of a longer word."""
-    start = 0
-    while (found := line.find(echo, start)) >= 0:
-        end = found + len(echo)
-        inside = (found and _LETTER.match(line[found - 1])) or (end < len(line) and _LETTER.match(line[end]))
-        line, start = (line, end) if inside else (f"{line[:found]} {line[end:]}", found + 1)
-    return line
-
-
-_HEAD, _LETTER = re.compile(r"\[\d+\] "), re.compile(r"\w")
+_HEAD = re.compile(r"\[\d+\] ")

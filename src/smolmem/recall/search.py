@@ -28,7 +28,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from smolmem.core.errors import Damaged, InvalidArgument
-from smolmem.core.values import Excerpt, Recollection, trust_in, when
+from smolmem.core.values import Excerpt, Recollection, when
 from smolmem.recall import calibration, query
 from smolmem.recall.calibration import Evidence, Noise
 from smolmem.recall.filters import Filter
@@ -274,12 +274,13 @@ class Search:
             return False
 
     def _recollection(self, rows: list[Row], signals: dict[str, float], score: float) -> Recollection:
-        best, origin = rows[0], rows[0]["origin"]
+        best = rows[0]
         return Recollection(
-            **{name: best[name] for name in ("text", "scope", "agent", "run", "step", "note", "tool")},
+            **{
+                name: best[name]
+                for name in ("text", "origin", "trust", "scope", "agent", "run", "step", "note", "tool")
+            },
             kind=best["role"],
-            origin=origin,
-            trust=trust_in(origin),
             at=when(best["at"]),
             passage=best["id"],
             score=score,

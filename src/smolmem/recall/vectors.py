@@ -28,7 +28,7 @@ _SCALE = 32_767
 _FEW = 256
 """Vectors of fewer numbers have too few bits to go by, and are short enough to be compared as they are."""
 
-_WORDS = ("session", "run", "agent", "role", "origin")
+_WORDS = ("session", "run", "agent", "role", "trust")
 FACTS = np.dtype([*((word, "<u4") for word in _WORDS), ("at", "<f8")])
 """What of a passage a search can ask for; words as checksums, which the row itself confirms."""
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from smolmem.core.values import Alert, Diff, Excerpt, Note, Recollection, Run, Step
     from smolmem.doctor import Diagnosis
     from smolmem.policies.backtest import Backtest
+    from smolmem.recall.purge import Purged
     from smolmem.store.erase import Erased
     from smolmem.store.verify import Report
     from smolmem.transfer.export import Exported
@@ -275,6 +276,26 @@ def erased(value: Erased) -> RenderableType:
     return Group(*lines)
 
 
+@draws("Purged")
+def purged(value: Purged) -> RenderableType:
+    """A source, and what came of it."""
+    if not value:
+        return Text("no such source", "dim")
+    lines = []
+    for head, found in (("sources", value.sources), ("made from them", value.derived)):
+        lines.append(Text(f"{head}: {len(found):,}", "bold"))
+        lines += [
+            Text.assemble(
+                (f"  {one.kind} {one.id[:8]}", "cyan"), f"  {sanitize(one.why)}  ", (sanitize(one.text), "dim")
+            )
+            for one in found[:_LISTED]
+        ]
+        if len(found) > _LISTED:
+            lines.append(Text(f"  … and {len(found) - _LISTED:,} more", "dim"))
+    return Group(*lines, erased(value.receipt))
+
+
+_LISTED = 20
 _SIGNS = {"ok": ("✓", "green"), "hint": ("•", "cyan"), "warning": ("▲", "yellow"), "problem": ("✗", "bold red")}
 
 

@@ -65,6 +65,8 @@ class Selection:
     steps: set[int] = field(default_factory=set)
     notes: set[str] = field(default_factory=set)
     alerts: set[int] = field(default_factory=set)
+    snapshots: set[int] = field(default_factory=set)
+    """Events that stay without their snapshot of variables, which may hold something that goes."""
 
 
 class _DryRun(Exception):
@@ -198,9 +200,10 @@ class _Work:
         notes = self._by("notes_by_ids", chosen.notes)
         scopes = {row["scope"] for row in (*runs, *self._runs_of(chosen.steps), *notes)}
         last_steps = self._ends(chosen)
+        snapshots = self._erase_snapshots(chosen.snapshots)
         change = Sessions(self._journal, chosen.runs, chosen.steps).apply()
         gone = sorted(chosen.steps - change.kept.keys())
-        contents = self._erase_rows(chosen, runs, gone, change, alerts | chosen.alerts)
+        contents = snapshots | self._erase_rows(chosen, runs, gone, change, alerts | chosen.alerts)
         self._update_runs(gone, last_steps, contents)
         quoting = self._sweep.erase_quotes(gone, chosen.notes, scopes, texts)
         self._erase_contents(change, contents)
@@ -274,8 +277,17 @@ class _Work:
         self._erase("notes", chosen.notes)
         self._erase("steps", gone)
         self._erase("runs", chosen.runs)
+        self._store.do("erase_exposure", _ids(sessions=change.dead))
         self._erase("sessions", change.dead)
         return contents - {None}
+
+    def _erase_snapshots(self, events: Iterable[int]) -> set[int]:
+        """Takes the variables off events; returns the contents that held them."""
+        rows = [row for row in self._by("events_by_ids", events) if row["state"] is not None]
+        for row in rows:
+            new = row | {"state": None}
+            self._store.do("put_event", new | {"hash": seal("event", new)})
+        return {row["state"] for row in rows}
 
     def _erase_passages(self, sessions: set[str], notes: set[str], gone: list[int]) -> None:
         """Drops the passages of whole sessions: those of steps that stay also quote the steps before them."""

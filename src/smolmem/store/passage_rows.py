@@ -48,7 +48,7 @@ def add_passages(store: Store, owner: PassageOwner, passages: Sequence[Passage])
     task = _task(store, owner) if any(passage.role == "answer" for passage in passages) else ""
     for number, passage in enumerate(passages, document):
         row = {**owner, "id": number, "document": document, "text": passage.text}
-        row |= {"role": passage.role, "tool": passage.tool, "origin": passage.origin}
+        row |= {"role": passage.role, "tool": passage.tool, "origin": passage.origin, "trust": passage.trust}
         store.do("add_passage", row | {"hash": seal("passage", row)})
         words = {"before": task if passage.role == "answer" else "", "text": with_identifiers(passage.text)}
         store.do("add_passage_words", {"id": number, "scope": scope, **words})

@@ -164,6 +164,7 @@ def _check_recall(journal: Journal, report: Report) -> None:
         _check_seal("note", row, report)
     tables = {
         "passage": "passages",
+        "exposure": "exposures",
         "recalled": "recalled",
         "forgotten": "forgotten",
         "cut": "trims",

@@ -8,6 +8,7 @@
 --   vector          what an embedding model makes of a passage; empty where the model refused the text, and for the
 --                   middle of very long texts
 --   pending         steps and notes that were recorded or revised and have no passages yet
+--   exposure        since when a session has text of low trust in it; kept when the text is forgotten
 --
 -- All of it is made from steps and notes. The full text keeps no copy of the text. `hash` covers the other columns.
 
@@ -27,7 +28,8 @@ CREATE TABLE passage (
     agent    TEXT,
     role     TEXT NOT NULL,
     tool     TEXT,
-    origin   TEXT NOT NULL,
+    origin   TEXT NOT NULL,               -- who said it
+    trust    TEXT NOT NULL,               -- in who said it, and in what it was made from: the lower of both
     at       REAL NOT NULL,
     text     TEXT NOT NULL,
     hash     BLOB NOT NULL
@@ -63,6 +65,14 @@ CREATE TABLE pending (
     id   INTEGER PRIMARY KEY,
     step INTEGER UNIQUE REFERENCES step (id),
     note TEXT UNIQUE REFERENCES note (id)
+) STRICT;
+
+CREATE TABLE exposure (
+    id      INTEGER PRIMARY KEY,
+    session TEXT NOT NULL UNIQUE REFERENCES session (id),
+    step    INTEGER NOT NULL,            -- the first step that has such text; perhaps erased since
+    at      REAL NOT NULL,               -- when the text came
+    hash    BLOB NOT NULL
 ) STRICT;
 
 INSERT INTO pending (step) SELECT id FROM step ORDER BY id;

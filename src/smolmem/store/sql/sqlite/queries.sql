@@ -270,8 +270,8 @@ SELECT * FROM run ORDER BY id;
 SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'passage'), 0) + 1;
 
 -- name: add_passage
-INSERT INTO passage (id, document, scope, session, step, note, run, agent, role, tool, origin, at, text, hash)
-VALUES (:id, :document, :scope, :session, :step, :note, :run, :agent, :role, :tool, :origin, :at, :text, :hash);
+INSERT INTO passage (id, document, scope, session, step, note, run, agent, role, tool, origin, trust, at, text, hash)
+VALUES (:id, :document, :scope, :session, :step, :note, :run, :agent, :role, :tool, :origin, :trust, :at, :text, :hash);
 
 -- name: add_passage_words
 INSERT INTO passage_words (rowid, scope, before, text) VALUES (:id, :scope, :before, :text);
@@ -383,7 +383,7 @@ WHERE passage_words MATCH :match
   AND (:runs IS NULL OR passage.run IN (SELECT value FROM json_each(:runs)))
   AND (:agents IS NULL OR passage.agent IN (SELECT value FROM json_each(:agents)))
   AND (:roles IS NULL OR passage.role IN (SELECT value FROM json_each(:roles)))
-  AND (:origins IS NULL OR passage.origin IN (SELECT value FROM json_each(:origins)))
+  AND (:trusts IS NULL OR passage.trust IN (SELECT value FROM json_each(:trusts)))
   AND (:apart IS NULL OR passage.session <> :apart)
   AND passage.role NOT IN (SELECT value FROM json_each(:but))
 ORDER BY score DESC LIMIT :limit;
@@ -440,7 +440,7 @@ SELECT step FROM passage WHERE session = :session AND step > :step AND role = 'a
 ON CONFLICT DO NOTHING;
 
 -- name: pending_steps
-SELECT step.*, run.scope, run.agent, run.parent, run.writer, (
+SELECT step.*, run.scope, run.agent, run.parent, run.writer, run.began, (
     SELECT count(*) FROM forgotten
     WHERE (what = 'step' AND target = CAST(step.id AS TEXT)) OR (what = 'run' AND target = step.run)
 ) AS forgotten
@@ -452,6 +452,165 @@ ORDER BY CASE WHEN :newest THEN -pending.step ELSE pending.step END LIMIT :limit
 SELECT pending.step FROM pending JOIN step ON step.id = pending.step
 WHERE EXISTS (SELECT 1 FROM json_each(:words) AS word WHERE instr(lower(step.text), word.value))
 ORDER BY pending.step DESC LIMIT :limit;
+
+-- name: pending_before
+WITH RECURSIVE
+    above (id) AS (
+        SELECT value FROM json_each(:runs)
+        UNION
+        SELECT run.parent FROM run JOIN above ON run.id = above.id WHERE run.parent IS NOT NULL
+    ),
+    family (id) AS (SELECT id FROM above UNION SELECT run.id FROM run JOIN family ON run.parent = family.id),
+    own (id) AS (SELECT run.session FROM family JOIN run ON run.id = family.id),
+    all_of (id) AS (
+        SELECT id FROM own
+        UNION
+        SELECT session.fork_of FROM session JOIN all_of ON session.id = all_of.id WHERE session.fork_of IS NOT NULL
+    )
+SELECT step.*, run.scope, run.agent, run.parent, run.writer, run.began
+FROM all_of JOIN step ON step.session = all_of.id JOIN pending ON pending.step = step.id JOIN run ON run.id = step.run
+WHERE step.id < :last ORDER BY step.id;
+
+-- name: pending_after
+SELECT step.*, run.scope, run.agent, run.parent, run.writer, run.began
+FROM pending JOIN step ON step.id = pending.step JOIN run ON run.id = step.run
+WHERE pending.step > :id ORDER BY pending.step LIMIT 200;
+
+-- name: steps_in_scope
+SELECT step.*, run.scope, run.agent, run.parent, run.writer, run.began FROM step JOIN run ON run.id = step.run
+WHERE step.id > :id AND step.kind NOT IN ('system_prompt', 'injected')
+  AND (:scope IS NULL OR run.scope = :scope OR substr(run.scope, 1, length(:below)) = :below)
+ORDER BY step.id LIMIT 200;
+
+-- name: calls_in_step
+SELECT arguments FROM call
+WHERE run = :run AND kind = 'tool' AND began <= :at
+  AND began > coalesce((SELECT max(at) FROM step WHERE run = :run AND id < :id), 0);
+
+-- name: made_in_session
+SELECT step.* FROM step JOIN run ON run.id = step.run
+WHERE step.session = :session AND step.id > :step AND step.at >= :since AND step.kind <> 'system_prompt'
+  AND (step.kind <> 'task' OR run.parent IS NOT NULL OR run.writer = '')
+ORDER BY step.id;
+
+-- name: forked_after
+SELECT session.id FROM session WHERE fork_of = :session AND EXISTS (
+    SELECT 1 FROM event WHERE event.session = :session AND event.step = :step AND event.id <= session.fork_at
+);
+
+-- name: calling_steps
+SELECT step.* FROM run JOIN step ON step.run = run.parent AND step.number = run.parent_step
+WHERE run.id = :run AND step.kind = 'action';
+
+-- name: called_in_step
+SELECT step.* FROM run JOIN step ON step.run = run.id
+WHERE run.parent = :run AND run.parent_step = :number AND step.kind <> 'system_prompt' ORDER BY step.id;
+
+-- name: later_exposures
+SELECT step.*, run.scope, run.agent, run.parent, run.writer, run.began
+FROM run JOIN exposure ON exposure.session = run.session JOIN step ON step.id = exposure.step
+WHERE step.run = run.id AND run.session <> :session AND exposure.at >= :at
+  AND EXISTS (
+      SELECT 1 FROM run AS own
+      WHERE own.id = :run AND own.scope = run.scope AND own.agent = run.agent AND own.writer = run.writer
+  );
+
+-- name: snapshots_since
+SELECT event.id FROM run AS own
+JOIN run ON run.scope = own.scope AND run.agent = own.agent AND run.writer = own.writer
+JOIN event ON event.session = run.session AND event.run = run.id
+WHERE own.id = :run AND event.at >= :at AND event.state IS NOT NULL;
+
+-- name: events_by_ids
+SELECT * FROM event WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id;
+
+-- name: notes_in_scope
+SELECT * FROM note WHERE (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :below) ORDER BY rowid;
+
+-- name: recalls_of
+SELECT recalled.*, run.session FROM recalled, json_each(recalled.found) AS source JOIN run ON run.id = recalled.run
+WHERE source.value = :source OR (source.value = '*' AND run.scope = :scope AND recalled.at >= :since);
+
+-- name: exposure_of
+WITH RECURSIVE lineage (session, until) AS (
+    SELECT :session, NULL
+    UNION ALL
+    SELECT session.fork_of, min(coalesce(lineage.until, session.fork_at), session.fork_at)
+    FROM lineage JOIN session ON session.id = lineage.session WHERE session.fork_of IS NOT NULL
+)
+SELECT exposure.* FROM lineage JOIN exposure ON exposure.session = lineage.session
+WHERE lineage.until IS NULL OR EXISTS (
+    SELECT 1 FROM event
+    WHERE event.session = exposure.session AND event.step = exposure.step AND event.id <= lineage.until
+)
+ORDER BY exposure.step LIMIT 1;
+
+-- name: exposure_in_scope
+SELECT EXISTS (
+    SELECT 1 FROM exposure JOIN session ON session.id = exposure.session WHERE session.scope = :scope AND exposure.at <= :at
+);
+
+-- name: exposed_before
+SELECT EXISTS (
+    SELECT 1 FROM run JOIN exposure ON exposure.session = run.session
+    WHERE run.scope = :scope AND run.agent = :agent AND run.writer = :writer AND run.session <> :session
+      AND exposure.at <= :at
+);
+
+-- name: exposed_children
+SELECT min(exposure.at) AS at FROM run JOIN exposure ON exposure.session = run.session
+WHERE run.parent = :run AND run.began <= :until AND exposure.at <= coalesce(run.ended, :until);
+
+-- name: put_exposure
+INSERT INTO exposure (session, step, at, hash) VALUES (:session, :step, :at, :hash)
+ON CONFLICT (session) DO UPDATE SET step = excluded.step, at = excluded.at, hash = excluded.hash;
+
+-- name: index_exposed_steps
+INSERT INTO pending (step)
+SELECT step FROM passage WHERE id = document AND session = :session AND step >= :step
+UNION
+SELECT DISTINCT passage.step FROM run AS own JOIN run ON run.parent = own.id JOIN passage ON passage.run = run.id
+WHERE own.session = :session AND run.began >= :at AND passage.step IS NOT NULL AND passage.trust <> 'low'
+ON CONFLICT DO NOTHING;
+
+-- name: index_exposed_notes
+INSERT INTO pending (note)
+SELECT note.id FROM run JOIN note ON note.run = run.id
+WHERE run.session = :session AND note.at >= :at AND note.origin <> 'user'
+ON CONFLICT DO NOTHING;
+
+-- name: exposure_after
+SELECT * FROM exposure WHERE id > :id ORDER BY id LIMIT 500;
+
+-- name: tool_calls
+SELECT name, min(began) AS began FROM call WHERE run = :run AND kind = 'tool' AND began <= :until
+GROUP BY name ORDER BY 2;
+
+-- name: tools_called_in_step
+SELECT DISTINCT name FROM call
+WHERE run = :run AND kind = 'tool' AND began <= :at
+  AND began > coalesce((SELECT max(at) FROM step WHERE run = :run AND id < :id), 0);
+
+-- name: recalled_in
+SELECT * FROM recalled WHERE run = :run AND at <= :until ORDER BY id;
+
+-- name: low_passages
+SELECT passage.role, passage.text FROM passage AS document JOIN passage ON passage.document = document.id
+WHERE document.id = document.document AND document.session = :session AND document.step >= :first AND document.step < :step
+  AND passage.trust = 'low' ORDER BY passage.id DESC LIMIT :limit;
+
+-- name: any_unindexed
+SELECT EXISTS (
+    SELECT 1 FROM step
+    WHERE session = :session AND id >= :first AND id < :step AND kind NOT IN ('system_prompt', 'injected')
+      AND NOT EXISTS (SELECT 1 FROM passage WHERE id = document AND passage.session = step.session AND passage.step = step.id)
+);
+
+-- name: code_steps_before
+SELECT * FROM step WHERE session = :session AND id < :step AND kind = 'action' ORDER BY id;
+
+-- name: children_of_step
+SELECT EXISTS (SELECT 1 FROM run WHERE parent = :run AND parent_step = :number);
 
 -- name: add_pending_note
 INSERT INTO pending (note) VALUES (:note) ON CONFLICT DO NOTHING;
@@ -951,6 +1110,11 @@ DELETE FROM recalled WHERE id IN (SELECT value FROM json_each(:ids)) RETURNING i
 
 -- name: erase_notes
 DELETE FROM note WHERE id IN (SELECT value FROM json_each(:ids)) RETURNING id;
+
+-- name: erase_exposure
+DELETE FROM exposure
+WHERE session IN (SELECT value FROM json_each(:sessions))
+   OR NOT EXISTS (SELECT 1 FROM step WHERE step.session = exposure.session AND step.id >= exposure.step);
 
 -- name: erase_forgotten
 DELETE FROM forgotten

@@ -1,0 +1,234 @@
+"""How far what an agent did can be trusted: what was made from a source is trusted no further than the source.
+
+A passage has an origin (who said it) and a trust (how far that, and all that it was made from, is trusted). Text of low
+trust is what was read on the web or imported. It reaches a session through a tool that reads the web, a recalled
+memory, the report of a managed agent, the task that another agent gives, or a variable of an earlier run. From there
+on the session is exposed: everything that its agents think, write, answer and note may have been made from that text,
+and has low trust. Earlier steps keep their trust, and what users say keeps it always.
+
+One exception keeps other tools useful: see `unrelated.py`.
+
+The table `exposure` says since when a session is exposed. The row stays when the source is forgotten or erased, because
+what was made from the source is still there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
+
+from smolmem.core.errors import Damaged
+from smolmem.core.rows import Passage, trust_in
+from smolmem.recall.passages import is_web_tool, may_read_web, reads_web
+from smolmem.recall.unrelated import Corpus, is_unrelated, unknown_names
+from smolmem.store.base import Row
+from smolmem.store.contents import Contents, seal
+from smolmem.store.passage_rows import json_list
+from smolmem.store.reminders import quoted_lines
+from smolmem.store.writer import IMPORTED
+
+NOT_INDEXED = ("system_prompt", "injected")
+"""Kinds of steps that are not indexed: they stand in every run."""
+ARRIVING = ("observation", "error", "answer")
+"""Parts of a step that come after its tools were called."""
+MOST = 500
+"""Passages that the result of a tool is compared with; after more than that, no result is taken for unrelated."""
+
+
+class Provenance:
+    """Follows text of low trust through the sessions of a store; part of the caller's transaction."""
+
+    def __init__(self, contents: Contents) -> None:
+        self._contents = contents
+        self._store = contents.store
+        self._sources: dict[int | str, bool] = {}
+
+    # --- since when a session is exposed ---------------------------------------------------------------------------
+
+    def catch_up(self, runs: Collection[str], last: int = 1 << 62) -> None:
+        """Follows steps of these runs, and of their family, that are not indexed yet."""
+        for row in self._store.rows("pending_before", {"runs": json_list(runs), "last": last}):
+            self.follow(row)
+
+    def catch_up_all(self) -> None:
+        """Follows all steps that are not indexed yet: before something is erased that others were made from."""
+        last = 0
+        while rows := self._store.rows("pending_after", {"id": last}):
+            last = rows[-1]["id"]
+            for row in rows:
+                self.follow(row)
+
+    def follow(self, step: Row) -> None:
+        """Notes that a session is exposed since this step, if it is the first step that has text of low trust."""
+        if step["kind"] in NOT_INDEXED or self._exposed_at(step) is not None:
+            return
+        arrival = self._arrival(step)
+        if arrival is not None:
+            first, at = arrival
+            row = {"session": step["session"], "step": first, "at": at}
+            self._store.do("put_exposure", row | {"hash": seal("exposure", row)})
+            self._store.do("index_exposed_steps", row)
+            self._store.do("index_exposed_notes", row)
+
+    def _exposure(self, session: str) -> Row | None:
+        for row in self._store.rows("exposure_of", {"session": session}):
+            is_sound = row["hash"] == seal("exposure", row)
+            return row if is_sound else row | {"step": 0, "at": 0.0}  # of a damaged row, nothing is believed
+        return None
+
+    def _exposed_at(self, step: Row) -> Row | None:
+        """The exposure of a step's session, if it began with this step or before it."""
+        exposure = self._exposure(step["session"])
+        return exposure if exposure is not None and exposure["step"] <= step["id"] else None
+
+    def _arrival(self, step: Row) -> tuple[int, float] | None:
+        """The step and time at which text of low trust came to a session, if it came with this step."""
+        if step["writer"] == IMPORTED:
+            return step["id"], 0.0
+        told = self._told_by_parent(step)
+        if told is not None:
+            return step["id"], told
+        for recalled in self._low_recalls(step["run"], step["at"]):
+            return recalled["step"] or step["id"], recalled["at"]
+        ways = (self._web_call(step["run"], step["at"]), self._report(step), self._code(step))
+        times = [at for at in ways if at is not None]
+        return (step["id"], min(times)) if times else None
+
+    def _told_by_parent(self, step: Row) -> float | None:
+        """When the agent that called this one had read text of low trust, before it gave the task."""
+        if step["parent"] is None:
+            return None
+        began = step["began"]
+        for parent in self._store.rows("run_row", {"id": step["parent"]}):
+            exposure = self._exposure(parent["session"])
+            if exposure is not None and exposure["at"] <= began:
+                return float(exposure["at"])
+        recalls = (row["at"] for row in self._low_recalls(step["parent"], began))
+        return self._first(self._web_call(step["parent"], began), next(recalls, None))
+
+    @staticmethod
+    def _first(*times: float | None) -> float | None:
+        return min((at for at in times if at is not None), default=None)
+
+    def _web_call(self, run: str, until: float) -> float | None:
+        """When a run first called a tool that reads the web."""
+        calls = self._store.rows("tool_calls", {"run": run, "until": until})
+        return next((call["began"] for call in calls if is_web_tool(call["name"])), None)
+
+    def _report(self, step: Row) -> float | None:
+        """When an agent that this run called had read text of low trust."""
+        rows = self._store.rows("exposed_children", {"run": step["run"], "until": step["at"]})
+        return rows[0]["at"] if rows else None
+
+    def _code(self, step: Row) -> float | None:
+        """When a step's code read the web, or used variables that an exposed run of the same agent left."""
+        own = {name: step[name] for name in ("scope", "agent", "writer", "session", "at")}
+        left = step["kind"] == "action" and self._store.do("exposed_before", own)
+        if not left and not may_read_web(f"{step['text']} {step['tools']}"):
+            return None
+        began = step["at"] - (step["seconds"] or 0.0)
+        live = self._live(step)
+        return began if reads_web(live) or (left and self.uses_earlier_variables(step)) else None
+
+    def uses_earlier_variables(self, step: Row) -> bool:
+        """Whether code uses a variable that no step of its session made: a run keeps the variables of the last one."""
+        own = getattr(self._live(step), "code_action", None) or ""
+        code = [getattr(self._live(row), "code_action", None) for row in self._earlier_steps(step)]
+        tools = {call["name"] for call in self._store.rows("tool_calls", {"run": step["run"], "until": step["at"]})}
+        return bool(unknown_names(own, [said for said in code if said], tools))
+
+    def _earlier_steps(self, step: Row) -> list[Row]:
+        return self._store.rows("code_steps_before", {"session": step["session"], "step": step["id"]})
+
+    def _live(self, step: Row) -> Any:
+        try:
+            return self._contents.step_of(step)
+        except Damaged:  # the indexer says so
+            return None
+
+    # --- sources ---------------------------------------------------------------------------------------------------
+
+    def _low_recalls(self, run: str, until: float) -> list[Row]:
+        """What a run recalled until a time that is of low trust."""
+        rows = self._store.rows("recalled_in", {"run": run, "until": until})
+        return [row for row in rows if any(self._is_low(source, row) for source in json.loads(row["found"]))]
+
+    def _is_low(self, source: int | str, recalled: Row) -> bool:
+        """Whether a step or note is of low trust; `*` is everything in the scope of a run."""
+        if source == "*":
+            scope = self._store.rows("run_row", {"id": recalled["run"]})[0]["scope"]
+            return bool(self._store.do("exposure_in_scope", {"scope": scope, "at": recalled["at"]}))
+        if source not in self._sources:
+            self._sources[source] = False  # of sources that name each other
+            self._sources[source] = self._is_low_step(source) if isinstance(source, int) else self._is_low_note(source)
+        return self._sources[source]
+
+    def _is_low_step(self, number: int) -> bool:
+        for step in self._store.rows("step", {"id": number}):
+            run = self._store.rows("run_row", {"id": step["run"]})[0]
+            row = step | {"parent": run["parent"], "writer": run["writer"], "began": run["began"]}
+            self.follow(row)
+            by_user = step["kind"] == "task" and run["parent"] is None and run["writer"] != IMPORTED
+            return self._exposed_at(step) is not None and not by_user
+        return False
+
+    def _is_low_note(self, note: str) -> bool:
+        rows = self._store.rows("notes_by_ids", {"ids": json_list([note])})
+        return any(self.made_from_low_trust(row) for row in rows)
+
+    def made_from_low_trust(self, note: Row) -> bool:
+        """Whether a note is of low trust: by its origin, its sources, or what its run had read when it was written.
+
+        What a user notes is the user's, whatever it was made from.
+        """
+        if note["origin"] == "user":
+            return False
+        if trust_in(note["origin"]) == "low":
+            return True
+        return any(self._is_low(source, note) for source in json.loads(note["sources"])) or self._written_after(note)
+
+    def _written_after(self, note: Row) -> bool:
+        """Whether the run of a note had read text of low trust when the note was written."""
+        for run in self._store.rows("run_row", {"id": note["run"]}):
+            exposure = self._exposure(run["session"])
+            if exposure is not None and exposure["at"] <= note["at"]:
+                return True
+            as_step = {"parent": run["parent"], "began": run["began"]}
+            times = (self._web_call(run["id"], note["at"]), self._told_by_parent(as_step))
+            return any(at is not None for at in times) or bool(self._low_recalls(run["id"], note["at"]))
+        return False
+
+    # --- passages --------------------------------------------------------------------------------------------------
+
+    def judged(self, step: Row, passages: list[Passage]) -> list[Passage]:
+        """The passages of a step, marked where they may have been made from text of low trust."""
+        exposure = self._exposed_at(step) if passages else None
+        if exposure is None:
+            return passages
+        if exposure["step"] == step["id"]:
+            told = exposure["at"] <= step["at"]
+            exposed = [passage.role in ARRIVING or (passage.role == "task" and told) for passage in passages]
+        else:
+            free = ("observation", "error") if self._is_unrelated(step, exposure, passages) else ()
+            exposed = [passage.role not in free for passage in passages]
+        return [replace(passage, exposed=low) for passage, low in zip(passages, exposed, strict=True)]
+
+    def _is_unrelated(self, step: Row, exposure: Row, passages: list[Passage]) -> bool:
+        """Whether the result of a step's tools has nothing to do with what was read; in doubt it has."""
+        seen = [passage for passage in passages if passage.role in ("observation", "error")]
+        span = {"session": step["session"], "first": exposure["step"], "step": step["id"]}
+        if not seen or self._store.do("any_unindexed", span):
+            return False
+        if self._store.do("children_of_step", {"run": step["run"], "number": step["number"]}):
+            return False
+        low = self._store.rows("low_passages", span | {"limit": MOST})
+        if len(low) == MOST:
+            return False
+        recalled = [row["block"] for row in self._low_recalls(step["run"], step["at"]) if row["block"] is not None]
+        lines = [line for block in recalled for line in quoted_lines(self._contents.part(block))]
+        said = [row["text"] for row in low if row["role"] in ("code", "call")]
+        came = Corpus([*lines, *(row["text"] for row in low if row["role"] in (*ARRIVING, "task"))])
+        tools = {row["name"] for row in self._store.rows("tools_called_in_step", step)}
+        return is_unrelated(passages, came, Corpus(said), tools)
