@@ -18,7 +18,7 @@ from smolagents.monitoring import Timing
 
 from smolmem import Memory, Run
 from smolmem.cli.main import main
-from smolmem.core import wire
+from smolmem.core import packing
 from smolmem.core.errors import InvalidArgument
 from smolmem.core.rows import Trust
 from smolmem.recall.indexer import _index_some
@@ -400,7 +400,7 @@ def test_purging_a_source_removes_everything_that_came_of_it(path: Path) -> None
         assert not memory.purge(origin="web", url="evil.example")
     data = path.read_bytes()
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
-    data += b"".join(wire.unpack(row[0]) for row in connection.execute("SELECT bytes FROM content"))
+    data += b"".join(packing.unpack(row[0]) for row in connection.execute("SELECT bytes FROM content"))
     connection.close()
     assert b"mkpurge" not in data
     assert b"hunter2" not in data
