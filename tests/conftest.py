@@ -13,10 +13,13 @@ import quick  # noqa: F401  makes agents quickly, in every test
 
 from smolmem import Memory
 from smolmem.core import faults
+from smolmem.recall.indexer import BackgroundIndexer
 
 pytest.register_assert_rewrite("conformance", "recalling")
 
 TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))
+INDEXING = ("test_recall", "test_models", "test_provenance")
+"""Modules whose tests run with the background thread that indexes. So do all tests that start processes of their own."""
 
 
 def pytest_configure() -> None:
@@ -26,6 +29,13 @@ def pytest_configure() -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, lambda *_: None)
+
+
+@pytest.fixture(autouse=True)
+def _no_indexer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the thread that indexes, threads and writes of a test are those that the test makes."""
+    if request.module.__name__ not in INDEXING:
+        monkeypatch.setattr(BackgroundIndexer, "wake", lambda indexer: None)
 
 
 @pytest.fixture

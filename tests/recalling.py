@@ -178,6 +178,9 @@ class Recalling:
             assert shop.recall(question) == []
             assert shop.context(question) == ""
 
+    def test_a_day_is_enough_to_find_what_was_done_on_it(self, shop: Memory) -> None:
+        assert shop.recall(f"{datetime.now():%A}", floor=0)
+
     def test_runs_are_found_as_a_whole(self, shop: Memory) -> None:
         found = shop.recall("add up the stock, column cost, weather", 10, group="run", floor=0)
         assert len({one.run for one in found}) == len(found) == 2

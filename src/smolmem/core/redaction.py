@@ -295,6 +295,8 @@ class _Walk:
                 text = self._blobs[tree["blob"]].decode("utf-8", "surrogatepass")
                 new = self._change(text)
                 self._long[tree["blob"]] = None if new == text else self._text(new)
+                if isinstance(self._blobs, _Fetched):
+                    del self._blobs[tree["blob"]]
             changed = self._long[tree["blob"]]
             return self._left(tree) if changed is None else self._replaced_by(tree, changed)
         if tag in ("bytes", "bytearray"):

@@ -21,7 +21,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import cast
 
-from smolmem.core.errors import Damaged, EmbedderFailed, StoreError
+from smolmem.core.errors import Damaged, EmbedderFailed
 from smolmem.core.fork_lock import ForkLock
 from smolmem.core.rows import Origin, Passage
 from smolmem.recall.checked_embedder import CheckedEmbedder
@@ -46,6 +46,8 @@ MATCHING_SECONDS = 0.2
 LEASE_SECONDS = 30.0
 IDLE_SECONDS = 5.0
 """How long the thread waits for more before it ends, and for another process that has the lease."""
+EMBED_DELAY = 2.0
+"""How long the thread only indexes words, so that a short program does not load a model before it ends."""
 RETRY_SECONDS = (5.0, 15.0, 60.0, 300.0)
 """How long the thread waits after the first, second, … failure in a row."""
 CLOSE_SECONDS = 5.0
@@ -144,6 +146,7 @@ class BackgroundIndexer:
         with self._lock:
             self._wake.set()
             if not self._closed and self._thread is None:
+                self._embed_after = max(self._embed_after, time.monotonic() + EMBED_DELAY)
                 self._thread = threading.Thread(target=self._work, name="smolmem-indexer", daemon=True)
                 self._thread.start()
 
@@ -218,7 +221,7 @@ class BackgroundIndexer:
                 return wait
             self._embed(journal, renew)
         finally:
-            with suppress(StoreError):  # the lease ends by itself
+            with suppress(Exception):  # the lease ends by itself
                 leases.release(lease)
         self._failures = 0
         return 0.0
@@ -246,5 +249,5 @@ class BackgroundIndexer:
 
 def _close(store: Store | None) -> None:
     if store is not None:
-        with suppress(StoreError):
+        with suppress(Exception):  # it may be closed, or its disk gone; nothing of it is needed any more
             store.close()

@@ -107,7 +107,7 @@ class Search:
         moment = time.time()
         found = self._search(question, filters, max(LISTED, limit))
         confidence = self._confidence(question, found, filters)
-        if not found.passages or confidence < floor:
+        if not any(found.signals.values()) or confidence < floor:
             return []
         signals = dict(found.signals)
         if reranker is not None:
