@@ -19,7 +19,7 @@ pytest.register_assert_rewrite("conformance", "recalling")
 
 TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))
 INDEXING = ("test_recall", "test_models", "test_provenance")
-"""Modules whose tests run with the background thread that indexes. So do all tests that start processes of their own."""
+"""Modules whose tests run with the thread that indexes in the background; so do processes that tests start."""
 
 
 def pytest_configure() -> None:
