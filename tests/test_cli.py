@@ -400,6 +400,7 @@ def test_every_command_speaks_json_with_the_names_that_are_documented(
         "forget": [sample.note],
         "erase": ["--before", "0s", "--dry-run"],
         "prune": ["--older-than", "0s", "--dry-run"],
+        "purge": ["--origin", "web", "--dry-run"],
         "watch": ["--rule", "failures", "--threshold", "1", "--backtest"],
         "fork": [sample.count, "--step", "1"],
         "export": ["out"],
@@ -627,8 +628,9 @@ def test_a_file_that_is_not_there_is_named_and_never_made(
     monkeypatch.chdir(tmp_path)
     needs = {"diff": ["a", "b"], "fork": ["a"], "forget": ["a"], "watch": ["--rule", "x"]}
     needs |= {"erase": ["a", "--yes"], "prune": ["--older-than", "9d", "--yes"]}
+    needs |= {"purge": ["--origin", "web", "--yes"]}
     needs |= {name: ["x"] for name in ("search", "context", "remember", "export", "backup")}
-    for name in set(NAMES) - {"load", "demo", "completion", "doctor", "migrate"}:
+    for name in set(NAMES) - {"load", "demo", "completion", "doctor", "migrate", "model"}:
         code, out, err = run(name, *needs.get(name, []))
         assert (code, out) == (3, ""), name
         assert err.startswith("smolmem: There is no store at smolmem.db: name a store with --db PATH"), name

@@ -152,8 +152,8 @@ def test_a_resume_decodes_each_stored_step_once(memory: Memory, monkeypatch: pyt
     decoded: list[str] = []
     real = codec.decode
 
-    def counted(record: bytes, *rest: Any) -> Any:
-        made = real(record, *rest)
+    def counted(record: bytes, *rest: Any, **options: Any) -> Any:
+        made = real(record, *rest, **options)
         decoded.append(type(made).__name__)
         return made
 

@@ -64,6 +64,7 @@ def test_two_hundred_steps_with_screenshots_stay_in_their_budget_and_nothing_is_
         steps = memory.steps(kind="action", limit=300)
         assert len(steps) == 200
         assert sum(bool(step.to_smolagents().observations_images) for step in steps) == 100
+        memory.index()
         assert "page 7 says" in memory.recall("page 7 says", 1)[0].text
         sent = {step.number: step.to_smolagents().model_input_messages for step in steps if step.number in (3, 60, 199)}
         assert all(list(messages) == prompts[number - 1] for number, messages in sent.items())

@@ -74,6 +74,9 @@ class RecallEngine:
     ) -> tuple[str, Reminder | None]:
         """The answer to a question as a block for an agent's run, and the recorded reminder."""
         found = self.find(question, limit, replace(filters, excluded_kinds=NOT_IN_REMINDERS))
+        if found and filters.kinds is None:  # how an earlier run ended tells more than its steps
+            answers = self.find(question, ANSWERS, replace(filters, kinds=("answer",)), floor=0.0)
+            found = list({one.document: one for one in (found[0], *answers, *found)}.values())[:limit]
         text, shown = block([one for one in found if says_something(one)], tokens)
         if not shown:
             return "", None
@@ -129,6 +132,8 @@ class RecallEngine:
         self._indexer.close()
 
 
+ANSWERS = 2
+"""Answers of earlier runs that come early in a reminder: behind the best result."""
 NOT_IN_REMINDERS = ("task", "code", "call")
 """Kinds that an agent is not reminded of: earlier tasks, and code without its result."""
 _warned: set[str] = set()

@@ -449,9 +449,9 @@ WHERE :only IS NULL OR step.id IN (SELECT value FROM json_each(:only))
 ORDER BY CASE WHEN :newest THEN -pending.step ELSE pending.step END LIMIT :limit;
 
 -- name: pending_with
-SELECT pending.step FROM pending JOIN step ON step.id = pending.step
-WHERE EXISTS (SELECT 1 FROM json_each(:words) AS word WHERE instr(lower(step.text), word.value))
-ORDER BY pending.step DESC LIMIT :limit;
+SELECT pending.step, (SELECT count(*) FROM json_each(:words) AS word WHERE instr(lower(step.text), word.value)) AS words
+FROM pending JOIN step ON step.id = pending.step
+WHERE words ORDER BY words DESC, pending.step DESC LIMIT :limit;
 
 -- name: pending_before
 WITH RECURSIVE
