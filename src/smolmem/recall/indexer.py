@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from smolmem.core.errors import Damaged, EmbedderFailed
 from smolmem.core.fork_lock import ForkLock
@@ -33,6 +33,9 @@ from smolmem.store.journal import Journal
 from smolmem.store.leases import Leases
 from smolmem.store.passage_rows import PassageOwner, add_passages, drop_passages, json_list, reindex_after
 from smolmem.store.writer import IMPORTED
+
+if TYPE_CHECKING:
+    from smolmem.recall.vector_writer import VectorWriter
 
 log = logging.getLogger("smolmem")
 
@@ -166,21 +169,25 @@ class BackgroundIndexer:
             done += count
             if progress is not None:
                 progress(min(done, total), total)
-        return done + self._write_vectors(self._journal, progress)
+        writer = self._vector_writer(self._journal)
+        return done if writer is None else done + self._write_vectors(writer, progress)
 
-    def _write_vectors(self, journal: Journal, progress: Progress | None = None) -> int:
-        embedder = self._embedder()
-        if embedder is None:
-            return 0
-        from smolmem.recall.vector_writer import VectorWriter
-
-        writer, done = VectorWriter(journal.store, embedder), 0
-        total = writer.count() if progress is not None else 0
+    def _write_vectors(self, writer: VectorWriter, progress: Progress | None) -> int:
+        total, done = writer.count() if progress is not None else 0, 0
         while not self._closed and (count := writer.write_some()):
             done += count
             if progress is not None:
                 progress(min(done, total), total)
         return done
+
+    def _vector_writer(self, journal: Journal) -> VectorWriter | None:
+        """What embeds passages; none without an embedder, and then NumPy is not needed."""
+        embedder = self._embedder()
+        if embedder is None:
+            return None
+        from smolmem.recall.vector_writer import VectorWriter
+
+        return VectorWriter(journal.store, embedder)
 
     # --- the thread ------------------------------------------------------------------------------------------------
 
@@ -219,23 +226,14 @@ class BackgroundIndexer:
             wait = self._embed_after - time.monotonic()
             if wait > 0:
                 return wait
-            self._embed(journal, renew)
+            writer = self._vector_writer(journal)
+            while writer is not None and not self._closed and renew() and writer.write_some():
+                _index_some(journal)
         finally:
             with suppress(Exception):  # the lease ends by itself
                 leases.release(lease)
         self._failures = 0
         return 0.0
-
-    def _embed(self, journal: Journal, renew: Callable[[], bool]) -> None:
-        """Embeds passages while the lease lasts."""
-        embedder = self._embedder()
-        if embedder is None:
-            return
-        from smolmem.recall.vector_writer import VectorWriter
-
-        writer = VectorWriter(journal.store, embedder)
-        while not self._closed and renew() and writer.write_some():
-            _index_some(journal)
 
     def _failed(self, error: Exception) -> float:
         """Logs the first failure in a row, unless the embedder has; returns how long to wait."""

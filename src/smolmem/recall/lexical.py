@@ -60,7 +60,7 @@ class LexicalSearch:
         term = None if filters.scope is None else scope_term(filters.scope, below=filters.below is not None)
         size = self._sizes[level] if term is None else self._count(level, query.scope_match(term))
         if size <= SMALL_SCOPE:
-            return self._word_by_word(level, words, term, filters, limit)
+            return self._word_by_word(level, words, size, term, filters, limit)
         return self._together(level, words, term, filters, limit)
 
     def similar(self, words: list[str]) -> list[str]:
@@ -99,15 +99,17 @@ class LexicalSearch:
 
     # --- searching -------------------------------------------------------------------------------------------------
 
-    def _word_by_word(self, level: Level, words: list[str], term: str | None, filters: Filter, limit: int) -> Matches:
+    def _word_by_word(
+        self, level: Level, words: list[str], size: int, term: str | None, filters: Filter, limit: int
+    ) -> Matches:
+        """The matches in a scope of `size`, each word weighed by its rarity in that scope."""
         total: dict[int, float] = defaultdict(float)
         covered: dict[int, float] = defaultdict(float)
         information = 0.0
-        size = self._sizes[level] if term is None else self._count(level, query.scope_match(term))
         for word in words:
             here = self._count(level, query.match([word], term))
             weight = query.weight(word) * rarity(here, size)
-            told = query.weight(word) * (rarity(here, size) + BASE)
+            told = weight + query.weight(word) * BASE
             information += told
             if here:
                 scored = _fts5_rarity(self._count(level, query.match([word], None)), self._sizes[level])

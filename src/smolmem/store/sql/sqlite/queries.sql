@@ -313,9 +313,6 @@ SELECT * FROM passage WHERE note = :note;
 -- name: passages
 SELECT passage.* FROM json_each(:ids) AS wanted JOIN passage ON passage.id = wanted.value;
 
--- name: document_passages
-SELECT passage.* FROM json_each(:ids) AS wanted JOIN passage ON passage.document = wanted.value ORDER BY passage.id;
-
 -- name: passage_after
 SELECT * FROM passage WHERE id > :id ORDER BY id LIMIT 500;
 
