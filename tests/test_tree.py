@@ -23,7 +23,7 @@ LAYERS = (
     ("agents",),
     ("policies",),
     ("memory",),  # the modules beside memory.py
-    ("render", "inspector", "cli"),
+    ("render", "integrations", "mcp", "inspector", "cli"),
 )
 """A package may import from its own layer's packages that stand before it, and from the layers before."""
 ORDER = [package for layer in LAYERS for package in layer]
