@@ -10,21 +10,21 @@ IN_MEMORY := $(shell [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $$4
 demo: .venv/ready      ## an agent repairs a web shop, is killed in the middle, is resumed, and the next one remembers
 	@$(BIN)/python demo.py $(ARGS)
 
-test: .venv/ready .venv/model .venv/oldest .venv/encrypting   ## lint, types, every test
+test: .venv/dev .venv/model .venv/oldest .venv/encrypting   ## lint, types, every test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(IN_MEMORY) $(BIN)/pytest -n auto --dist worksteal $(ARGS)
 
-check: .venv/ready     ## lint and types alone
+check: .venv/dev     ## lint and types alone
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-torture: .venv/ready .venv/model .venv/oldest .venv/encrypting   ## every promise at its long figure, for hours; writes docs/torture.md
+torture: .venv/dev .venv/model .venv/oldest .venv/encrypting   ## every promise at its long figure, for hours; writes docs/torture.md
 	SMOLMEM_TORTURE=1 PYTHONPATH=tests $(BIN)/pytest -p torture -n auto --dist worksteal -m promise $(ARGS)
 
-torture-smolagents: .venv/ready   ## smolagents' own tests with every agent attached; adds to docs/torture.md
+torture-smolagents: .venv/dev   ## smolagents' own tests with every agent attached; adds to docs/torture.md
 	PYTHONPATH=tests $(BIN)/python tests/smolagents_suite.py $(ARGS)
 
 bench: .venv-bench/ready   ## side by side with what one would use instead
@@ -51,8 +51,18 @@ quality: .venv/ready .venv/model   ## recall beside plain full text, on chats an
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install -q --upgrade "pip>=25.1"
-	$(BIN)/pip install -q -e . --group dev
+	$(BIN)/pip install -q -e ".[semantic,ui]"
 	@touch $@
+
+# The exact versions of dev.lock: resolving all integrations together takes pip several minutes.
+.venv/dev: .venv/ready dev.lock
+	$(BIN)/pip install -q --no-deps -r dev.lock
+	@touch $@
+
+lock:                  ## newest versions of everything that the tests use, for all supported Pythons
+	$(BIN)/pip install -q uv
+	$(BIN)/uv pip compile -q --universal --python-version 3.10 --upgrade --no-emit-index-url --no-annotate --no-header \
+		pyproject.toml --group dev -o dev.lock
 
 # Without it recall goes by words, and the tests that need it are left out.
 .venv/model: .venv/ready
@@ -78,4 +88,4 @@ quality: .venv/ready .venv/model   ## recall beside plain full text, on chats an
 help:                  ## this list
 	@grep -E '^[a-z-]+:' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/'
 
-.PHONY: demo test check torture torture-smolagents bench bench-vectors bench-prompts bench-recall bench-runs bench-inspector quality help
+.PHONY: demo test check lock torture torture-smolagents bench bench-vectors bench-prompts bench-recall bench-runs bench-inspector quality help
