@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from smolmem.core.arguments import ScopeFilter, Time, check_choice, check_count, check_text, scope_filter, to_timestamp
 from smolmem.core.rows import STATUSES, STEP_KINDS
+from smolmem.core.errors import NotFound
 from smolmem.core.values import Alert, Run, Step
-from smolmem.operations import Operations
 from smolmem.store.journal import Journal
+
+if TYPE_CHECKING:  # imports smolagents, which `Reader` does without
+    from smolmem.operations import Operations
 
 
 class Queries:
@@ -117,13 +122,30 @@ class Queries:
         )
         return self._operations.bind_all(found)
 
-    def step(self, id: int) -> Step:
-        """One step of this memory's scope, by its id.
+    def step(self, id: int | str) -> Step:
+        """One step of this memory's scope, by its id, or by a reference such as `646430df/3`: step 3 of that run.
 
         Raises:
             NotFound: if there is none.
         """
-        return self._operations.bind(self._journal.step(id, self._bounds))
+        run, slash, number = id.partition("/") if isinstance(id, str) else ("", "", "")
+        if slash and not number.startswith("@"):
+            return self._numbered(self.run(run), number)
+        plain = number[1:] if slash else id
+        known = int(plain) if isinstance(plain, str) and plain.isascii() and plain.isdigit() else plain
+        found = self._operations.bind(self._journal.step(known, self._bounds))  # type: ignore[arg-type]
+        if slash and not found.run.startswith(run.lower()):
+            raise NotFound(f"step {found.id} is of run {found.run[:8]}: {found.reference} is its reference.")
+        return found
+
+    def _numbered(self, run: Run, number: str) -> Step:
+        """The last step with a number: of a step that was interrupted and then finished, the finished one."""
+        numbered = {str(each.number): each for each in run.steps if each.kind == "action" and each.number is not None}
+        if number not in numbered:
+            known = f"steps {' to '.join(dict.fromkeys((min(numbered, key=int), max(numbered, key=int))))}"
+            has = known if numbered else "no numbered steps"
+            raise NotFound(f"run {run.id[:8]} has no step {number!r}: it has {has}.")
+        return numbered[number]
 
     def alerts(
         self, *, scope: str | None = None, run: Run | str | None = None, rule: str | None = None, limit: int = 100

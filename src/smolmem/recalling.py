@@ -177,13 +177,13 @@ class Recalling(Queries):
     def _source(self, source: Step | Note | int | str) -> int | str:
         if isinstance(source, (Step, Note)):
             return source.id
-        return self.step(source).id if isinstance(source, int) else self.note(source).id
+        return self.step(source).id if isinstance(source, int) or "/" in source else self.note(source).id
 
     def forget(self, what: Note | Step | Run | int | str, *, influenced: bool = False) -> list[Forgotten]:
         """Leaves something out of recall, with the notes that came of it; the record keeps it.
 
         Args:
-            what: a note, a step, a run, the id of a step, or the beginning of the id of a note or run.
+            what: a note, a step, a run, the id or reference of a step, or the beginning of the id of a note or run.
             influenced: also everything that was said in runs that recalled it, and what came of that: the way to
                 remove a poisoned source.
 
@@ -211,7 +211,7 @@ class Recalling(Queries):
         an empty memory.
 
         Args:
-            what: a note, a step, a run, the id of a step, or the beginning of the id of a note or run.
+            what: a note, a step, a run, the id or reference of a step, or the beginning of the id of a note or run.
             scope: everything of this scope; `acme/*` for `acme` and all scopes in it.
             before: runs that ended before this time; of this memory's scope, or of `scope`.
             dry_run: delete nothing, and return what would go.
@@ -308,8 +308,8 @@ class Recalling(Queries):
     def _target(self, what: Note | Step | Run | int | str) -> Target:
         if isinstance(what, Note):
             return "note", what.id
-        if isinstance(what, (Step, int)):
-            return "step", str(self.step(what).id if isinstance(what, int) else what.id)
+        if isinstance(what, (Step, int)) or (isinstance(what, str) and "/" in what):
+            return "step", str(what.id if isinstance(what, Step) else self.step(what).id)
         if isinstance(what, Run):
             return "run", what.id
         notes = self._recall.notes.with_prefix(what, self._bounds)

@@ -20,6 +20,7 @@ from smolmem.cli.options import (
     optional_run,
     run_argument,
     run_option,
+    step_reference,
 )
 from smolmem.cli.output import Column, Output, duration
 from smolmem.core.errors import NotFound
@@ -27,6 +28,7 @@ from smolmem.core.text import byte_size, one_line
 
 if TYPE_CHECKING:
     from smolmem.core.values import Diff, Run, Step
+    from smolmem.queries import Queries
     from smolmem.store.verify import Stats
 
 SECTION = "Runs and steps"
@@ -52,7 +54,7 @@ def runs(env: Environment, **filters: Any) -> None:
     from smolmem.render.terminal import STYLES
 
     out = env.output
-    with env.open() as memory:
+    with env.look() as memory:
         found = memory.runs(scope=env.read_scope, **filters)
     scopes = len({run.scope for run in found}) > 1 or not out.terminal
     columns = [
@@ -85,29 +87,38 @@ def runs(env: Environment, **filters: Any) -> None:
     out.rows(found, columns, row)
 
 
-@command(SECTION, "smolmem show", "smolmem show 3f9a2c1b", "smolmem show 3f9a2c1b --step 1")
-@optional_run
+@command(SECTION, "smolmem show", "smolmem show 3f9a2c1b", "smolmem show 3f9a2c1b/1", "smolmem show agent.db 3f9a2c1b")
+@run_argument("run", "[RUN]", "The beginning of the run's id, or RUN/N for one step (default: the newest run).", required=False)
 @option("--step", "N", "Show only the step with this number, with its whole text.", type=count)
 def show(env: Environment, run: str | None, step: int | None) -> None:
-    """Show one run: task, figures, steps and answer."""
+    """Show one run: task, figures, steps and answer; or one step.
+
+    RUN/N, as `smolmem search` and `smolmem steps` print it, is step N of the run.
+    """
     from smolmem.render.plain_values import whole
 
-    with env.open() as memory:
+    with env.look() as memory:
+        if run is not None and "/" in run:
+            env.output.result(memory.step(run))
+            return
         shown = env.run(memory, run)
         if step is not None:
-            env.output.result(_numbered(shown, step))
+            env.output.result(_numbered(memory, shown, step))
         elif env.json:
             env.output.result(whole(shown))
         else:
             env.output.result(shown, lambda: _with_answer(shown))
 
 
-def _numbered(run: Run, number: int) -> Step:
-    steps = {step.number: step for step in run.steps if step.number is not None}
-    if number not in steps:
-        known = f"the run has steps {min(steps)} to {max(steps)}" if steps else "the run has no numbered steps"
-        raise NotFound(f"run {run.id[:8]} has no step {number}: {known}.")
-    return steps[number]
+def _numbered(memory: Queries, run: Run, number: int) -> Step:
+    """The step of a run with a number, else with that id."""
+    by_id = {step.id: step for step in run.steps}
+    try:
+        return memory.step(f"{run.id}/{number}")
+    except NotFound:
+        if number in by_id:
+            return by_id[number]
+        raise
 
 
 def _with_answer(run: Run) -> Any:
@@ -119,13 +130,14 @@ def _with_answer(run: Run) -> Any:
     return Group(run, Text.assemble(("answer  ", "dim"), one_line(str(run.answer), 2_000)))
 
 
-@command(SECTION, "smolmem fork 3f9a2c1b --step 1")
-@run_argument("run", "RUN", "The beginning of the run's id.")
+@command(SECTION, "smolmem fork 3f9a2c1b --step 1", "smolmem fork 3f9a2c1b/1")
+@run_argument("run", "RUN", "The beginning of the run's id, or RUN/N.")
 @option("--step", "N", "Share the steps up to this number (default: all steps).", type=count)
 def fork(env: Environment, run: str, step: int | None) -> None:
     """Make a new run that shares the steps of another run, and can be resumed."""
+    run, _, number = run.partition("/")
     with env.open() as memory:
-        forked = memory.run(run).fork(step=step)
+        forked = memory.run(run).fork(step=count(number) if number else step)
         shared = sum(each.kind == "action" for each in forked.steps)
     lines = (
         "from smolmem import Memory",
@@ -148,9 +160,8 @@ def _forked(run: Run, shared: int, lines: tuple[str, ...]) -> Any:
 
 ANY_ERROR = "any"
 _STEP_COLUMNS = (
-    Column("id", right=True),
-    Column("run"),
-    Column("step", right=True),
+    Column("step"),
+    Column("id", right=True, wide=True),
     Column("kind"),
     Column("at", wide=True),
     Column("took", right=True, wide=True),
@@ -164,9 +175,9 @@ _STEP_COLUMNS = (
     "smolmem steps --error",
     "smolmem steps --tool weather --text sunny",
     "smolmem steps --run 3f9a2c1b --json",
-    "smolmem steps 3",
+    "smolmem steps 3f9a2c1b/1",
 )
-@argument("id", "[ID]", "Show the step with this id, the first column of the list.", type=count, required=False)
+@argument("id", "[STEP]", "Show this step: the first column of the list, or an id.", type=step_reference, required=False)
 @run_option("Only steps of this run.")
 @filter_options
 @choice("--kind", STEP_KINDS, "Only steps of this kind.")
@@ -174,12 +185,12 @@ _STEP_COLUMNS = (
 @option("--error", "[CLASS]", "Only steps that failed, or failed with this error.", is_flag=False, flag_value=ANY_ERROR)
 @flag("--no-error", "Only steps that did not fail.")
 @limit_option(50)
-def steps(env: Environment, id: int | None, error: str | None, no_error: bool, **filters: Any) -> None:
+def steps(env: Environment, id: int | str | None, error: str | None, no_error: bool, **filters: Any) -> None:
     """List steps of all runs, the newest first, or show one step."""
     if error and no_error:
         raise click.UsageError("--error and --no-error exclude each other.", click.get_current_context())
     failed = False if no_error else True if error == ANY_ERROR else error
-    with env.open() as memory:
+    with env.look() as memory:
         if id is not None:
             env.output.result(memory.step(id))
             return
@@ -190,9 +201,8 @@ def steps(env: Environment, id: int | None, error: str | None, no_error: bool, *
 
 def _step(step: Step, out: Output) -> list[Any]:
     return [
+        (step.reference, "bold"),
         (str(step.id), "dim"),
-        (step.run[:8], "bold"),
-        "" if step.number is None else str(step.number),
         step.kind,
         out.time(step.at),
         duration(step.seconds),
@@ -209,7 +219,7 @@ def _step(step: Step, out: Output) -> list[Any]:
 @run_argument("right", "B", "The beginning of another run's id.")
 def diff(env: Environment, left: str, right: str) -> None:
     """Show where two runs begin to differ."""
-    with env.open() as memory:
+    with env.read() as memory:
         runs = memory.run(left), memory.run(right)
         found = runs[0].diff(runs[1])
         env.output.result(found, lambda: found if env.output.terminal or not found else _unified(found, *runs))
@@ -231,7 +241,7 @@ def _unified(found: Diff, left: Run, right: Run) -> Any:
 @command(SECTION, "smolmem stats", "smolmem stats --json")
 def stats(env: Environment) -> None:
     """Show how much is stored."""
-    with env.open() as memory:
+    with env.read() as memory:
         figures = memory.stats()
         env.output.result(figures, lambda: _figures(figures, env.output))
 

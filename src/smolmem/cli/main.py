@@ -93,7 +93,8 @@ def _run(given: list[str]) -> int:
 
         return shell_complete(group, {}, "smolmem", start.COMPLETION_VARIABLE, instruction)
     args = [*given[1:], "--help"] if given[:1] == ["help"] else given
-    with group.make_context("smolmem", args, obj=Environment()) as ctx:
+    env = Environment()
+    with env.closing, group.make_context("smolmem", args, obj=env) as ctx:
         return group.invoke(ctx) or 0
 
 

@@ -34,7 +34,7 @@ def export(env: Environment, path: str) -> None:
 
     An export is plain text, also if the store is encrypted.
     """
-    with env.open() as memory, env.output.progress(f"exporting to {path}") as progress:
+    with env.read() as memory, env.output.progress(f"exporting to {path}") as progress:
         written = memory.export(path, scope=env.read_scope, progress=progress)
     env.output.result(written)
 
@@ -75,7 +75,7 @@ def backup(env: Environment, path: str) -> None:
 
     The copy of an encrypted store is encrypted with the same key.
     """
-    with env.open() as memory, env.output.progress(f"copying to {path}") as progress:
+    with env.read() as memory, env.output.progress(f"copying to {path}") as progress:
         memory.backup(path, progress=progress)
     size = Path(path).stat().st_size
     env.output.result({"path": path, "bytes": size}, lambda: f"{path}  {byte_size(size)}")
@@ -87,7 +87,7 @@ def verify(env: Environment) -> int:
 
     The exit code is 1 if something was changed.
     """
-    with env.open() as memory:
+    with env.read() as memory:
         report = memory.verify()
         env.output.result(report)
     return 0 if report else 1

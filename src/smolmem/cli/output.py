@@ -59,7 +59,7 @@ class Output:
     def console(self) -> Any:
         """The console that drawings are printed to."""
         if self._console is None:
-            from smolmem.render import replay, terminal  # noqa: F401  they register how values are drawn
+            from smolmem.render import terminal  # noqa: F401  registers how values are drawn
             from smolmem.render.consoles import PipeConsole, TerminalConsole
 
             self._console = TerminalConsole(sys.stdout) if self.terminal else PipeConsole(sys.stdout)

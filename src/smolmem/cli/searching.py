@@ -17,6 +17,7 @@ from smolmem.cli.options import (
     limit_option,
     option,
     run_option,
+    step_reference,
     time_options,
 )
 from smolmem.cli.output import Column
@@ -69,7 +70,7 @@ def search(env: Environment, words: tuple[str, ...], trust: Any, runs: bool, lex
     for name in ("agent", "run", "kind"):
         filters[name] = filters[name] or None
     filters |= {"scope": env.read_scope, "min_trust": trust, "group": "run" if runs else "step"}
-    with env.open(embedder="off" if lexical else None) as memory:
+    with env.read(embedder="off" if lexical else None) as memory:
         found = memory.recall(" ".join(words), **filters)
         weak = [] if found or env.json else memory.recall(" ".join(words), **filters, floor=0)[:UNCERTAIN]
     if found or env.json:
@@ -113,7 +114,7 @@ def _results(found: list[Recollection]) -> Any:
 @limit_option(10)
 def context(env: Environment, question: tuple[str, ...], tokens: int, lexical: bool, limit: int) -> None:
     """Print the search results for a question as one block for a prompt."""
-    with env.open(embedder="off" if lexical else None) as memory:
+    with env.read(embedder="off" if lexical else None) as memory:
         block = memory.context(" ".join(question), tokens, limit=limit, scope=env.read_scope)
     if env.json:
         env.output.result({"context": block})
@@ -136,7 +137,7 @@ def context(env: Environment, question: tuple[str, ...], tokens: int, lexical: b
 def notes(env: Environment, id: str | None, **filters: Any) -> None:
     """List notes, the newest first, or show one note."""
     out = env.output
-    with env.open() as memory:
+    with env.read() as memory:
         if id is not None:
             out.result(memory.note(id))
             return
@@ -178,11 +179,11 @@ def notes(env: Environment, id: str | None, **filters: Any) -> None:
 @option("--tag", "TAG", "A word to find the note by; repeatable.", multiple=True)
 @option("--expires", "TIME", "When the note expires: a time, or 12h or 7d from now.", type=future)
 @option("--supersedes", "ID", "The note that the new note replaces.")
-@option("--step", "N", "The id of a step that the note was made from; repeatable.", type=count, multiple=True)
+@option("--step", "STEP", "A step that the note was made from; repeatable.", type=step_reference, multiple=True)
 @choice("--origin", ORIGINS, "Who says so (default: user).", default="user")
 @flag("--create", "Create the store if it does not exist.")
 def remember(
-    env: Environment, words: tuple[str, ...], tag: tuple[str, ...], step: tuple[int, ...], create: bool, **fields: Any
+    env: Environment, words: tuple[str, ...], tag: tuple[str, ...], step: tuple[int | str, ...], create: bool, **fields: Any
 ) -> None:
     """Write a note that can be recalled.
 
@@ -194,12 +195,17 @@ def remember(
         env.output.result(note)
 
 
-@command(SECTION, "smolmem forget 5c1e92b7 --yes", "smolmem forget --step 2 --influenced --yes")
-@argument("id", "[ID]", "The beginning of the id of a note or a run.", required=False)
-@option("--step", "N", "The id of a step, as `smolmem steps` lists it.", type=count)
+@command(
+    SECTION,
+    "smolmem forget 5c1e92b7 --yes",
+    "smolmem forget 3f9a2c1b/1 --influenced --yes",
+    "smolmem forget 5c1e92b7 --undo",
+)
+@argument("id", "[ID]", "The beginning of the id of a note or a run, or a step such as 3f9a2c1b/1.", required=False)
+@option("--step", "STEP", "A step: its id, or 3f9a2c1b/1.", type=step_reference)
 @flag("--influenced", "Also leave out everything that was said in runs that recalled it.")
 @flag("--yes", "Do not ask for confirmation.")
-def forget(env: Environment, id: str | None, step: int | None, influenced: bool, yes: bool) -> int | None:
+def forget(env: Environment, id: str | None, step: int | str | None, influenced: bool, yes: bool) -> int | None:
     """Leave a note, step or run out of recall, with the notes that came of it.
 
     The record keeps everything. On a terminal, confirmation is asked for first.
@@ -219,9 +225,9 @@ def forget(env: Environment, id: str | None, step: int | None, influenced: bool,
 
 def described(memory: Memory, target: int | str) -> str:
     """A run, note or step, as a question names it."""
-    if isinstance(target, int):
+    if isinstance(target, int) or "/" in target:
         step = memory.step(target)
-        return f"step {step.id} of run {step.run[:8]}, {one_line(step.text, 60)!r}"
+        return f"step {step.reference}, {one_line(step.text, 60)!r}"
     try:
         note = memory.note(target)
         return f"the note {note.id[:8]}, {one_line(note.text, 60)!r}"

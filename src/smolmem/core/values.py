@@ -158,6 +158,11 @@ class Step(Drawable):
         return self._load()
 
     @property
+    def reference(self) -> str:
+        """What commands and `memory.step` find this step by: `646430df/3`, or `646430df/@29` for one without number."""
+        return f"{self.run[:8]}/{self.number if self.kind == 'action' and self.number is not None else f'@{self.id}'}"
+
+    @property
     def removed(self) -> bool:
         """Whether the agent took this step off its list; the record keeps it."""
         return self.position is None
@@ -434,7 +439,10 @@ class Recollection(Drawable):
     @property
     def source(self) -> str:
         """Where the passage comes from, in words."""
-        place = f"note {self.note[:8]}" if self.note else f"run {(self.run or '')[:8]} step {self.step}"
+        return self.cited(f"note {self.note[:8]}" if self.note else f"run {(self.run or '')[:8]} step {self.step}")
+
+    def cited(self, place: str) -> str:
+        """The same with other words for the step or note."""
         through = f" of {self.tool}" if self.tool else ""
         return f"{self.kind}{through} · {place} · {self.at:%Y-%m-%d %H:%M} · from {self.origin} · trust {self.trust}"
 

@@ -17,7 +17,7 @@ _RUN = (
     *("smolagents", "max_steps"),
 )
 _STEP = (
-    *("id", "run", "session", "scope", "agent", "kind", "number", "position", "at", "seconds", "error", "tools"),
+    *("id", "reference", "run", "session", "scope", "agent", "kind", "number", "position", "at", "seconds", "error", "tools"),
     *("input_tokens", "output_tokens", "revision", "removed", "text"),
 )
 
