@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from smolmem.core.arguments import ScopeFilter, Time, check_choice, check_count, check_text, scope_filter, to_timestamp
@@ -63,6 +64,19 @@ class Queries:
             limit=check_count(limit),
         )
         return self._operations.bind_all(found)
+
+    def called_by(self, runs: Iterable[Run]) -> dict[str, list[Run]]:
+        """The runs of managed agents that each run called, directly and indirectly, by the id of the calling run."""
+        asked = [run.id for run in runs]
+        called: dict[str, list[Run]] = {}
+        level, known = list(asked), set(asked)
+        while level:
+            found = self._operations.bind_all(self._journal.called_by(level))
+            for run in found:
+                called.setdefault(str(run.parent), []).append(run)
+            level = [run.id for run in found if run.id not in known]
+            known.update(level)
+        return {id: _below(id, called) for id in asked}
 
     def run(self, id: Run | str) -> Run:
         """One run of this memory's scope, by its id or the beginning of it.
@@ -156,3 +170,15 @@ class Queries:
 
     def _scope_filter(self, scope: str | None) -> ScopeFilter:
         return scope_filter(self.scope if scope is None else scope)
+
+
+def _below(id: str, called: dict[str, list[Run]]) -> list[Run]:
+    """The runs that a run called, each followed by those that it called itself."""
+    found: dict[str, Run] = {}
+    coming = list(called.get(id, []))
+    while coming:
+        run = coming.pop(0)
+        if run.id not in found:  # a damaged file can hold a circle
+            found[run.id] = run
+            coming[:0] = called.get(run.id, [])
+    return list(found.values())

@@ -179,21 +179,25 @@ class Recalling(Queries):
             return source.id
         return self.step(source).id if isinstance(source, int) or "/" in source else self.note(source).id
 
-    def forget(self, what: Note | Step | Run | int | str, *, influenced: bool = False) -> list[Forgotten]:
+    def forget(
+        self, what: Note | Step | Run | int | str, *, influenced: bool = False, undo: bool = False
+    ) -> list[Forgotten]:
         """Leaves something out of recall, with the notes that came of it; the record keeps it.
 
         Args:
             what: a note, a step, a run, the id or reference of a step, or the beginning of the id of a note or run.
             influenced: also everything that was said in runs that recalled it, and what came of that: the way to
                 remove a poisoned source.
+            undo: recall it again, with everything that was forgotten together with it.
 
         Returns:
-            What recall now leaves out.
+            What recall now leaves out; with `undo`, what recall finds again.
 
         Raises:
             NotFound: if there is no such thing, or the beginning of an id fits several.
         """
-        gone = self._recall.notes.forget(self._target(what), influenced=influenced)
+        notes, target = self._recall.notes, self._target(what)
+        gone = notes.undo_forget(target) if undo else notes.forget(target, influenced=influenced)
         return [Forgotten(kind, id) for kind, id in gone]
 
     def erase(

@@ -135,7 +135,10 @@ class CommandGroup(click.Group):
     """All commands; a misspelt command gets a suggestion."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """Finds the command that the first argument names."""
+        """Finds the command that the first argument names, in the singular or the plural."""
+        if args and args[0] not in self.commands:
+            other = args[0].removesuffix("s") if args[0].endswith("s") else f"{args[0]}s"
+            args = [other, *args[1:]] if other in self.commands else args
         if args and args[0] not in self.commands and not args[0].startswith("-"):
             similar = difflib.get_close_matches(args[0], self.commands, 1)
             hint = f"did you mean {similar[0]!r}?" if similar else "`smolmem --help` lists all commands."

@@ -11,7 +11,18 @@ from contextlib import contextmanager
 
 import click
 
-from smolmem.cli import erasing, listing, local_models, maintenance, replaying, searching, start, watching
+from smolmem.cli import (
+    erasing,
+    listing,
+    live,
+    local_models,
+    maintenance,
+    replaying,
+    searching,
+    selecting,
+    start,
+    watching,
+)
 from smolmem.cli.commands import HELP_SETTINGS, OVERVIEW, CommandGroup, NoSuchCommand, common_options
 from smolmem.cli.environment import URL_VARIABLE, Environment
 from smolmem.core.errors import InvalidArgument, SmolmemError, StoreError
@@ -45,6 +56,7 @@ def group(ctx: click.Context, version: bool) -> None:
 group.params[:0] = common_options()
 for each in (
     *(listing.runs, listing.show, listing.steps, replaying.replay, listing.diff, listing.fork, listing.stats),
+    *(live.tail, live.top, selecting.sql),
     *(searching.search, searching.context, searching.notes, searching.remember, searching.forget),
     local_models.model,
     *(watching.alerts, watching.watch),

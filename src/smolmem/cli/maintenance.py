@@ -14,7 +14,7 @@ from smolmem.cli.commands import Decorator, argument, command
 from smolmem.cli.environment import KEY_VARIABLE, NEW_KEY_VARIABLE, Environment
 from smolmem.cli.options import flag, option
 from smolmem.core.errors import NotAStore, NotFound, StoreError, Unwritable
-from smolmem.core.text import byte_size
+from smolmem.core.text import byte_size, counted
 
 if TYPE_CHECKING:
     from smolmem.doctor import Diagnosis, Finding
@@ -64,7 +64,7 @@ def index(env: Environment) -> None:
         figures = memory.stats()
     env.output.result(
         {"indexed": count, "passages": figures.passages, "vectors": figures.vectors},
-        lambda: f"{count:,} indexed: {figures.passages:,} passages and {figures.vectors:,} vectors in the store.",
+        lambda: f"{count:,} indexed: {counted(figures.passages, 'passage')} and {counted(figures.vectors, 'vector')} in the store.",
     )
 
 

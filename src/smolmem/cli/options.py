@@ -38,6 +38,14 @@ def count(value: str | int) -> int:
     return int(value)
 
 
+def port(value: str | int) -> int:
+    """The number of a port; 0 for any free one."""
+    number = count(value)
+    if number > 65_535:
+        raise click.BadParameter(f"{number} is not a port: ports are numbers up to 65535")
+    return number
+
+
 def past(value: str) -> float:
     """A time such as `2025-03-31T12:00`, or a duration such as `2h` before now, as a timestamp."""
     return _timestamp(value, -1)

@@ -80,6 +80,14 @@ class Output:
         else:
             self.console.print(value if draw is None else draw())
 
+    def line(self, parts: Sequence[tuple[str, str]]) -> None:
+        """Prints texts in their styles as one line, which is cut on a terminal and whole in a pipe."""
+        from rich.text import Text
+
+        text = Text.assemble(*((sanitize(part), style) for part, style in parts))
+        self.console.print(text, no_wrap=True, overflow="ellipsis" if self.terminal else "ignore", crop=self.terminal)
+        sys.stdout.flush()
+
     def stream(self, value: Any) -> None:
         """Prints one of many results as soon as it is known: as one line of JSON, or drawn."""
         self.result(value, indent=None)

@@ -67,22 +67,33 @@ def search(env: Environment, words: tuple[str, ...], trust: Any, runs: bool, lex
     Each result is a step or a note, with its best passages, its source, the trust in its origin, and why it was found.
     If nothing fits well, the closest results are shown as uncertain; --json then gives an empty list.
     """
+    from smolmem.render.plain_values import plain
+
     for name in ("agent", "run", "kind"):
         filters[name] = filters[name] or None
     filters |= {"scope": env.read_scope, "min_trust": trust, "group": "run" if runs else "step"}
     with env.read(embedder="off" if lexical else None) as memory:
         found = memory.recall(" ".join(words), **filters)
         weak = [] if found or env.json else memory.recall(" ".join(words), **filters, floor=0)[:UNCERTAIN]
+        places = [_place(memory, one) for one in found or weak]
     if found or env.json:
-        env.output.result(found, lambda: _results(found))
+        as_json = [{**plain(one), "reference": place} for one, place in zip(found, places, strict=True)]
+        env.output.result(as_json, lambda: _results(found, places))
     elif weak:
         env.output.hint("Nothing fits well. The closest:")
-        env.output.result(weak, lambda: _results(weak))
+        env.output.result(weak, lambda: _results(weak, places))
     else:
         env.output.hint("Nothing was found.")
 
 
-def _results(found: list[Recollection]) -> Any:
+def _place(memory: Memory, found: Recollection) -> str:
+    """The step or note, as other commands take it."""
+    if found.step is not None:
+        return memory.step(found.step).reference
+    return (found.note or found.run or "")[:8]
+
+
+def _results(found: list[Recollection], places: list[str]) -> Any:
     from rich.console import Group
     from rich.padding import Padding
     from rich.text import Text
@@ -90,11 +101,12 @@ def _results(found: list[Recollection]) -> Any:
     from smolmem.render.terminal import highlighted
 
     parts: list[Any] = []
-    for result in found:
+    for result, place in zip(found, places, strict=True):
         copies = f" · ×{result.copies}" if result.copies > 1 else ""
         stale = " · stale" if result.stale else ""
+        cited = result.cited(f"note {place}" if result.note else place)
         parts += [
-            Text.assemble((f"{result.score:.2f}", "bold"), "  ", (sanitize(f"{result.source}{copies}{stale}"), "cyan")),
+            Text.assemble((f"{result.score:.2f}", "bold"), "  ", (sanitize(f"{cited}{copies}{stale}"), "cyan")),
             *(
                 Padding(
                     Text.assemble((f"{sanitize(excerpt.kind)}: ", "dim"), highlighted(excerpt, TEXT_LINES)),
@@ -204,9 +216,12 @@ def remember(
 @argument("id", "[ID]", "The beginning of the id of a note or a run, or a step such as 3f9a2c1b/1.", required=False)
 @option("--step", "STEP", "A step: its id, or 3f9a2c1b/1.", type=step_reference)
 @flag("--influenced", "Also leave out everything that was said in runs that recalled it.")
+@flag("--undo", "Recall it again, with everything that was forgotten together with it.")
 @flag("--yes", "Do not ask for confirmation.")
-def forget(env: Environment, id: str | None, step: int | str | None, influenced: bool, yes: bool) -> int | None:
-    """Leave a note, step or run out of recall, with the notes that came of it.
+def forget(
+    env: Environment, id: str | None, step: int | str | None, influenced: bool, undo: bool, yes: bool
+) -> int | None:
+    """Leave a note, step or run out of recall, with the notes that came of it; or undo that.
 
     The record keeps everything. On a terminal, confirmation is asked for first.
     """
@@ -214,11 +229,11 @@ def forget(env: Environment, id: str | None, step: int | str | None, influenced:
     if target is None or (id is not None and step is not None):
         raise InvalidArgument("give the id of a note or a run, or the id of a step with --step N.")
     with env.open() as memory:
-        if not yes and not env.output.confirm(f"Forget {described(memory, target)}?"):
+        if not yes and not undo and not env.output.confirm(f"Forget {described(memory, target)}?"):
             env.output.hint("Nothing was forgotten.")
             return 1
-        forgotten = memory.forget(target, influenced=influenced)
-    columns = (Column("forgotten"), Column("id"))
+        forgotten = memory.forget(target, influenced=influenced, undo=undo)
+    columns = (Column("recalled again" if undo else "forgotten"), Column("id"))
     env.output.rows(forgotten, columns, lambda each: (each.kind, (each.id[:8], "bold")))
     return None
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from smolmem.core.display import Drawable
 from smolmem.core.errors import SmolmemError
 from smolmem.core.rows import Act, Origin, Status, Trust
-from smolmem.core.text import one_line
+from smolmem.core.text import counted, one_line
 
 
 def when(seconds: float) -> datetime:
@@ -247,6 +247,17 @@ class Run(Drawable):
         return self._load_failure()
 
     @property
+    def label(self) -> str:
+        """The status in words: a fork that nobody has resumed yet was `forked`, not interrupted."""
+        untouched = self.fork_of is not None and self.status == "interrupted" and not self.step_count
+        return "forked" if untouched and self.began == self.ended else self.status
+
+    @property
+    def action_count(self) -> int:
+        """How many actions the run has; unlike `step_count`, a fork also has those that it shares."""
+        return self.step_count if self.fork_of is None else sum(step.kind == "action" for step in self.steps)
+
+    @property
     def seconds(self) -> float | None:
         """How long the run took, if it ended."""
         return None if self.ended is None else (self.ended - self.began).total_seconds()
@@ -338,8 +349,8 @@ class Run(Drawable):
     def __repr__(self) -> str:
         took = "" if self.seconds is None else f", {self.seconds:.1f} s"
         return (
-            f"Run({self.id[:8]!r}, {self.status}, {self.agent!r}, {one_line(self.title, 50)!r}, "
-            f"{self.step_count} steps{took})"
+            f"Run({self.id[:8]!r}, {self.label}, {self.agent!r}, {one_line(self.title, 50)!r}, "
+            f"{counted(self.step_count, 'step')}{' of its own' if self.fork_of else ''}{took})"
         )
 
 
@@ -442,7 +453,7 @@ class Recollection(Drawable):
         return self.cited(f"note {self.note[:8]}" if self.note else f"run {(self.run or '')[:8]} step {self.step}")
 
     def cited(self, place: str) -> str:
-        """The same with other words for the step or note."""
+        """The source with other words for the step or note."""
         through = f" of {self.tool}" if self.tool else ""
         return f"{self.kind}{through} · {place} · {self.at:%Y-%m-%d %H:%M} · from {self.origin} · trust {self.trust}"
 

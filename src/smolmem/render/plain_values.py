@@ -9,6 +9,7 @@ from typing import Any
 
 import PIL.Image
 
+from smolmem.core import prices
 from smolmem.core.values import Run, Step
 
 _RUN = (
@@ -25,7 +26,7 @@ _STEP = (
 def plain(value: Any) -> Any:
     """A value as JSON can hold it: times in ISO 8601, and text for values that JSON has no type for."""
     if isinstance(value, Run):
-        return {name: plain(getattr(value, name)) for name in _RUN}
+        return {name: plain(getattr(value, name)) for name in _RUN} | {"cost": cost([value])}
     if isinstance(value, Step):
         return {name: plain(getattr(value, name)) for name in _STEP}
     if isinstance(value, datetime):
@@ -41,6 +42,13 @@ def plain(value: Any) -> Any:
     if isinstance(value, PIL.Image.Image):  # str() of a smolagents image writes a file
         return f"(a picture of {value.width} × {value.height} pixels)"
     return str(value)
+
+
+def cost(runs: Sequence[Run]) -> float | None:
+    """What runs cost together, in dollars; None if no price of their models is known."""
+    known = [prices.cost(run.model or "", run.input_tokens, run.output_tokens) for run in runs]
+    amounts = [amount for amount in known if amount is not None]
+    return sum(amounts) if amounts else None
 
 
 def whole(run: Run) -> dict[str, Any]:

@@ -100,8 +100,14 @@ SELECT * FROM run WHERE scope = :scope AND agent = :agent
 ORDER BY coalesce((SELECT max(step.id) FROM step WHERE step.run = run.id), 0) DESC, rowid DESC LIMIT 100;
 
 -- name: run_counts
+-- A step that was interrupted is taken off the list when the run is resumed, and the step with the same number that
+-- finishes it takes its place: both are one step. Other steps that were taken off the list count.
 SELECT
-    count(*) FILTER (WHERE kind = 'action') AS steps,
+    count(*) FILTER (WHERE kind = 'action' AND place IS NOT NULL) + count(DISTINCT coalesce(number, -id)) FILTER (
+        WHERE kind = 'action' AND place IS NULL AND coalesce(number, -id) NOT IN (
+            SELECT coalesce(number, -id) FROM step WHERE run = :run AND kind = 'action' AND place IS NOT NULL
+        )
+    ) AS steps,
     count(error) AS errors,
     coalesce(sum(input_tokens), 0) AS input_tokens,
     coalesce(sum(output_tokens), 0) AS output_tokens
