@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -37,6 +38,7 @@ from smolmem.store.journal import Journal
 from smolmem.store.opening import open_store
 from smolmem.store.rebuilding import rebuild
 from smolmem.store.sqlite import SqliteStore
+from smolmem.store.unwritable_files import can_be_written, private_copy
 
 Level = Literal["ok", "hint", "warning", "problem"]
 SAFE_SQLITE = (3, 51, 3)
@@ -436,9 +438,12 @@ def _outside(url: str, key: str | bytes | None) -> Iterator[Finding]:
         text = f"{path} was written by a later smolmem (format {version}, this one knows {newest})."
         yield Finding("problem", text, "pip install --upgrade smolmem")
         return
-    if not os.access(path, os.W_OK):
-        yield Finding("problem", f"{path} is read-only.", f"chmod u+w {path}, or copy it to where it can be written")
-    yield from _holder(path, resolved)
+    if can_be_written(path):
+        yield from _holder(path, resolved)
+    else:
+        what = path.absolute().parent if os.access(path, os.W_OK) else path
+        text = f"{what} cannot be written: agents cannot record here, and commands look at a copy."
+        yield Finding("warning", text, f"chmod u+w {what}, or copy the store to where it can be written")
     yield from _opens(path, resolved)
     if version < newest:
         yield Finding("hint", f"Its format is {version}; the newest is {newest}.", f"smolmem migrate --db {path}")
@@ -469,10 +474,13 @@ def _opens(path: Path, key: Key | None) -> Iterator[Finding]:
     if size > 500 << 20 or size > shutil.disk_usage(tempfile.gettempdir()).free // 2:
         yield Finding("hint", f"{path} is too large to be tried out on a copy.", f"smolmem verify --db {path}")
         return
-    with tempfile.TemporaryDirectory(prefix="smolmem-") as folder:
-        copy = Path(folder) / path.name
+    with ExitStack() as stack:
+        copy = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="smolmem-"))) / path.name
         try:
-            copy_database(str(path), str(copy), None, key)
+            if can_be_written(path):
+                copy_database(str(path), str(copy), None, key)
+            else:
+                copy = stack.enter_context(private_copy(path, key))
             store = SqliteStore(str(copy), key=key)
             try:
                 problems = [str(value) for row in store.rows("integrity_check", {}) for value in row.values()]

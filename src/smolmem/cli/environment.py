@@ -45,6 +45,8 @@ class Environment:
         """Whether a store is asked for where there are several; not while a shell completes a word."""
         self.closing = ExitStack()
         """Closed when the command has ended."""
+        self.copy: str | None = None
+        """The private copy that the command looks at, if the store cannot be written."""
 
     @cached_property
     def url(self) -> str:
@@ -124,12 +126,8 @@ class Environment:
         if "://" in self.path or "\0" in self.path or not path.is_file() or can_be_written(path):
             return self.url
         with self.output.progress(f"copying {self.path}") as progress:
-            return str(self.closing.enter_context(private_copy(path, resolve_key(self.key), progress)))
-
-    @property
-    def is_copy(self) -> bool:
-        """Whether the command looks at a copy, which nobody writes."""
-        return self.readable != self.url
+            self.copy = str(self.closing.enter_context(private_copy(path, resolve_key(self.key), progress)))
+        return self.copy
 
     def look(self) -> Reader:
         """Opens the store to look at runs, steps and alerts; quicker than `open`, because smolagents is not needed.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -298,7 +299,7 @@ def _unified(found: Diff, left: Run, right: Run) -> Any:
 def stats(env: Environment) -> None:
     """Show how much is stored."""
     with env.read() as memory:
-        figures = memory.stats()
+        figures = replace(memory.stats(), url=env.url)
         env.output.result(figures, lambda: _figures(figures, env.output))
 
 

@@ -32,7 +32,7 @@ _RATE_SECONDS = 10.0
 def tail(env: Environment, agent: str | None, n: int, no_follow: bool) -> None:
     """Print the newest steps of all runs, then each step as any process records it; Ctrl-C stops."""
     with env.look() as memory:
-        for step in _steps(env, memory, agent, n, follow=not no_follow and not env.is_copy):
+        for step in _steps(env, memory, agent, n, follow=not no_follow and env.copy is None):
             if env.json:
                 env.output.stream(step)
             else:
@@ -65,7 +65,7 @@ def _line(env: Environment, step: Step) -> list[tuple[str, str]]:
 def top(env: Environment, once: bool) -> None:
     """Show agents at work, live: runs, steps and tokens per second; Ctrl-C stops."""
     with env.look() as memory:
-        if once or env.json or not env.output.terminal or env.is_copy:
+        if once or env.json or not env.output.terminal or env.copy:
             state = _state(memory, env.read_scope)
             env.output.result(state, lambda: _drawn(state, None))
             return

@@ -75,9 +75,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+    env = Environment()
     try:
-        with _warnings_on_stderr():
-            code = _run(given)
+        with _warnings_on_stderr(), env.closing:
+            code = _run(given, env)
             sys.stdout.flush()
             return code
     except BrokenPipeError:
@@ -90,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         return _report(_usage(error), 2)
     except SmolmemError as error:
-        return _report(_translated(error), _exit_code(error))
+        return _report(_translated(error, env), _exit_code(error))
     except Exception as error:
         if os.environ.get("SMOLMEM_DEBUG"):
             raise
@@ -98,15 +99,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _report(f"unexpected error ({name}); SMOLMEM_DEBUG=1 shows the traceback.", 1)
 
 
-def _run(given: list[str]) -> int:
+def _run(given: list[str], env: Environment) -> int:
     instruction = os.environ.get(start.COMPLETION_VARIABLE)
     if instruction:
         from click.shell_completion import shell_complete
 
         return shell_complete(group, {}, "smolmem", start.COMPLETION_VARIABLE, instruction)
     args = [*given[1:], "--help"] if given[:1] == ["help"] else given
-    env = Environment()
-    with env.closing, group.make_context("smolmem", args, obj=env) as ctx:
+    with group.make_context("smolmem", args, obj=env) as ctx:
         return group.invoke(ctx) or 0
 
 
@@ -122,8 +122,8 @@ def _usage(error: click.ClickException) -> str:
     return f"{message}{'' if message.endswith(('.', '?', ')')) else '.'} `{command} --help` shows the usage."
 
 
-def _translated(error: SmolmemError) -> str:
-    text = str(error)
+def _translated(error: SmolmemError, env: Environment) -> str:
+    text = str(error).replace(env.copy or "\0", env.path if env.copy else "")
     for ours, theirs in _COMMAND_LINE_WORDS.items():
         text = text.replace(ours, theirs)
     return text

@@ -88,7 +88,7 @@ def verify(env: Environment) -> int:
     The exit code is 1 if something was changed.
     """
     with env.read() as memory:
-        report = memory.verify()
+        report = replace(memory.verify(), url=env.url)
         env.output.result(report)
     return 0 if report else 1
 

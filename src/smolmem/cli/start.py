@@ -39,9 +39,9 @@ def _server_options(function: Function) -> Function:
 def ui(env: Environment, **server: Any) -> None:
     """Open the inspector in the browser."""
     env.look().close()  # reports a store that cannot be used here, not in the browser
-    if env.is_copy:
+    if env.copy:
         env.output.hint(f"{env.path} cannot be written: the inspector shows a copy of it, as it is now.")
-    _serve(env, env.readable, env.key, **server | {"read_only": server["read_only"] or env.is_copy})
+    _serve(env, env.readable, env.key, **server | {"read_only": server["read_only"] or env.copy is not None})
 
 
 def _missing_package() -> str | None:
