@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from smolmem.core.arguments import ScopeFilter, Time, check_choice, check_count, check_text, scope_filter, to_timestamp
-from smolmem.core.rows import STATUSES, STEP_KINDS
 from smolmem.core.errors import NotFound
+from smolmem.core.rows import STATUSES, STEP_KINDS
 from smolmem.core.values import Alert, Run, Step
 from smolmem.store.journal import Journal
 

@@ -36,7 +36,13 @@ _yes = flag("--yes", "Do not ask for confirmation.")
 @_dry_run
 @_yes
 def erase(
-    env: Environment, id: str | None, step: int | str | None, before: float | None, finish: bool, dry_run: bool, yes: bool
+    env: Environment,
+    id: str | None,
+    step: int | str | None,
+    before: float | None,
+    finish: bool,
+    dry_run: bool,
+    yes: bool,
 ) -> int | None:
     """Delete a run, note, step, scope, or old runs for good.
 

@@ -19,7 +19,6 @@ from smolmem.cli.options import (
     flag,
     limit_option,
     option,
-    optional_run,
     run_argument,
     run_option,
     step_reference,
@@ -143,9 +142,10 @@ def _print_runs(out: Output, found: list[Listed]) -> None:
     out.rows(found, columns, row)
 
 
-
 @command(SECTION, "smolmem show", "smolmem show 3f9a2c1b", "smolmem show 3f9a2c1b/1", "smolmem show agent.db 3f9a2c1b")
-@run_argument("run", "[RUN]", "The beginning of the run's id, or RUN/N for one step (default: the newest run).", required=False)
+@run_argument(
+    "run", "[RUN]", "The beginning of the run's id, or RUN/N for one step (default: the newest run).", required=False
+)
 @option("--step", "N", "Show only the step with this number, with its whole text.", type=count)
 def show(env: Environment, run: str | None, step: int | None) -> None:
     """Show one run: task, figures, steps and answer; or one step.
@@ -234,7 +234,9 @@ _STEP_COLUMNS = (
     "smolmem steps --run 3f9a2c1b --json",
     "smolmem steps 3f9a2c1b/1",
 )
-@argument("id", "[STEP]", "Show this step: the first column of the list, or an id.", type=step_reference, required=False)
+@argument(
+    "id", "[STEP]", "Show this step: the first column of the list, or an id.", type=step_reference, required=False
+)
 @run_option("Only steps of this run.")
 @filter_options
 @choice("--kind", STEP_KINDS, "Only steps of this kind.")

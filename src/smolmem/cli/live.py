@@ -124,7 +124,10 @@ def _drawn(state: dict[str, Any], rate: tuple[float, float] | None) -> Any:
     table.add_column("task", no_wrap=True, overflow="ellipsis")
     for run in state["runs"]:
         table.add_row(*_cells(run, STYLES[run.status]))
-    return Group(Text(f"{counted(state['running'], 'run')} at work{speed}", "bold"), table if state["runs"] else Text("There are no runs yet."))
+    return Group(
+        Text(f"{counted(state['running'], 'run')} at work{speed}", "bold"),
+        table if state["runs"] else Text("There are no runs yet."),
+    )
 
 
 def _cells(run: Run, style: str) -> list[Any]:

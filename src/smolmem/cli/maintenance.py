@@ -64,7 +64,9 @@ def index(env: Environment) -> None:
         figures = memory.stats()
     env.output.result(
         {"indexed": count, "passages": figures.passages, "vectors": figures.vectors},
-        lambda: f"{count:,} indexed: {counted(figures.passages, 'passage')} and {counted(figures.vectors, 'vector')} in the store.",
+        lambda: (
+            f"{count:,} indexed: {counted(figures.passages, 'passage')} and {counted(figures.vectors, 'vector')} in the store."
+        ),
     )
 
 

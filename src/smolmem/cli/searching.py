@@ -195,7 +195,12 @@ def notes(env: Environment, id: str | None, **filters: Any) -> None:
 @choice("--origin", ORIGINS, "Who says so (default: user).", default="user")
 @flag("--create", "Create the store if it does not exist.")
 def remember(
-    env: Environment, words: tuple[str, ...], tag: tuple[str, ...], step: tuple[int | str, ...], create: bool, **fields: Any
+    env: Environment,
+    words: tuple[str, ...],
+    tag: tuple[str, ...],
+    step: tuple[int | str, ...],
+    create: bool,
+    **fields: Any,
 ) -> None:
     """Write a note that can be recalled.
 

@@ -23,7 +23,7 @@ BYTES = 1 << 30
 @command(
     "Runs and steps",
     "smolmem sql 'select agent, count(*) as runs from runs group by agent'",
-    "smolmem sql \"select run, number, text from steps where error is not null\" --format csv",
+    'smolmem sql "select run, number, text from steps where error is not null" --format csv',
     "smolmem sql 'select * from notes' -n 10 --format markdown",
 )
 @argument("statement", "SELECT", "A SELECT over the tables runs, steps and notes.")

@@ -62,7 +62,9 @@ def the_only_store(variable: str, *, ask: bool) -> str:
     if ask and sys.stdin.isatty() and sys.stderr.isatty():
         return _chosen(found)
     names = ", ".join(str(path) for path in found[:8])
-    raise NotAStore(f"There are several stores here: {names}. Name one, as in `smolmem runs {found[0]}`, or {variable}.")
+    raise NotAStore(
+        f"There are several stores here: {names}. Name one, as in `smolmem runs {found[0]}`, or {variable}."
+    )
 
 
 def _chosen(found: list[Path]) -> str:

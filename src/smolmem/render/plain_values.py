@@ -18,7 +18,21 @@ _RUN = (
     *("smolagents", "max_steps"),
 )
 _STEP = (
-    *("id", "reference", "run", "session", "scope", "agent", "kind", "number", "position", "at", "seconds", "error", "tools"),
+    *(
+        "id",
+        "reference",
+        "run",
+        "session",
+        "scope",
+        "agent",
+        "kind",
+        "number",
+        "position",
+        "at",
+        "seconds",
+        "error",
+        "tools",
+    ),
     *("input_tokens", "output_tokens", "revision", "removed", "text"),
 )
 

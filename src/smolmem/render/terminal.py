@@ -39,15 +39,14 @@ STYLES = {
 @draws("Run")
 def run(value: Run) -> RenderableType:
     """A run and its steps."""
-    head = Text.assemble(
-        (value.id[:8], "bold"), "  ", (value.label, STYLES[value.status]), "  ", sanitize(value.agent)
-    )
+    head = Text.assemble((value.id[:8], "bold"), "  ", (value.label, STYLES[value.status]), "  ", sanitize(value.agent))
     grid = _grid(
         {
             "task": sanitize(value.title),
             "began": f"{value.began.astimezone():%Y-%m-%d %H:%M:%S}",
             "took": "" if value.seconds is None else f"{value.seconds:.1f} s",
-            "steps": f"{value.action_count}" + (f", {counted(value.error_count, 'error')}" if value.error_count else ""),
+            "steps": f"{value.action_count}"
+            + (f", {counted(value.error_count, 'error')}" if value.error_count else ""),
             "tokens": f"{value.input_tokens:,} in, {value.output_tokens:,} out",
             "model": sanitize(value.model or ""),
             "failure": "" if value.failure is None else sanitize(str(value.failure)),
@@ -122,7 +121,9 @@ def _colour(image: PIL.Image.Image, column: int, row: int) -> Color:
 def report(value: Report) -> RenderableType:
     """What `verify` found."""
     url, checked, problems, count = value.url, value.checked, value.problems, value.count
-    verdict = Text(counted(count, "problem"), style="bold red") if count else Text("all as it was written", style="green")
+    verdict = (
+        Text(counted(count, "problem"), style="bold red") if count else Text("all as it was written", style="green")
+    )
     lines = [
         Text.assemble(f"{sanitize(url)}: ", verdict),
         Text(", ".join(f"{number:,} {what}" for what, number in checked.items())),
@@ -202,13 +203,15 @@ def backtest(value: Backtest, columns: int = 72) -> RenderableType:
     """When a rule would have fired, over time."""
     times = "once" if len(value.alerts) == 1 else f"{len(value.alerts):,} times"
     verdict = f"would have fired {times}" if value.alerts else "would not have fired"
-    head = Text.assemble((sanitize(value.rule), "bold"), f" {verdict} in {counted(value.steps, 'step')} of {counted(value.runs, 'run')}")
+    head = Text.assemble(
+        (sanitize(value.rule), "bold"), f" {verdict} in {counted(value.steps, 'step')} of {counted(value.runs, 'run')}"
+    )
     share = max(1, -(-len(value.counted) // columns))
     places = range(0, len(value.counted), share)
     bars, marks = Text("counts  "), Text("fires   ")
     for place in places:
-        counted = value.counted[place : place + share]
-        bars.append(" ▁▂▃▄▅▆▇█"[-(-8 * sum(counted) // len(counted))], "yellow")
+        part = value.counted[place : place + share]
+        bars.append(" ▁▂▃▄▅▆▇█"[-(-8 * sum(part) // len(part))], "yellow")
         marks.append("▲" if any(value.fired[place : place + share]) else "·", "bold red")
     skipped = [Text(f"{counted(value.skipped, 'step')} skipped", "yellow")] if value.skipped else []
     return Group(head, bars, marks, *skipped, *(alert(each) for each in value.alerts[-20:]))
@@ -236,7 +239,9 @@ def preview(value: Preview) -> RenderableType:
 def exported(value: Exported) -> RenderableType:
     """What was written to an export."""
     head = Text.assemble(
-        ("✓ ", "green"), (sanitize(value.path), "bold"), f"  {byte_size(value.bytes)}, {counted(value.media, 'file')} beside"
+        ("✓ ", "green"),
+        (sanitize(value.path), "bold"),
+        f"  {byte_size(value.bytes)}, {counted(value.media, 'file')} beside",
     )
     return Group(head, Text(f"  {_counted(value.written)}", "dim"))
 

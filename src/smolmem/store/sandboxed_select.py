@@ -23,7 +23,6 @@ from smolmem.store.base import Row, views
 from smolmem.store.encryption import Key, connect
 
 
-
 class Limits(NamedTuple):
     """How much a SELECT may return, how long it may take, and whether it may call any function."""
 
