@@ -234,9 +234,8 @@ def compare(memory: Memory, agent: CodeAgent, model: Model) -> None:
     for step in memory.steps(run=memory.runs()[0], kind="action")[::-1]:
         left = len(step.to_smolagents().observations_images or [])
         first = step.history()[0].to_smolagents().observations_images or []
-        say(
-            f"step {step.number}: {left} in RAM, {len(first)} in the record, {first[0].width} × {first[0].height} pixels"
-        )
+        size = f"{first[0].width} × {first[0].height} pixels"
+        say(f"step {step.number}: {left} in RAM, {len(first)} in the record, {size}")
     if isinstance(model, ScriptedBrowser):
         say(f"Screenshots in each prompt: {', '.join(map(str, model.seen))}")
 

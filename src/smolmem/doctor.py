@@ -50,18 +50,8 @@ LONG_TEXT = 200_000
 NEWEST_STEPS = 20_000
 """The steps that are examined for how the memory is used."""
 _NETWORKS = (
-    "nfs",
-    "cifs",
-    "smb",
-    "afs",
-    "ncp",
-    "9p",
-    "ceph",
-    "gluster",
-    "lustre",
-    "fuse.sshfs",
-    "fuse.rclone",
-    "drvfs",
+    *("nfs", "cifs", "smb", "afs", "ncp", "9p", "ceph", "gluster", "lustre"),
+    *("fuse.sshfs", "fuse.rclone", "drvfs"),
 )
 _TABLES = {
     "contents": ("content",),

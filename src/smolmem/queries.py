@@ -158,7 +158,7 @@ class Queries:
         if number not in numbered:
             known = f"steps {' to '.join(dict.fromkeys((min(numbered, key=int), max(numbered, key=int))))}"
             has = known if numbered else "no numbered steps"
-            raise NotFound(f"run {run.id[:8]} has no step {number!r}: it has {has}.")
+            raise NotFound(f"run {run.id[:8]} has no step {number}: it has {has}.")
         return numbered[number]
 
     def alerts(

@@ -30,6 +30,7 @@ smolmem: the recorded runs of your smolagents agents.
   smolmem replay            show the newest run step by step
   smolmem replay --follow   show a running agent live
   smolmem search WORDS      search everything that was done and noted
+  smolmem tail              show each step as any agent records it
   smolmem ui                open the inspector in the browser
   smolmem demo              create a sample store
   smolmem doctor            check the store and its environment

@@ -25,7 +25,7 @@ _RATE_SECONDS = 10.0
 """The time over which steps and tokens per second are averaged."""
 
 
-@command(SECTION, "smolmem tail", "smolmem tail -n 3 --agent monitor", "smolmem tail --no-follow --json")
+@command(SECTION, "smolmem tail", "smolmem tail -n 3 --agent monitor", "smolmem tail --no-follow -n 1 --json")
 @agent_option
 @option("-n", "N", "How many steps to begin with (default: 10).", type=count, default=10)
 @flag("--no-follow", "Print the newest steps and stop.")

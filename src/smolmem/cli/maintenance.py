@@ -62,11 +62,10 @@ def index(env: Environment) -> None:
     with env.open() as memory, env.output.progress("indexing") as progress:
         count = memory.index(progress or False)
         figures = memory.stats()
+    passages, vectors = counted(figures.passages, "passage"), counted(figures.vectors, "vector")
     env.output.result(
         {"indexed": count, "passages": figures.passages, "vectors": figures.vectors},
-        lambda: (
-            f"{count:,} indexed: {counted(figures.passages, 'passage')} and {counted(figures.vectors, 'vector')} in the store."
-        ),
+        lambda: f"{count:,} indexed. The store has {passages} and {vectors}.",
     )
 
 

@@ -55,8 +55,8 @@ def _print(env: Environment, rows: Sequence[dict[str, Any]], format: str) -> Non
 
     out, names = env.output, list(rows[0]) if rows else []
     if format in ("json", "ndjson"):
-        lines = [rows] if format == "json" else rows
-        out.text("\n".join(as_json(plain(each), indent=2 if format == "json" else None) for each in lines))
+        values = [rows] if format == "json" else rows
+        out.text("\n".join(as_json(plain(each), indent=2 if format == "json" else None) for each in values))
     elif format == "csv":
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows([names, *(row.values() for row in rows)] if rows else [])
