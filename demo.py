@@ -11,6 +11,7 @@ At the end, the demo names the command that opens the recorded runs in the inspe
 from __future__ import annotations
 
 import argparse
+import atexit
 import os
 import shlex
 import shutil
@@ -64,6 +65,7 @@ def work(options: argparse.Namespace) -> None:
 def run_demo(options: argparse.Namespace) -> None:
     """All chapters, in order."""
     shop = Shop(options.folder / "shop")
+    atexit.register(shop.stop)  # after Ctrl-C, a tool that restarts the shop may still be at work in its thread
     with shop, open_memory(options) as memory:
         deploy_bad_release(shop, "1  A web shop, and a release that breaks its checkout")
         kill_agent(shop, options)

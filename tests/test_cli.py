@@ -1021,6 +1021,7 @@ def test_the_gate_lets_nothing_through() -> None:
 @pytest.fixture
 def attacked(hostile: tuple[Path, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SMOLMEM_URL", "smolmem.db")
     shutil.copy(hostile[0], "smolmem.db")
     with Memory("smolmem.db", embedder="off") as memory:
         return hostile[1], [note.id for note in memory.notes(scope="*", limit=1000)]

@@ -34,7 +34,7 @@ smolmem demo                # create a sample store
 - The first word after a command names the store, if it is a URL, a file name that ends in `.db`, `.sqlite` or
   `.sqlite3`, or a store: `smolmem runs agent.db`. `--db PATH` names any file. Without both, the store is `SMOLMEM_URL`,
   else the only store in the current folder; if there are several, a terminal asks which one, and elsewhere that is an
-  error. A missing file is an error: only `load`, `demo` and `remember --create` create a store, `smolmem.db` by default.
+  error. A missing file is an error: only `load`, `demo` and `remember --create` create one, `smolmem.db` by default.
 - A file that can be read but not written, or whose folder cannot be written, is looked at as a private copy. Commands
   that change the store are refused.
 - `--key-file PATH` names a file with the key of an encrypted store: a passphrase, or `raw:` and 64 hexadecimal digits.
