@@ -83,6 +83,7 @@ SIGNATURES = {
     "Memory.attach": "agent scope recall views watch tools",
     "Memory.backtest": "rule scope agent run since until limit",
     "Memory.backup": "path progress",
+    "Memory.called_by": "runs",
     "Memory.close": "",
     "Memory.context": "question tokens limit scope",
     "Memory.detach": "agent",
