@@ -63,7 +63,7 @@ def the_only_store(variable: str, *, ask: bool) -> str:
         return _chosen(found)
     names = ", ".join(str(path) for path in found[:8])
     raise NotAStore(
-        f"There are several stores here: {names}. Name one, as in `smolmem runs {found[0]}`, or {variable}."
+        f"There are several stores here: {names}. Name one, as in `smolmem runs {found[0]}`, or set {variable}."
     )
 
 

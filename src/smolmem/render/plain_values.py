@@ -7,8 +7,6 @@ from dataclasses import fields, is_dataclass
 from datetime import datetime
 from typing import Any
 
-import PIL.Image
-
 from smolmem.core import prices
 from smolmem.core.values import Run, Step
 
@@ -53,6 +51,8 @@ def plain(value: Any) -> Any:
         return {field.name: plain(getattr(value, field.name)) for field in fields(value) if field.name[0] != "_"}
     if value is None or isinstance(value, (str, int, float, bool)):
         return value
+    import PIL.Image  # takes a while, and most values are plain
+
     if isinstance(value, PIL.Image.Image):  # str() of a smolagents image writes a file
         return f"(a picture of {value.width} × {value.height} pixels)"
     return str(value)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import PIL.Image
 from rich.color import Color
 from rich.console import Group, RenderableType
 from rich.panel import Panel
@@ -17,6 +16,8 @@ from smolmem.core.display import draws
 from smolmem.core.text import byte_size, counted, sanitize
 
 if TYPE_CHECKING:
+    import PIL.Image
+
     from smolmem.agents.preview import Preview
     from smolmem.core.values import Alert, Diff, Excerpt, Note, Recollection, Run, Step
     from smolmem.doctor import Diagnosis
