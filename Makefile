@@ -30,6 +30,9 @@ torture-smolagents: .venv/dev   ## smolagents' own tests with every agent attach
 bench: .venv-bench/ready   ## side by side with what one would use instead
 	.venv-bench/bin/python bench/growth.py $(ARGS)
 
+bench-variables: .venv/ready   ## what an agent's variables cost: a list that grows, a table beside small steps
+	$(BIN)/python bench/variables.py $(ARGS)
+
 bench-vectors: .venv-bench/ready   ## the nearest vectors, side by side with vector databases and libraries
 	.venv-bench/bin/python bench/vectors.py $(ARGS)
 
@@ -88,4 +91,4 @@ lock:                  ## newest versions of everything that the tests use, for 
 help:                  ## this list
 	@grep -E '^[a-z-]+:' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/'
 
-.PHONY: demo test check lock torture torture-smolagents bench bench-vectors bench-prompts bench-recall bench-runs bench-inspector quality help
+.PHONY: demo test check lock torture torture-smolagents bench bench-variables bench-vectors bench-prompts bench-recall bench-runs bench-inspector quality help
