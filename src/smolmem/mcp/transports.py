@@ -15,6 +15,7 @@ import uvicorn
 from mcp.server.transport_security import TransportSecuritySettings
 
 from smolmem.core.errors import InvalidArgument, Unwritable
+from smolmem.core.text import sanitize
 from smolmem.listening import LOOPBACK, hosts_of, listen
 from smolmem.mcp.bearer import BearerGuard
 from smolmem.mcp.server import MemoryServer, make_server
@@ -41,7 +42,8 @@ def serve_http(
     with _opened(url, scope, write, key) as memory, listen(host, port, strict=True) as listening:
         number = listening.getsockname()[1]
         name = f"[{host}]" if ":" in host else host
-        print(f"smolmem serves {url}, scope {scope}, at http://{name}:{number}{PATH}", file=sys.stderr, flush=True)
+        where = f"{sanitize(url)}, scope {sanitize(scope)}, at http://{name}:{number}{PATH}"
+        print(f"smolmem serves {where}", file=sys.stderr, flush=True)
         if host not in LOOPBACK:
             print("The token and all answers are sent unencrypted: use a proxy with TLS.", file=sys.stderr, flush=True)
         app = BearerGuard(http_app(make_server(memory, write=write)), hosts_of(host, number), token)
