@@ -11,7 +11,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 ANYWHERE = ("0.0.0.0", "::")  # noqa: S104  only if the user asks for it
 
 
-def listen(host: str, port: int, *, strict: bool) -> socket.socket:
+def listen(host: str, port: int, *, strict: bool, option: str = "--port") -> socket.socket:
     """A listening socket at the port or, unless `strict`, at any free port if that one is in use."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # with the protocol, asyncio sets TCP_NODELAY
@@ -27,7 +27,7 @@ def listen(host: str, port: int, *, strict: bool) -> socket.socket:
     except OSError as error:
         made.close()
         raise InvalidArgument(
-            f"cannot listen on {host}:{port} ({error.strerror}): choose another address or port."
+            f"cannot listen on {host}:{port} ({error.strerror}): choose another port with {option}."
         ) from None
     return made
 

@@ -39,7 +39,7 @@ def serve_http(
     Raises:
         InvalidArgument: the address is in use.
     """
-    with _opened(url, scope, write, key) as memory, listen(host, port, strict=True) as listening:
+    with _opened(url, scope, write, key) as memory, listen(host, port, strict=True, option="--http") as listening:
         number = listening.getsockname()[1]
         name = f"[{host}]" if ":" in host else host
         where = f"{sanitize(url)}, scope {sanitize(scope)}, at http://{name}:{number}{PATH}"
