@@ -102,6 +102,26 @@ def test_secrets_that_are_in_the_store_are_not_in_the_dataset(hub: Hub, tmp_path
         assert "⟨secret:github" in other.notes()[0].text
 
 
+def test_variables_are_in_a_dataset_only_without_redaction(hub: Hub, tmp_path: Path) -> None:
+    with Memory(tmp_path / "agent.db", redact=False) as memory:
+        agent = code_agent(code("n = 41\nparts = 'abc' + KEY_PART * 2000\nprint(n)"), code("final_answer(n)"))
+        agent.state["KEY_PART"] = "only-in-a-variable "
+        memory.attach(agent).run("Count", additional_args={"KEY_PART": "only-in-a-variable "})
+        memory.push_to_hub("acme/runs", scope="*")
+        memory.push_to_hub("acme/open", scope="*", redact=False)
+    assert b"only-in-a-variable only-in-a-variable" not in b"".join(hub.files["acme/runs"].values())
+    with Memory.from_hub("acme/runs", tmp_path / "other.db") as other:
+        assert other.verify()
+        again = code_agent()
+        other.runs()[0].restore(again, trust=True)
+        assert len(again.memory.steps) == 3
+        assert "n" not in again.python_executor.state
+    with Memory.from_hub("acme/open", tmp_path / "open.db") as other:
+        again = code_agent(code("final_answer(n + 1)"))
+        other.runs()[0].restore(again, trust=True)
+        assert again.run("One more", reset=False) == 42
+
+
 def test_own_rules_and_named_secrets_hold_for_the_dataset_too(hub: Hub, tmp_path: Path) -> None:
     fill(tmp_path / "agent.db", redact=False)
     with Memory(tmp_path / "agent.db", redact=False, secrets={"word": "deployed"}) as memory:

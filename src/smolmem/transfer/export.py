@@ -37,7 +37,7 @@ from smolmem.store.journal import Journal
 from smolmem.store.records import Records
 from smolmem.transfer.archive import Outbox, create
 from smolmem.transfer.lines import FORMAT, VERSION
-from smolmem.transfer.redacted import BLOB, NOT_JSON, Redaction, as_json
+from smolmem.transfer.redacted import NOT_JSON, Redaction, as_json
 
 INLINE = 64 << 10
 """Bytes of a content that stands in its line; longer content becomes a file."""
@@ -66,7 +66,8 @@ def export(
 ) -> Exported:
     """Writes everything, or a scope and (with `below`, its beginning) what lies in it, to a folder or a `.zip`.
 
-    With a redactor, secrets that are stored are replaced with placeholders.
+    With a redactor, secrets that are stored are replaced with placeholders, and variables are left out: they are stored
+    in chunks, and a secret can lie in two of them.
 
     Raises:
         Unwritable: if the path exists or cannot be written.
@@ -129,7 +130,7 @@ class _Export:
         self.contents: Container[int] = _Everything()
         self.prompts: Container[int] = _Everything()
         self.steps: Container[int] = _Everything()
-        if of["scope"] is not None:
+        if of["scope"] is not None or self._redaction is not None:
             self._choose()
         self._coming = self._content_ids()
         self._next = next(self._coming, None)
@@ -174,7 +175,8 @@ class _Export:
         while event["prompt"] is not None and self._next_prompt and self._next_prompt["id"] <= event["prompt"]:
             self._prompt(self._next_prompt)
             self._next_prompt = next(self._coming_prompts, None)
-        self._line("event", self._named(event, "record", "shown", "state"))
+        hidden = {} if self._redaction is None else {"state": None}
+        self._line("event", self._named(event | hidden, "record", "shown", "state"))
 
     def _prompt(self, prompt: Row) -> None:
         if prompt["id"] in self.prompts:
@@ -287,7 +289,7 @@ class _Export:
         """Marks what the rows of a scope refer to."""
         contents, prompts, steps = _Numbers(), _Numbers(), _Numbers()
         for event in self._pages("export_events"):
-            contents.add(event["record"], event["shown"], event["state"])
+            contents.add(event["record"], event["shown"], None if self._redaction else event["state"])
             prompts.add(event["prompt"])
             steps.add(event["step"])
         before = 1 << 62
@@ -304,9 +306,8 @@ class _Export:
         ):
             for row in self._pages(query, key):
                 contents.add(*(row[column] for column in columns))
-        for number in contents:
-            for blob in BLOB.findall(self._records.content(number)):
-                contents.add(self._store.do("content_id", {"hash": bytes.fromhex(blob.decode())}))
+        for key in self._records.named_below(list(contents)):
+            contents.add(self._store.do("content_id", {"hash": bytes.fromhex(key)}))
         self.contents, self.prompts, self.steps = contents, prompts, steps
 
 
