@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -160,27 +160,43 @@ class KernelExecutor(RemotePythonExecutor):
         self.manager.shutdown_kernel(now=True)
 
 
+class DyingExecutor(KernelExecutor):
+    """Loses its process after a step that prints `second`, before the agent hears of it."""
+
+    def __call__(self, code_action: str) -> CodeOutput:
+        output = super().__call__(code_action)
+        if "second" in output.logs:
+            raise KeyboardInterrupt
+        return output
+
+
 @pytest.fixture
-def executor() -> Iterator[KernelExecutor]:
+def executors() -> Iterator[Callable[[type[KernelExecutor]], KernelExecutor]]:
     pytest.importorskip("jupyter_client", reason="needs jupyter_client and ipykernel")
     from smolagents.monitoring import AgentLogger, LogLevel
 
-    made = KernelExecutor(AgentLogger(level=LogLevel.OFF))
-    yield made
-    made.cleanup()
+    made: list[KernelExecutor] = []
+
+    def make(kind: type[KernelExecutor]) -> KernelExecutor:
+        made.append(kind(AgentLogger(level=LogLevel.OFF)))
+        return made[-1]
+
+    yield make
+    for executor in made:
+        executor.cleanup()
     vars(FinalAnswerTool.forward).pop("__source__", None)  # smolagents leaves it there, and saves it with other agents
 
 
 @pytest.mark.filterwarnings("ignore")  # of jupyter_client
 def test_of_code_that_runs_elsewhere_steps_are_recorded_and_calls_and_variables_are_not(
-    memory: Memory, executor: KernelExecutor
+    memory: Memory, executors: Callable[[type[KernelExecutor]], KernelExecutor]
 ) -> None:
     agent = code_agent(
         code("import os\nn = 41\nprint(weather(city='Paris'))"),
         code("raise ValueError('too hot')"),
         code("final_answer(n + 1)"),
         tools=[weather],
-        executor=executor,
+        executor=executors(KernelExecutor),
     )
     with pytest.raises(InvalidArgument, match="runs in a remote executor, where its memory is out of reach"):
         memory.attach(agent, tools=True)
@@ -196,6 +212,24 @@ def test_of_code_that_runs_elsewhere_steps_are_recorded_and_calls_and_variables_
     assert not (memory._journal.session(run.session, run.id).variables() or {}).get("variables")
     assert memory.recall("weather in Paris")
     assert memory.verify()
+
+
+@pytest.mark.filterwarnings("ignore")  # of jupyter_client
+def test_a_resumed_run_whose_code_runs_elsewhere_repeats_its_interrupted_step_and_lacks_variables(
+    memory: Memory, tmp_path: Path, executors: Callable[[type[KernelExecutor]], KernelExecutor]
+) -> None:
+    effects = tmp_path / "effects"
+    agent = code_agent(
+        code("n = 41\nprint('first')"),
+        code(f"open({str(effects)!r}, 'a').write('x')\nprint('second')"),
+        executor=executors(DyingExecutor),
+    )
+    with pytest.raises(KeyboardInterrupt):
+        memory.attach(agent).run("Count")
+    memory.detach(agent)
+    again = code_agent(code("final_answer('n' in globals())"), executor=executors(KernelExecutor))
+    assert memory.resume(again) is False
+    assert effects.read_text() == "xx", "docs/smolagents.md says so"
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------
