@@ -16,6 +16,7 @@ from smolmem.agents.compat import agent_name
 from smolmem.agents.failures import Failures
 from smolmem.agents.inject import Injection, inject
 from smolmem.agents.ledger import Unknown
+from smolmem.agents.live_trace import LiveTraces
 from smolmem.agents.preview import Preview, preview, set_views
 from smolmem.agents.recorder import Recorder, recorder_of
 from smolmem.agents.resume import Resumed, drain
@@ -26,6 +27,7 @@ from smolmem.core.errors import InvalidArgument, NotFound, SmolmemError
 from smolmem.core.redaction import SHORTEST, Redact, Redactor
 from smolmem.core.values import Run
 from smolmem.doctor import Diagnosis, examine
+from smolmem.exchange import Exchange
 from smolmem.operations import Operations
 from smolmem.policies.attached_rules import AttachedRules
 from smolmem.policies.backtest import Backtest, backtest
@@ -49,7 +51,7 @@ log = logging.getLogger("smolmem")
 Agent = TypeVar("Agent", bound=MultiStepAgent)
 
 
-class Memory(Recalling):
+class Memory(Exchange, Recalling):
     """Everything your agents did, in one file.
 
     Usable from many threads and processes at once, and as a context manager.
@@ -108,6 +110,7 @@ class Memory(Recalling):
         self._journal = Journal(self._store, redactor)
         self._recall = RecallEngine(self._journal, embedder)
         self._operations = Operations(self._journal, self._recall, self._attach, self._bounds)
+        self._live_traces = LiveTraces(self._journal)
         self._failures = Failures()
         self._recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
         self._apply_retention()
@@ -137,6 +140,7 @@ class Memory(Recalling):
         views: Sequence[Any] | None = None,
         watch: Sequence[Watch] | None = None,
         tools: bool = False,
+        trace: str | None = None,
     ) -> Agent:
         """Records an agent, and the agents it manages, and returns the agent.
 
@@ -151,6 +155,8 @@ class Memory(Recalling):
             watch: rules over its steps; steps of earlier runs count, too.
             tools: give the agent the tools `recall_memory`, `remember` and `forget`, and a code agent also `memory`
                 in its code.
+            trace: send its runs, while they are recorded, to this collector of traces; see `trace()`. The agent never
+                waits for the collector.
 
         Raises:
             InvalidArgument: if the agent is attached to another `Memory` or scope, or a view cannot work.
@@ -168,6 +174,8 @@ class Memory(Recalling):
             access.remind(reminders)
         if tools:
             access.give_tools()
+        if trace is not None:
+            self._live_traces.follow(recorder, trace)
         return agent
 
     def _attachments(self, recorder: Recorder) -> tuple[MemoryAccess, AttachedRules]:
@@ -434,6 +442,7 @@ class Memory(Recalling):
             for recorder in list(self._recorders):
                 self._release(recorder)
         finally:
+            self._live_traces.close()
             self._recall.close()
             self._journal.close()
 
