@@ -135,6 +135,7 @@ class _Sender:
         self._thread: threading.Thread | None = None
         self._woken, self._closing = threading.Event(), threading.Event()
         self._failures = 0
+        self._is_logged = False  # whether this outage is logged
 
     def note(self, run: str) -> None:
         """A run has a new step. Called by the agent's thread."""
@@ -196,7 +197,8 @@ class _Sender:
 
     def _failed(self, error: CollectorFailed) -> None:
         self._failures += 1
-        if self._failures == 1:
+        if not self._is_logged:
+            self._is_logged = True
             log.warning(
                 "smolmem could not send a trace: %s The runs are recorded: `smolmem trace RUN --to %s` sends them.",
                 error,
@@ -230,6 +232,7 @@ class _Sender:
         steps = {span.id: step for span, step in new}
         try:
             for batch in self._collector.send(span for span, _ in new):
+                self._is_logged = False
                 self._mark(batch, steps, sent)
         except CollectorFailed as error:
             if not error.refused:

@@ -103,11 +103,12 @@ def _refusal(url: str, code: int, said: bytes) -> str:
     hints = {
         401: "give its key as a header, --header 'authorization=Bearer …'",
         403: "give its key as a header, --header 'authorization=Bearer …'",
-        404: "is this the path for OTLP over HTTP? It usually ends in /v1/traces",
-        405: "is this the path for OTLP over HTTP? It usually ends in /v1/traces",
-        415: "it must take protobuf",
+        404: "give the path for OTLP over HTTP, which usually ends in /v1/traces",
+        405: "give the path for OTLP over HTTP, which usually ends in /v1/traces",
+        413: "the batch is too large for the collector, raise the limit there",
+        415: "give a collector that takes protobuf",
     }
-    hint = hints.get(code, "is this a collector for OTLP over HTTP?")
+    hint = hints.get(code, "give a collector for OTLP over HTTP")
     return f"the collector at {url} answered {code}{f' ({text})' if text else ''}: {hint}."
 
 

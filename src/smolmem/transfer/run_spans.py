@@ -35,8 +35,9 @@ Prices = tuple[float, float]
 TEXT = 64_000
 """Characters of one text in a span."""
 _METADATA = ("id", "status", "scope", "session", "fork_of", "imported", "smolagents")
+MESSAGES = 100
 PROMPT = 256_000
-"""Characters of a prompt in a span: each prompt repeats the conversation, and collectors limit what they take."""
+"""Messages and characters of a prompt in a span: each prompt repeats the conversation, and collectors have limits."""
 
 
 class Call(NamedTuple):
@@ -168,11 +169,12 @@ class _RunSpans:
             return
         began, ended = calls[0].began, max(call.ended or call.began for call in calls)
         self.latest = max(self.latest, ended)
-        for number, call in enumerate(calls):
-            if call.recorded.kind == "tool":
-                yield self._tool(turn, number, call, self._step_id(turn)), None
-            else:
-                yield self._answer(turn, number, call, ended), None
+        asked = [call for call in calls if call.recorded.kind == "model"]
+        yield from ((span, None) for span in self._answers(turn, asked[:-1], ended))
+        if asked:
+            yield self._answer(turn, ("model",), asked[-1], ended), None
+        for number, call in enumerate(call for call in calls if call.recorded.kind == "tool"):
+            yield self._tool(turn, number, call, self._step_id(turn)), None
         attributes = {spans.KIND: "CHAIN", **self._context()}
         own, name, message = self._step_id(turn), "Unfinished step", "the process ended during this step"
         yield (
@@ -206,8 +208,7 @@ class _RunSpans:
     def _model(self, turn: int, live: Any, calls: Sequence[Call], began: float, ended: float) -> Iterator[Span]:
         """The model's answer, with its prompt; before it, answers that the step did not keep."""
         asked = [call for call in calls if call.recorded.kind == "model"]
-        for number, call in enumerate(asked[:-1]):
-            yield self._answer(turn, number, call, ended)
+        yield from self._answers(turn, asked[:-1], ended)
         answer = getattr(live, "model_output_message", None)
         said = answer if answer is not None else getattr(live, "model_output", None)
         if said is None and not asked:
@@ -224,7 +225,11 @@ class _RunSpans:
         }
         yield self._span("LLM", turn, ("model",), self.run.model or "model", began, ended, attributes)
 
-    def _answer(self, turn: int, number: int, call: Call, until: float) -> Span:
+    def _answers(self, turn: int, calls: Sequence[Call], until: float) -> Iterator[Span]:
+        for number, call in enumerate(calls):
+            yield self._answer(turn, ("model", number), call, until)
+
+    def _answer(self, turn: int, place: tuple[str | int, ...], call: Call, until: float) -> Span:
         """An answer of a model that only the ledger has."""
         answer = _result(call.recorded)
         asked = _arguments(call.recorded)
@@ -234,7 +239,6 @@ class _RunSpans:
             **_input(None if last is None else message_text(last)),
             **_output(_said(answer)),
         }
-        place = ("model", number)
         return self._span("LLM", turn, place, self.run.model or "model", call.began, call.ended or until, attributes)
 
     def _llm(self, sent: int | None, got: int | None) -> dict[str, Any]:
@@ -378,11 +382,10 @@ def _is_image(part: Any) -> bool:
 
 def _fitting(prompt: Sequence[Any]) -> list[Any]:
     """A prompt without the middle, if it is too long: the first two messages and the newest are kept."""
-    sizes = [min(TEXT, len(message_text(message))) for message in prompt]
-    left, start = PROMPT - sum(sizes[:2]), len(prompt)
-    while start > 2 and left >= sizes[start - 1]:
+    left, start = PROMPT, len(prompt)
+    while start > 2 and left > 0 and len(prompt) - start < MESSAGES:
         start -= 1
-        left -= sizes[start]
+        left -= min(TEXT, len(message_text(prompt[start])))
     if start <= 2:
         return list(prompt)
     return [*prompt[:2], f"({start - 2:,} messages are left out here)", *prompt[start:]]
