@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from smolmem.core.arguments import check_choice, check_scope
 from smolmem.core.display import Drawable
 from smolmem.core.values import Run
 from smolmem.queries import Queries
 from smolmem.store.base import Progress
+from smolmem.transfer.imports import FORMATS, Format, import_runs
+from smolmem.transfer.load import Imported
 from smolmem.transfer.otlp import Collector
 from smolmem.transfer.run_spans import Prices, root_of, trace_spans
 
@@ -63,3 +67,31 @@ class Exchange(Queries):
                 progress(sent, len(spans))
         runs = sum(span.kind == "AGENT" for span in spans)
         return Traced(spans[-1].trace if spans else "", root.id, runs, sent, collector.url)
+
+    def import_runs(
+        self,
+        source: str | os.PathLike[str],
+        *,
+        scope: str | None = None,
+        format: Format | None = None,
+        progress: Progress | None = None,
+    ) -> Imported:
+        """Imports what another tool saved, all of it or nothing; what is here already is left as it is.
+
+        What is imported is not trusted: its origin is `import`, and its runs are restored or rerun only with
+        `trust=True`.
+
+        Args:
+            source: a file, or a URL of Phoenix such as `http://localhost:6006`. OpenInference spans (JSON of the SDK,
+                OTLP or Phoenix), a file of `agent.memory.get_full_steps()`, a SQLite file of OpenAI Agents or
+                LangGraph, a chat store of LlamaIndex, or a list of messages.
+            scope: where to; by default this memory's scope.
+            format: what it is, where its content could be several things.
+            progress: called now and then with how much is done and how much there is.
+
+        Raises:
+            SmolmemError: if it cannot be read; the message says why.
+        """
+        check_choice(format, FORMATS, "format")
+        chosen = check_scope(self.scope if scope is None else scope)
+        return import_runs(self._journal, source, chosen, format, progress)

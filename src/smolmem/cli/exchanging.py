@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import os
+from typing import TYPE_CHECKING
+
 import click
 
-from smolmem.cli.commands import command
+from smolmem.cli.commands import argument, command
 from smolmem.cli.environment import Environment
-from smolmem.cli.options import option, optional_run, prices_option
+from smolmem.cli.options import choice, option, optional_run, prices_option
+from smolmem.core.errors import NotFound
+
+if TYPE_CHECKING:
+    from smolmem.transfer.imports import Format
+
+FORMATS = ("traces", "steps", "openai", "langgraph", "llama-index", "messages")
+"""Written out here, because the module that defines these names imports smolagents; a test compares them."""
 
 
 def _header(value: str) -> tuple[str, str]:
@@ -41,3 +51,28 @@ def trace(
         chosen = env.run(memory, run)
         sent = memory.trace(chosen, to, headers=dict(header), prices=prices, progress=progress)
     env.output.result(sent)
+
+
+@command(
+    "Maintenance",
+    "smolmem import traces.json",
+    "smolmem import http://localhost:6006 --scope phoenix",
+    "smolmem import steps.json --format steps",
+)
+@argument("source", "SOURCE", "A file, or a URL of Phoenix.", type=click.Path())
+@choice("--format", FORMATS, "What the file is (default: recognised by its content).")
+def import_(env: Environment, source: str, format: Format | None) -> None:
+    """Import what another tool saved: traces, steps or chats.
+
+    Files: OpenInference spans as JSON, get_full_steps() as JSON, SQLite files of OpenAI Agents and LangGraph, chat
+    stores of LlamaIndex, lists of messages. Everything is imported into --scope (default: default) or nothing is. What
+    the store has already is not changed. Pickles are refused. `smolmem load` reads exports of smolmem.
+    """
+    if "://" not in source and not os.path.lexists(source):  # before a store is created
+        raise NotFound(f"there is no {source}: give a file, or a URL such as http://localhost:6006.")
+    with env.open(create=True) as memory, env.output.progress(f"importing {source}") as progress:
+        imported = memory.import_runs(source, scope=env.scope or "default", format=format, progress=progress)
+    env.output.result(imported)
+
+
+import_.name = "import"

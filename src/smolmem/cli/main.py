@@ -49,7 +49,7 @@ for each in (
     exchanging.trace,
     local_models.model,
     *(watching.alerts, watching.watch),
-    *(maintenance.export, maintenance.load, maintenance.index, maintenance.backup),
+    *(maintenance.export, maintenance.load, exchanging.import_, maintenance.index, maintenance.backup),
     *(erasing.erase, erasing.prune, erasing.purge),
     *(maintenance.verify, maintenance.doctor, maintenance.migrate),
     *(maintenance.encrypt, maintenance.decrypt, maintenance.rekey),

@@ -49,7 +49,7 @@ class Journal(Records):
             self._refuse_taken_over({*named[0], *named[1], *(run["parent"] for run in batch.runs)})
             if batch.new_session:
                 self.add("session", batch.session)
-            saved = [self._change(batch.session["id"], change) for change in batch.changes]
+            saved = [self.apply(batch.session["id"], change) for change in batch.changes]
             results = {(run, column): self.keep(encoded) for run, column, encoded in batch.results}
             for run in batch.runs:
                 given = {column: number for (of, column), number in results.items() if of == run["id"]}
@@ -75,7 +75,8 @@ class Journal(Records):
         row = run if run["status"] == "running" else run | self.run_counts(run["id"])
         self.store.do("put_run", row | {"hash": seal("run", row)})
 
-    def _change(self, session: str, change: Change) -> Saved:
+    def apply(self, session: str, change: Change) -> Saved:
+        """Writes one change to a session; part of the caller's transaction."""
         prompt, suffix = self._prompt(change.prompt) if isinstance(change.prompt, SharedPrompt) else (change.prompt, ())
         rendered = self._keep_optional(change.rendered)
         event = {
