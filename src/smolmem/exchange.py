@@ -83,8 +83,8 @@ class Exchange(Queries):
 
         Args:
             source: a file, or a URL of Phoenix such as `http://localhost:6006`. OpenInference spans (JSON of the SDK,
-                OTLP or Phoenix), a file of `agent.memory.get_full_steps()`, a SQLite file of OpenAI Agents or
-                LangGraph, a chat store of LlamaIndex, or a list of messages.
+                OTLP or Phoenix), a file of `agent.memory.get_full_steps()`, a SQLite file of OpenAI Agents,
+                LangGraph or CrewAI, a chat store of LlamaIndex, or a list of messages.
             scope: where to; by default this memory's scope.
             format: what it is, where its content could be several things.
             progress: called now and then with how much is done and how much there is.

@@ -15,7 +15,7 @@ from smolmem.core.errors import NotFound
 if TYPE_CHECKING:
     from smolmem.transfer.imports import Format
 
-FORMATS = ("traces", "steps", "openai", "langgraph", "llama-index", "messages")
+FORMATS = ("traces", "steps", "openai", "langgraph", "crewai", "llama-index", "messages")
 """Written out here, because the module that defines these names imports smolagents; a test compares them."""
 
 
@@ -64,9 +64,9 @@ def trace(
 def import_(env: Environment, source: str, format: Format | None) -> None:
     """Import what another tool saved: traces, steps or chats.
 
-    Files: OpenInference spans as JSON, get_full_steps() as JSON, SQLite files of OpenAI Agents and LangGraph, chat
-    stores of LlamaIndex, lists of messages. Everything is imported into --scope (default: default) or nothing is. What
-    the store has already is not changed. Pickles are refused. `smolmem load` reads exports of smolmem.
+    Files: OpenInference spans as JSON, get_full_steps() as JSON, SQLite files of OpenAI Agents, LangGraph and CrewAI,
+    chat stores of LlamaIndex, lists of messages. All of it is imported into --scope (default: default), or nothing is.
+    What the store has already is not changed. Pickles are refused. `smolmem load` reads exports of smolmem.
     """
     if "://" not in source and not os.path.lexists(source):  # before a store is created
         raise NotFound(f"there is no {source}: give a file, or a URL such as http://localhost:6006.")

@@ -2,6 +2,7 @@
 
     OpenAI Agents   the SQLite file of a SQLiteSession
     LangGraph       the SQLite file of a SqliteSaver; the messages of each thread's newest checkpoint
+    CrewAI          the SQLite file with the outputs of a crew's tasks
     LlamaIndex      the JSON file of a SimpleChatStore
     LangChain       the JSON file of a FileChatMessageHistory
     messages        a JSON list of messages with role and content
@@ -30,7 +31,13 @@ from smolmem.transfer.foreign import ForeignCall, ForeignRun, Unreadable
 from smolmem.transfer.span_runs import role_of, tool_call
 
 MOST_ROWS = 1_000_000
-_OPENAI, _LANGGRAPH = {"agent_sessions", "agent_messages"}, {"checkpoints", "writes"}
+_TABLES = {
+    "openai": {"agent_sessions", "agent_messages"},
+    "langgraph": {"checkpoints", "writes"},
+    "crewai": {"latest_kickoff_task_outputs"},
+    "smolmem": {"session", "run", "event", "content"},
+}
+"""The tables that a SQLite file is recognised by."""
 
 
 @dataclass(frozen=True)
@@ -251,11 +258,7 @@ def sqlite_format(path: Path) -> str | None:
     """What wrote a SQLite file, as far as it is known here."""
     with opened(path) as connection:
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    if tables >= _OPENAI:
-        return "openai"
-    if tables >= _LANGGRAPH:
-        return "langgraph"
-    return "smolmem" if tables >= {"session", "run", "event", "content"} else None
+    return next((name for name, own in _TABLES.items() if tables >= own), None)
 
 
 def read_openai(path: Path) -> list[ForeignRun]:
@@ -356,5 +359,20 @@ def _time(value: Any) -> float:
         raise Unreadable(f"{str(value)[:40]!r} is not a time.") from error
 
 
+def read_crewai(path: Path) -> list[ForeignRun]:
+    """The tasks of the last run of a crew: each is a run of the agent that worked on it."""
+    made: list[ForeignRun] = []
+    query = "SELECT task_id, expected_output, output, timestamp FROM latest_kickoff_task_outputs ORDER BY task_index"
+    with opened(path) as connection:
+        for task, expected, output, created in connection.execute(query):
+            told = _json(output, f"task {str(task)[:40]!r}")
+            told = told if isinstance(told, dict) else {}
+            asked = text_of(told.get("description") or expected)
+            at = _time(created)
+            chat = [Message("user", asked, at), Message("assistant", text_of(told.get("raw")), at)]
+            made += runs_of_chat("crewai", f"{task} {created}", chat, text_of(told.get("agent")) or "CrewAI")
+    return made
+
+
 Reader = Callable[[Path], list[ForeignRun]]
-SQLITE_READERS: dict[str, Reader] = {"openai": read_openai, "langgraph": read_langgraph}
+SQLITE_READERS: dict[str, Reader] = {"openai": read_openai, "langgraph": read_langgraph, "crewai": read_crewai}

@@ -11,7 +11,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from smolagents.memory import SystemPromptStep
 
@@ -34,7 +34,7 @@ class Unreadable(SmolmemError):
 
 @dataclass(frozen=True)
 class ForeignCall:
-    """A call of a tool: `turn` is how many steps the run had when it was made."""
+    """A call of a tool, or an answer of a model: `turn` is how many steps the run had when it was made."""
 
     turn: int
     name: str
@@ -43,6 +43,7 @@ class ForeignCall:
     began: float
     ended: float | None
     failed: bool = False
+    kind: Literal["model", "tool"] = "tool"
 
 
 @dataclass(frozen=True)
@@ -205,7 +206,7 @@ class _Writing:
         row = {
             "run": run,
             "turn": call.turn,
-            "kind": "tool",
+            "kind": call.kind,
             "name": storable(call.name)[:200],
             "arguments": self._keep(call.arguments),
             "began": call.began,

@@ -22,7 +22,7 @@ from smolmem.transfer import chats, saved_steps, span_files, span_runs
 from smolmem.transfer.foreign import ForeignRun, Unreadable, write_runs
 from smolmem.transfer.load import Imported
 
-Format = Literal["traces", "steps", "openai", "langgraph", "llama-index", "messages"]
+Format = Literal["traces", "steps", "openai", "langgraph", "crewai", "llama-index", "messages"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 LARGEST = 512 << 20
 """Bytes of a JSON file."""
@@ -96,7 +96,7 @@ def _from_sqlite(path: Path, format: Format | None) -> list[ForeignRun]:
     if found == "smolmem":
         raise Unreadable("it is a store of smolmem: open it with --db, or `smolmem export` it there and `load` it here")
     if found is None or (format is not None and format != found):
-        raise Unreadable(f"it is a SQLite file, but not one of {format or 'OpenAI Agents or LangGraph'}")
+        raise Unreadable(f"it is a SQLite file, but not one of {format or 'OpenAI Agents, LangGraph or CrewAI'}")
     return _some(chats.SQLITE_READERS[found](path))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,9 +17,10 @@ from smolagents.models import ChatMessage
 from smolagents.monitoring import Timing, TokenUsage
 
 from smolmem.core.rows import Status
-from smolmem.transfer.foreign import ForeignRun, Unreadable
+from smolmem.transfer.foreign import ForeignCall, ForeignRun, Unreadable
 from smolmem.transfer.span_runs import agent_error, role_of, tool_call
 
+_NAMED_ANSWER = re.compile(r"\bfinal_answer\(\s*answer\s*=")
 _KEYS = ({"step_number", "timing"}, {"task"}, {"plan"}, {"system_prompt"}, {"output"})
 
 
@@ -77,7 +79,20 @@ def _run(session: str, number: int, steps: Sequence[Any], system: Any, at: float
         ended=max((timing.end_time or timing.start_time for timing in timed), default=at),
         answer=last.action_output if done else None,
         system=str(system) if system is not None and number == 0 else None,
+        calls=[call for turn, step in enumerate(steps) for call in _final_call(turn, step)],
     )
+
+
+def _final_call(turn: int, step: Any) -> list[ForeignCall]:
+    """The call that ended a run. It is the only call whose result the format keeps, and code can run again with it."""
+    if not getattr(step, "is_final_answer", False):
+        return []
+    answer, began = step.action_output, step.timing.start_time
+    arguments: Any = {"answer": answer}
+    if step.code_action is not None:
+        named = _NAMED_ANSWER.search(step.code_action) is not None
+        arguments = [[], {"answer": answer}] if named else [[answer], {}]
+    return [ForeignCall(turn, "final_answer", arguments, answer, began, step.timing.end_time or began)]
 
 
 def _step(record: Mapping[str, Any]) -> Any:

@@ -83,8 +83,7 @@ def _refuse_cycles(found: Mapping[tuple[str, str], Span]) -> None:
 
 def _records(values: Iterable[Any]) -> Iterator[dict[str, Any]]:
     """Every span in some JSON values, with the parent and trace that its place in the file tells."""
-    left = [(value, None, None) for value in reversed(list(values))]
-    waiting: list[tuple[Any, Any, Any]] = list(left)
+    waiting: list[tuple[Any, Any, Any]] = [(value, None, None) for value in reversed(list(values))]
     while waiting:
         value, parent, trace = waiting.pop()
         if isinstance(value, list):
@@ -129,7 +128,7 @@ def _span(record: Mapping[str, Any]) -> Span:
     status, message = _status(record)
     return Span(
         trace=_id(_first(whole, "trace")) or "no trace",
-        id=_id(_first(whole, "id")) or "",
+        id=_own_id(whole),
         parent=_id(_first(record, "parent")),
         name=_text(_first(record, "name")),
         kind=str(attributes.get(spans.KIND, "")).upper(),
@@ -145,6 +144,13 @@ def _span(record: Mapping[str, Any]) -> Span:
 def _id(value: Any) -> str | None:
     text = _text(value).removeprefix("0x").lower() if value is not None else ""
     return text if text.strip("0") else None
+
+
+def _own_id(record: Mapping[str, Any]) -> str:
+    found = _id(_first(record, "id"))
+    if found is None:
+        raise ValueError("it has no id")
+    return found
 
 
 def _text(value: Any) -> str:

@@ -63,7 +63,7 @@ class _Tree:
 
     def __init__(self, found: Sequence[Span]) -> None:
         self.all = sorted(found, key=lambda span: (span.began, span.ended, span.id))
-        self._by_id = {(span.trace, span.id): span for span in self.all}
+        self._by_id: dict[tuple[str, str | None], Span] = {(span.trace, span.id): span for span in self.all}
         self._below: dict[tuple[str, str | None], list[Span]] = {}
         for span in self.all:
             self._below.setdefault((span.trace, span.parent), []).append(span)
@@ -75,10 +75,10 @@ class _Tree:
 
     def above(self, span: Span) -> Iterable[Span]:
         """The spans that a span is in, the nearest first."""
-        at = self._by_id.get((span.trace, span.parent or ""))
+        at = self._by_id.get((span.trace, span.parent))
         while at is not None:
             yield at
-            at = self._by_id.get((at.trace, at.parent or ""))
+            at = self._by_id.get((at.trace, at.parent))
 
     def inside(self, span: Span) -> list[Span]:
         """All spans in a span, but for those of an agent in it, in order of time."""
@@ -206,6 +206,7 @@ class _Run:
         step, inside = unit
         stepped = any(_STEP.fullmatch(each.name) for each in self.tree.below(self.span))
         models = [each for each in inside if each.kind == "LLM"]
+        self._record_answers(models)
         if step.name == "Planning" or (step.kind == "LLM" and stepped):
             self.steps.append(_planning(step, models[-1] if models else step))
         else:
@@ -237,6 +238,14 @@ class _Run:
             token_usage=None if model is None else _usage(model),
             is_final_answer=final is not None,
         )
+
+    def _record_answers(self, models: Sequence[Span]) -> None:
+        for each in models:
+            asked, answer = _messages(each, spans.INPUT_MESSAGES), _answer(each)
+            if answer is not None:
+                question = [len(asked), asked[-1] if asked else None]
+                turn = len(self.steps)
+                self.calls.append(ForeignCall(turn, "", question, answer, each.began, each.ended, kind="model"))
 
     def _record(self, tools: Sequence[Span], *, is_code: bool) -> None:
         for each in tools:
