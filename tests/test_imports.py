@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pages
 import pytest
 from collectors import Collected, collector
 from google.protobuf.json_format import MessageToDict
@@ -25,6 +26,8 @@ from smolmem.cli import exchanging
 from smolmem.cli.main import main
 from smolmem.core.errors import CannotResume, InvalidArgument
 from smolmem.transfer import imports
+
+ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture
@@ -701,6 +704,11 @@ def test_exports_and_folders_are_refused_with_the_right_command(memory: Memory, 
     for path in (tmp_path / "export.zip", tmp_path):
         with pytest.raises(SmolmemError, match="smolmem load"):
             memory.import_runs(path)
+
+
+def test_the_page_about_imports_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    pages.run(ROOT / "docs/import.md")["memory"].close()
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pages
 import PIL.Image
 import pytest
 import requests
@@ -502,6 +503,17 @@ def test_a_detached_agent_is_not_sent_and_another_url_replaces_the_first(memory:
 def test_attach_refuses_what_is_not_a_url(memory: Memory) -> None:
     with pytest.raises(InvalidArgument, match="a collector is a URL"):
         memory.attach(code_agent(), trace="phoenix")
+
+
+def test_the_page_about_traces_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, collected: Collected) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = ROOT / "docs/tracing.md"
+    names = pages.names(page)
+    for block in pages.blocks(page):
+        exec(block.replace("http://localhost:6006", collected.url), names)
+    names["memory"].close()
+    assert len(collected.named("CodeAgent.run")) == 2
+    assert "Bearer my-key" in [request.get("authorization") for request in collected.requests]
 
 
 # --- Phoenix ----------------------------------------------------------------------------------------------------------
