@@ -417,7 +417,8 @@ def test_a_long_run_is_read_once_and_not_again_at_every_step(memory: Memory, col
 
 
 def took(memory: Memory, **options: Any) -> float:
-    agent = memory.attach(code_agent(*[code("print(1)")] * 30, code("final_answer(2)")), **options)
+    script = [lambda _: time.sleep(0.02) or code("print(1)")] * 20
+    agent = memory.attach(code_agent(*script, code("final_answer(2)")), **options)
     gc.collect()
     began = time.perf_counter()
     agent.run("Count")
@@ -438,7 +439,7 @@ def test_an_agent_never_waits_for_a_collector(
         url = {"down": CLOSED, "black hole": "http://10.255.255.1:4318"}.get(fault, collected.url)
         traced = min(took(memory, trace=url) for _ in range(3))
         memory.close()
-    assert traced < 1.5 * plain + 0.1
+    assert traced < 1.5 * plain + 0.3
     assert sum("could not send a trace" in record.message for record in caplog.records) <= 1
     if fault in ("down", "garbage"):
         assert "smolmem trace RUN --to" in caplog.text

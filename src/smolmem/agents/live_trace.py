@@ -23,7 +23,7 @@ from smolagents.memory import ActionStep, PlanningStep
 
 from smolmem.agents.compat import Patches
 from smolmem.agents.recorder import Recorder
-from smolmem.core.errors import CollectorFailed, NotFound
+from smolmem.core.errors import CollectorFailed, NotFound, SmolmemError
 from smolmem.core.fork_lock import ForkLock
 from smolmem.core.values import Run
 from smolmem.store.journal import Journal
@@ -140,16 +140,16 @@ class _Sender:
     def note(self, run: str) -> None:
         """A run has a new step. Called by the agent's thread."""
         with self._lock:
-            if run not in self._runs and len(self._runs) >= MOST_RUNS:
-                return  # the run is recorded, and can be sent later
-            self._runs.setdefault(run, set())
-            if self._thread is None and not self._closing.is_set():
-                self._thread = threading.Thread(target=self._work, name="smolmem-trace", daemon=True)
-                self._thread.start()
-        self._woken.set()
+            if run in self._runs or len(self._runs) < MOST_RUNS:  # others are recorded, and can be sent later
+                self._runs.setdefault(run, set())
+        self.wake()
 
     def wake(self) -> None:
-        """A run has ended."""
+        """A run has a new step, or has ended."""
+        with self._lock:
+            if self._thread is None and self._runs and not self._closing.is_set():
+                self._thread = threading.Thread(target=self._work, name="smolmem-trace", daemon=True)
+                self._thread.start()
         self._woken.set()
 
     def close(self) -> None:
@@ -167,12 +167,12 @@ class _Sender:
             with closing(self._journal.store.reopened()) as store:
                 self._send_all(Records(store, self._journal.redactor))
         except Exception as error:  # a thread has nobody to raise to
-            log.warning("smolmem could not read what is to be sent to %s. %s", self._collector.url, error)
-        finally:
+            self._failed(error)
             with self._lock:
                 self._thread = None
 
     def _send_all(self, records: Records) -> None:
+        """Sends what is new, until there is nothing more to send."""
         while True:
             self._woken.wait()
             self._closing.wait(self._pause())
@@ -181,21 +181,20 @@ class _Sender:
             try:
                 self._send_new(records)
                 self._failures = 0
-            except CollectorFailed as error:
+            except (SmolmemError, LookupError) as error:  # of the collector, or of a run that is being written
                 self._failed(error)
+                self._woken.set()
             with self._lock:
                 if last or not self._runs:
                     self._thread = None
                     return
-            if self._failures:
-                self._woken.set()
 
     def _pause(self) -> float:
         if not self._failures:
             return BATCH_SECONDS
         return RETRY_SECONDS[min(self._failures, len(RETRY_SECONDS)) - 1]
 
-    def _failed(self, error: CollectorFailed) -> None:
+    def _failed(self, error: Exception) -> None:
         self._failures += 1
         if not self._is_logged:
             self._is_logged = True

@@ -196,9 +196,10 @@ class _RunSpans:
     @cached_property
     def _calls(self) -> dict[int, list[Call]]:
         """The calls of the run by turn: how many steps the run had when the call was made."""
+        calls = self.records.calls(self.run.id, 0)  # first: the run may go on, and these must all have a time
         times = {row["id"]: row for row in self.records.store.rows("calls", {"run": self.run.id})}
         found: dict[int, list[Call]] = {}
-        for call in self.records.calls(self.run.id, 0):
+        for call in calls:
             row = times[call.id]
             found.setdefault(call.turn, []).append(Call(call, row["began"], row["ended"]))
         return found
