@@ -456,6 +456,19 @@ def test_any_garbled_file_is_refused_or_imported_whole(memory: Memory, tmp_path:
     assert memory.verify()
 
 
+def test_a_chain_of_many_spans_is_refused_at_once(memory: Memory, tmp_path: Path) -> None:
+    chain = [span(f"{number:x}", "x", "CHAIN", f"{number + 1:x}") for number in range(1, 30_000)]
+    with pytest.raises(SmolmemError, match="nested more than"):
+        memory.import_runs(write(tmp_path / "chain.json", chain))
+
+
+@pytest.mark.timeout(60)
+def test_a_run_of_thousands_of_spans_is_read_in_seconds(memory: Memory, tmp_path: Path) -> None:
+    steps = [span(f"{number:x}", "model", "LLM", "1", output_value="ok") for number in range(2, 3_000)]
+    memory.import_runs(write(tmp_path / "wide.json", [span("1", "a", "AGENT"), *steps]))
+    assert memory.runs()[0].step_count == 2_998
+
+
 def test_an_interrupted_import_leaves_nothing(memory: Memory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spans = [span(f"{number:x}", "CodeAgent.run", "AGENT", None, input_value="x") for number in range(1, 30)]
     file = write(tmp_path / "many.json", spans)

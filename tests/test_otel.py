@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -499,6 +500,15 @@ def test_a_detached_agent_is_not_sent_and_another_url_replaces_the_first(memory:
         time.sleep(0.1)
         assert not other.requests
     assert len(collected.named("CodeAgent.run")) == 1
+
+
+def test_an_agent_that_is_sent_can_be_dropped_without_detaching_it(memory: Memory, collected: Collected) -> None:
+    agent = memory.attach(code_agent(code("final_answer(1)")), trace=collected.url)
+    agent.run("One")
+    there = weakref.ref(agent)
+    del agent
+    gc.collect()
+    assert there() is None
 
 
 def test_attach_refuses_what_is_not_a_url(memory: Memory) -> None:

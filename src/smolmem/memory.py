@@ -16,7 +16,7 @@ from smolmem.agents.compat import agent_name
 from smolmem.agents.failures import Failures
 from smolmem.agents.inject import Injection, inject
 from smolmem.agents.ledger import Unknown
-from smolmem.agents.live_trace import LiveTraces
+from smolmem.agents.live_trace import AttachedTrace, LiveTraces
 from smolmem.agents.preview import Preview, preview, set_views
 from smolmem.agents.recorder import Recorder, recorder_of
 from smolmem.agents.resume import Resumed, drain
@@ -165,7 +165,7 @@ class Memory(Exchange, Recalling):
         recorder = self._attach(agent, None if scope is None else check_scope(scope))
         if scope not in (None, recorder.scope):
             raise InvalidArgument(f"this agent is attached with the scope {recorder.scope!r}: detach it first.")
-        access, rules = self._attachments(recorder)
+        access, rules, traced = self._attachments(recorder)
         if views is not None:
             set_views(recorder, views)
         if watch is not None:
@@ -175,14 +175,15 @@ class Memory(Exchange, Recalling):
         if tools:
             access.give_tools()
         if trace is not None:
-            self._live_traces.follow(recorder, trace)
+            traced.send_to(trace)
         return agent
 
-    def _attachments(self, recorder: Recorder) -> tuple[MemoryAccess, AttachedRules]:
+    def _attachments(self, recorder: Recorder) -> tuple[MemoryAccess, AttachedRules, AttachedTrace]:
         if recorder.attachments is None:
             access = MemoryAccess(recorder, self._recall, self._journal)
-            recorder.attachments = access, AttachedRules(recorder, self._journal)
-        attachments: tuple[MemoryAccess, AttachedRules] = recorder.attachments
+            rules = AttachedRules(recorder, self._journal)
+            recorder.attachments = access, rules, AttachedTrace(recorder, self._live_traces)
+        attachments: tuple[MemoryAccess, AttachedRules, AttachedTrace] = recorder.attachments
         return attachments
 
     def _attach(self, agent: MultiStepAgent, scope: str | None = None) -> Recorder:

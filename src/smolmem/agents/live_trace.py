@@ -45,42 +45,50 @@ MOST_RUNS = 1_000
 
 
 class LiveTraces:
-    """The agents of one memory whose runs are sent while they are recorded."""
+    """The collectors that the agents of one memory are sent to."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._senders: dict[str, _Sender] = {}
-        self._followed: weakref.WeakKeyDictionary[Recorder, Patches] = weakref.WeakKeyDictionary()
+        self._senders: dict[tuple[str, str], _Sender] = {}
         _all.add(self)
 
-    def follow(self, recorder: Recorder, url: str) -> None:
-        """Sends the runs of an agent, and of the agents it manages, to a collector, and to no other.
+    def sender(self, url: str, scope: str) -> _Sender:
+        """What sends the runs of a scope to a collector.
 
         Raises:
             InvalidArgument: if that is no URL.
         """
-        collector = Collector(url, project=recorder.scope)
-        name = f"{url} {recorder.scope}"
-        sender = self._senders.setdefault(name, _Sender(self._journal, collector))
-        for each in _with_managed(recorder):
-            self._unfollow(each)
-            patches, note = Patches(), _noting(weakref.ref(each), sender)
-            for cls in (ActionStep, PlanningStep):
-                patches.register(each.agent, cls, note)
-            ended, each.on_run_end = each.on_run_end, _both(each.on_run_end, sender.wake)
-            patches.callback(setattr, each, "on_run_end", ended)
-            self._followed[each] = patches
-            each.patches.callback(self._unfollow, each)
-
-    def _unfollow(self, recorder: Recorder) -> None:
-        patches = self._followed.pop(recorder, None)
-        if patches is not None:
-            patches.close()
+        collector = Collector(url, project=scope)
+        return self._senders.setdefault((url, scope), _Sender(self._journal, collector))
 
     def close(self) -> None:
         """Sends what is left, for a short time."""
         for sender in self._senders.values():
             sender.close()
+
+
+class AttachedTrace:
+    """Where the runs of one agent are sent."""
+
+    def __init__(self, recorder: Recorder, traces: LiveTraces) -> None:
+        self._recorder = recorder
+        self._traces = traces
+        self._patches = Patches()
+        recorder.patches.callback(self._stop)
+
+    def send_to(self, url: str) -> None:
+        """Sends the runs of the agent, and of the agents it manages, to a collector, and to no other."""
+        sender = self._traces.sender(url, self._recorder.scope)
+        self._stop()
+        for each in _with_managed(self._recorder):
+            note = _noting(weakref.ref(each), sender)
+            for cls in (ActionStep, PlanningStep):
+                self._patches.register(each.agent, cls, note)
+            ended, each.on_run_end = each.on_run_end, _both(each.on_run_end, sender.wake)
+            self._patches.callback(setattr, each, "on_run_end", ended)
+
+    def _stop(self) -> None:
+        self._patches.close()
 
 
 _all: weakref.WeakSet[LiveTraces] = weakref.WeakSet()

@@ -23,7 +23,9 @@ from smolmem.transfer.spans import Raised, Span, Status
 MOST_SPANS = 500_000
 MOST_ATTRIBUTES = 20_000
 """Spans of a file, and attributes of a span."""
+MOST_LEVELS = 200
 DEEPEST = 20
+"""Levels of spans in spans, and of objects in an attribute."""
 _NAMES = {
     "name": ("name", "span_name"),
     "id": ("span_id", "spanId"),
@@ -60,22 +62,28 @@ def read_spans(values: list[Any]) -> list[Span]:
         before = found.get((span.trace, span.id))
         if before is None or before.ended <= span.ended:
             found[span.trace, span.id] = span
-    _refuse_cycles(found)
+    _check_depths(found)
     return list(found.values())
 
 
-def _refuse_cycles(found: Mapping[tuple[str, str], Span]) -> None:
-    done: set[tuple[str, str]] = set()
+def _check_depths(found: Mapping[tuple[str, str], Span]) -> None:
+    """Refuses spans that are below themselves, or too deep to be those of an agent."""
+    depths: dict[tuple[str, str], int] = {}
     for start in found:
+        path: dict[tuple[str, str], None] = {}
         at: tuple[str, str] | None = start
-        path: set[tuple[str, str]] = set()
-        while at is not None and at in found and at not in done:
+        while at is not None and at in found and at not in depths:
             if at in path:
                 raise Unreadable(f"span {at[1][:32]!r} is below itself.")
-            path.add(at)
+            path[at] = None
             parent = found[at].parent
             at = None if parent is None else (at[0], parent)
-        done |= path
+        depth = 0 if at is None else depths.get(at, 0)
+        for each in reversed(path):
+            depth += 1
+            depths[each] = depth
+        if depth > MOST_LEVELS:
+            raise Unreadable(f"its spans are nested more than {MOST_LEVELS} deep.")
 
 
 # --- finding spans ---------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from smolagents import utils
@@ -150,6 +151,11 @@ class _Run:
             calls=self.calls,
         )
 
+    @cached_property
+    def has_steps(self) -> bool:
+        """Whether the steps of the run are spans of their own, as those of smolagents are."""
+        return any(_STEP.fullmatch(each.name) for each in self.orphans or self.tree.below(self.span))
+
     def _task(self) -> str:
         given = _value(self.span, spans.INPUT, spans.INPUT_TYPE)
         named = given.get("task") if isinstance(given, dict) else None
@@ -204,10 +210,9 @@ class _Run:
 
     def _add(self, unit: tuple[Span, list[Span]]) -> None:
         step, inside = unit
-        stepped = any(_STEP.fullmatch(each.name) for each in self.tree.below(self.span))
         models = [each for each in inside if each.kind == "LLM"]
         self._record_answers(models)
-        if step.name == "Planning" or (step.kind == "LLM" and stepped):
+        if step.name == "Planning" or (step.kind == "LLM" and self.has_steps):
             self.steps.append(_planning(step, models[-1] if models else step))
         else:
             self.steps.append(self._action(step, models, [each for each in inside if each.kind == "TOOL"]))
@@ -225,7 +230,7 @@ class _Run:
         whole = Span(step.trace, step.id, None, step.name, "", step.began, _end([step, *tools]))
         shown = _text(step, spans.OUTPUT) if step.kind != "LLM" else _results(tools)
         return ActionStep(
-            step_number=_number(step, 1 + sum(isinstance(each, ActionStep) for each in self.steps)),
+            step_number=_number(step, len(self.steps)),
             timing=Timing(whole.began, whole.ended),
             model_input_messages=(_messages(model, spans.INPUT_MESSAGES) or None) if model is not None else None,
             tool_calls=_calls(code, answer, tools),
