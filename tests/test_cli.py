@@ -195,7 +195,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_commands_are_those_of_the_issue() -> None:
     wanted = (
         "runs show steps replay diff fork search notes remember forget context watch alerts stats export load backup "
-        "index erase prune purge verify doctor migrate encrypt decrypt rekey ui demo completion model"
+        "index erase prune purge verify doctor migrate encrypt decrypt rekey ui demo completion model trace import"
     )
     assert sorted(NAMES) == sorted(wanted.split()) == sorted(group.commands)
     assert {command.section for command in NAMES.values()} == set(SECTIONS)
