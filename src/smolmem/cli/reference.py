@@ -34,7 +34,8 @@ smolmem demo                # create a sample store
 - The first word after a command names the store, if it is a URL, a file name that ends in `.db`, `.sqlite` or
   `.sqlite3`, or a store: `smolmem runs agent.db`. `--db PATH` names any file. Without both, the store is `SMOLMEM_URL`,
   else the only store in the current folder; if there are several, a terminal asks which one, and elsewhere that is an
-  error. A missing file is an error: only `load`, `demo` and `remember --create` create one, `smolmem.db` by default.
+  error. A missing file is an error: only `load`, `import`, `demo` and `remember --create` create one, by default
+  `smolmem.db`.
 - A file that can be read but not written, or whose folder cannot be written, is looked at as a private copy. Commands
   that change the store are refused.
 - `--key-file PATH` names a file with the key of an encrypted store: a passphrase, or `raw:` and 64 hexadecimal digits.
@@ -89,6 +90,7 @@ _SHAPES = {
     "forget": "array of `kind` (note, step, run) and `id`",
     "model": "array of `name`, `used`, `here`, `megabytes`, `languages`, `needs`, `missing`, `sources`, `path`; with "
     "`fetch` and `use` one of them",
+    "mcp": "nothing",
     "erase": "`at`, `runs`, `steps`, `notes`, `counts`, `bytes_freed`, `finished`, `dry_run`",
     "purge": "`sources` and `derived`, arrays of `kind`, `id`, `why` and `text`; `receipt`, as `erase` returns it",
     "prune": "array of `at`, `runs`, `steps`, `notes`, `counts`, `bytes_freed`, `finished`, `dry_run`",
@@ -96,6 +98,8 @@ _SHAPES = {
     "export": "`path`, `scope`, `written`, `media`, `bytes`",
     "index": "`indexed`, `passages`, `vectors`",
     "load": "`path`, `added`, `skipped`, `differing`",
+    "import": "`path`, `added`, `skipped`, `differing`",
+    "trace": "`trace`, `run`, `runs`, `spans`, `to`",
     "backup": "`path`, `bytes`",
     "verify": "`url`, `checked`, `problems`, `count`",
     "doctor": "`url`, `findings`, an array of `level` (ok, hint, warning, problem), `text`, `repair`",
