@@ -1,0 +1,458 @@
+"""Chroma, FAISS, Qdrant and LanceDB as the vector index behind recall: real packages, files and servers."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from recalling import concepts
+
+from smolmem import Memory
+from smolmem.core.errors import InvalidArgument
+from smolmem.recall import external_index, vector_index
+from smolmem.recall.external_index import key_of, passage_of
+
+KINDS = ("faiss", "faiss-file", "chroma", "qdrant", "lancedb")
+SHARED = ("chroma", "lancedb")
+PAGE = ("The car needs new brakes", "A bill of 40 euros came by post", "The dog sleeps in the kitchen")
+
+
+def url_of(kind: str, folder: Path) -> str:
+    return "faiss" if kind == "faiss" else f"{kind.removesuffix('-file')}://{folder / kind}"
+
+
+@pytest.fixture(params=KINDS)
+def vectors(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return url_of(request.param, tmp_path)
+
+
+@pytest.fixture(params=("faiss-file", "chroma"))
+def some_vectors(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An index in RAM and one outside: for what does not depend on the engine."""
+    return url_of(request.param, tmp_path)
+
+
+def opened(folder: Path, vectors: str | None, **options: Any) -> Memory:
+    return Memory(folder / "agent.db", strict=True, embedder=concepts, vectors=vectors, durability="normal", **options)
+
+
+def semantic(memory: Memory, question: str, **filters: Any) -> list[str]:
+    """What is found by vectors, the nearest first."""
+    found = memory.recall(question, floor=0.0, limit=10, **filters)
+    return [
+        one.text
+        for one in sorted(found, key=lambda one: -one.signals.get("semantic", 0.0))
+        if "semantic" in one.signals
+    ]
+
+
+def index_of(memory: Memory) -> Any:
+    [mirror] = memory._recall._external._mirrors.values()
+    return mirror.index
+
+
+def fill(memory: Memory) -> None:
+    for number in range(24):
+        memory.remember(
+            f"the automobile of {number} is blue", kind="fact" if number % 8 else "rare", scope=f"s{number % 4}"
+        )
+        memory.remember(f"a physician saw patient {number}", scope=f"s{number % 4}")
+    memory.index()
+
+
+# --- the same answers ------------------------------------------------------------------------------------------------
+
+
+def test_an_external_index_gives_the_answers_of_the_built_in_one(tmp_path: Path, vectors: str) -> None:
+    with opened(tmp_path, None, scope="*") as memory:
+        fill(memory)
+        expected = answers(memory)
+    with opened(tmp_path, vectors, scope="*") as memory:
+        memory.index()
+        assert answers(memory) == expected
+        assert index_of(memory).count() == 48
+
+
+def answers(memory: Memory) -> list[Any]:
+    asked: list[dict[str, Any]] = [
+        {},
+        {"scope": "s1"},
+        {"kind": "rare"},
+        {"scope": "s0", "kind": "rare"},
+        {"since": time.time() + 9},
+    ]
+    return [
+        {
+            (one.passage, round(one.signals.get("semantic", 0.0), 4))
+            for one in memory.recall("which vehicle?", 100, floor=0.0, **filters)
+        }
+        for filters in asked
+    ]
+
+
+def test_scopes_do_not_leak_through_an_external_index(tmp_path: Path, vectors: str) -> None:
+    with opened(tmp_path, vectors, scope="*") as memory:
+        fill(memory)
+        for number in range(4):
+            found = memory.recall("which vehicle?", 100, scope=f"s{number}", floor=0.0)
+            assert {one.scope for one in found} == {f"s{number}"}
+            assert sum("automobile" in one.text for one in found) == 6
+
+
+def test_more_candidates_are_taken_until_enough_pass_the_filters(tmp_path: Path, some_vectors: str) -> None:
+    with opened(tmp_path, some_vectors) as memory:
+        for number in range(500):
+            memory.remember(f"the automobile of {number}", kind="rare" if number == 13 else "fact")
+        memory.index()
+        nearest = memory._recall._opened().semantic.nearest
+        found = nearest("which vehicle?", 1, vector_filter(memory, kinds=("rare",)))
+        assert len(found) == 1
+
+
+def vector_filter(memory: Memory, **filters: Any) -> Any:
+    from smolmem.recall.filters import Filter
+
+    return Filter(scope=memory.scope, **filters)
+
+
+# --- in step with the store ------------------------------------------------------------------------------------------
+
+
+def test_what_is_dropped_is_not_found_and_leaves_the_index(tmp_path: Path, some_vectors: str) -> None:
+    with opened(tmp_path, some_vectors) as memory:
+        forgotten = memory.remember("the automobile is blue")
+        old = memory.remember("one physician called")
+        memory.index()
+        memory.forget(forgotten)
+        new = memory.remember("two physicians called", supersedes=old)
+        assert semantic(memory, "which vehicle?") == []
+        memory.index()
+        assert set(map(passage_of, index_of(memory).keys())) == {passage(memory, new.id)}
+
+
+def passage(memory: Memory, note: str) -> int:
+    [row] = memory._journal.store.rows("note_passages", {"note": note})
+    return int(row["id"])
+
+
+@pytest.mark.promise("S12")
+def test_erased_means_gone_from_the_index_at_once(tmp_path: Path, vectors: str) -> None:
+    with opened(tmp_path, vectors) as memory:
+        kept = memory.remember("the automobile is blue")
+        erased = memory.remember("the automobile was stolen by Kim")
+        memory.index()
+        assert index_of(memory).count() == 2
+        assert memory.erase(erased).finished
+        assert set(map(passage_of, index_of(memory).keys())) == {passage(memory, kept.id)}
+        memory.erase(kept)
+        assert index_of(memory).count() == 0
+
+
+def test_an_index_that_was_deleted_is_filled_again(tmp_path: Path, some_vectors: str) -> None:
+    with opened(tmp_path, some_vectors) as memory:
+        memory.remember("the automobile is blue")
+        memory.index()
+    moved = f"{some_vectors}-new" if "://" in some_vectors else some_vectors
+    with opened(tmp_path, moved) as memory:
+        memory.index()
+        assert semantic(memory, "which vehicle?") == ["the automobile is blue"]
+
+
+def test_after_a_backup_was_restored_the_index_holds_its_vectors(tmp_path: Path, some_vectors: str) -> None:
+    """Ids of passages are given a second time in a restored store: only the numbers tell the vectors apart."""
+    with opened(tmp_path, some_vectors) as memory:
+        memory.remember("the sea is calm")
+        memory.index()
+        memory.backup(tmp_path / "backup.db")
+        memory.remember("the automobile is blue")
+        memory.index()
+    for file in tmp_path.glob("agent.db*"):
+        file.unlink()
+    (tmp_path / "backup.db").rename(tmp_path / "agent.db")
+    with opened(tmp_path, some_vectors) as memory:
+        memory.remember("the physician is glad")
+        memory.index()
+        assert semantic(memory, "which vehicle?")[:1] != ["the automobile is blue"]
+        assert semantic(memory, "a happy doctor?")[0] == "the physician is glad"
+        assert index_of(memory).count() == 2
+
+
+def test_two_stores_in_one_index_do_not_meet(tmp_path: Path, some_vectors: str) -> None:
+    (tmp_path / "other").mkdir()
+    with opened(tmp_path, some_vectors) as memory:
+        memory.remember("the automobile is blue")
+        memory.index()
+    with opened(tmp_path / "other", some_vectors) as other:
+        other.remember("the ocean is deep")
+        other.index()
+        assert index_of(other).count() == 1
+    with opened(tmp_path, some_vectors) as memory:
+        memory.index()
+        assert semantic(memory, "which vehicle?") == ["the automobile is blue"]
+
+
+def test_a_vector_that_is_erased_while_it_is_copied_does_not_stay(
+    tmp_path: Path, some_vectors: str, monkeypatch: Any
+) -> None:
+    with opened(tmp_path, some_vectors) as memory, Memory(tmp_path / "agent.db", embedder="off") as other:
+        note = memory.remember("the automobile is blue")
+        add = external_index._Mirror._add
+
+        def slow_add(mirror: Any, store: Any, rows: Any) -> None:
+            monkeypatch.undo()
+            real = mirror.index.add
+            mirror.index.add = lambda *given: (other.erase(note.id), real(*given))
+            add(mirror, store, rows)
+            del mirror.index.add
+
+        monkeypatch.setattr(external_index._Mirror, "_add", slow_add)
+        memory.index()
+        assert index_of(memory).count() == 0
+
+
+def test_keys_hold_the_passage_and_change_with_the_numbers() -> None:
+    keys = {key_of(7, bytes([number])) for number in range(50)} | {key_of(2**32 - 1, b"")}
+    assert len(keys) == 51
+    assert {passage_of(key) for key in keys} == {7, 2**32 - 1}
+    assert all(0 < key < 2**63 for key in keys)
+
+
+# --- several processes -----------------------------------------------------------------------------------------------
+
+ADD = """
+import sys
+from recalling import concepts
+from smolmem import Memory
+with Memory(sys.argv[1], strict=True, embedder=concepts, vectors=sys.argv[2]) as memory:
+    memory.remember(sys.argv[3])
+    memory.index()
+    print([one.text for one in memory.recall(sys.argv[4], floor=0.0) if "semantic" in one.signals])
+"""
+
+
+def another_process(folder: Path, vectors: str, text: str, question: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [sys.executable, "-c", ADD, str(folder / "agent.db"), vectors, text, question],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env=os.environ | {"PYTHONPATH": path},
+    )
+
+
+@pytest.mark.parametrize("kind", ["faiss", "faiss-file", *SHARED])
+def test_two_processes_find_what_either_of_them_adds(tmp_path: Path, kind: str) -> None:
+    vectors = url_of(kind, tmp_path)
+    with opened(tmp_path, vectors) as memory:
+        memory.remember("the automobile is blue")
+        memory.index()
+        assert semantic(memory, "which vehicle?") == ["the automobile is blue"]
+        done = another_process(tmp_path, vectors, "the ocean is deep", "which vehicle?")
+        assert done.returncode == 0, done.stderr
+        assert "the automobile is blue" in done.stdout
+        assert semantic(memory, "the sea?")[0] == "the ocean is deep"
+        memory.remember("a physician called")
+        memory.index()
+        assert index_of(memory).count() == 3
+        assert semantic(memory, "a doctor?")[0] == "a physician called"
+
+
+def test_a_second_process_on_a_qdrant_folder_goes_on_by_words(tmp_path: Path) -> None:
+    vectors = url_of("qdrant", tmp_path)
+    with opened(tmp_path, vectors) as memory:
+        memory.remember("the automobile is blue")
+        memory.index()
+        done = another_process(tmp_path, vectors, "the ocean is deep", "ocean")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip() == "[]"
+        assert done.stderr.count("smolmem recalls by words alone") == 1
+        memory.index()
+        assert semantic(memory, "the sea?")[0] == "the ocean is deep"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="fork is not on this system")
+@pytest.mark.parametrize("kind", ["faiss", "chroma", "lancedb"])
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_recall_goes_on_in_a_forked_child(tmp_path: Path, kind: str) -> None:
+    with opened(tmp_path, url_of(kind, tmp_path)) as memory:
+        memory.remember("the automobile is blue")
+        memory.index()
+        semantic(memory, "which vehicle?")
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if [one.text for one in memory.recall("automobile")] == ["the automobile is blue"] else 1)
+        end = time.monotonic() + 30
+        while (done := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < end:
+            time.sleep(0.05)
+        if done[0] == 0:
+            os.kill(child, 9)
+            os.waitpid(child, 0)
+        assert done == (child, 0)
+
+
+# --- what can go wrong -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrong", ["", "chroma", "pinecone:///x", "faiss+http://x", "lancedb+http://x", 7, "qdrant"])
+def test_a_url_that_names_no_index_is_refused(tmp_path: Path, wrong: Any) -> None:
+    if wrong == "":
+        wrong = "://"
+    with pytest.raises(InvalidArgument, match="vectors is one of"):
+        opened(tmp_path, wrong)
+
+
+@pytest.mark.parametrize(("kind", "package"), [("faiss", "faiss"), ("chroma", "chromadb"), ("qdrant", "qdrant_client")])
+def test_a_missing_package_is_one_sentence_that_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, package: str
+) -> None:
+    monkeypatch.setattr(vector_index.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(InvalidArgument, match=rf"needs {package}: pip install 'smolmem\[{kind}\]'\.$"):
+        opened(tmp_path, f"{kind}:///{tmp_path}/x")
+
+
+def test_without_the_server_recall_goes_on_by_words_and_says_so_once(tmp_path: Path, caplog: Any) -> None:
+    with opened(tmp_path, f"chroma+http://127.0.0.1:{free_port()}") as memory:
+        note = memory.remember("the automobile is blue")
+        began = time.monotonic()
+        for _ in range(5):
+            memory.index()
+            assert [one.text for one in memory.recall("automobile")] == ["the automobile is blue"]
+        assert time.monotonic() - began < 15
+        assert [record.levelno for record in caplog.records if "by words alone" in record.message] == [logging.WARNING]
+        assert memory.erase(note).finished is False
+        assert memory.finish_erase() is False
+
+
+def test_a_damaged_faiss_file_is_made_again(tmp_path: Path, caplog: Any) -> None:
+    vectors = url_of("faiss-file", tmp_path)
+    with opened(tmp_path, vectors) as memory:
+        memory.remember("the automobile is blue")
+        memory.index()
+    [file] = (tmp_path / "faiss-file").iterdir()
+    for garbage in (b"", b"PK\3\4 garbage", file.read_bytes()[:300]):
+        file.write_bytes(garbage)
+        with opened(tmp_path, vectors) as memory:
+            assert semantic(memory, "which vehicle?") == ["the automobile is blue"]
+        assert "makes it again" in caplog.text
+        caplog.clear()
+        with np.load(file) as saved:
+            assert saved.files, "closing the memory saved the index"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="file modes are those of POSIX")
+def test_folders_of_an_index_are_their_owners_alone(tmp_path: Path, vectors: str) -> None:
+    with opened(tmp_path, vectors) as memory:
+        memory.remember("the automobile is blue")
+        memory.index()
+    for made in tmp_path.iterdir():
+        if made.is_dir():
+            assert made.stat().st_mode & 0o777 == 0o700, made
+
+
+def test_an_encrypted_store_leaves_no_plain_vectors(tmp_path: Path) -> None:
+    from smolmem.store.opening import open_store
+
+    class Encrypted:
+        encrypted, url = True, "agent.db"
+
+    with pytest.raises(InvalidArgument, match="use vectors='faiss', which stays in RAM"):
+        external_index.ExternalIndex(f"chroma://{tmp_path}/x", Encrypted())  # type: ignore[arg-type]
+    store = open_store(tmp_path / "plain.db")
+    external_index.ExternalIndex(f"chroma://{tmp_path}/x", store)
+    store.close()
+
+
+def test_the_environment_names_the_index_of_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = url_of("lancedb", tmp_path)
+    with opened(tmp_path, vectors) as memory:
+        note = memory.remember("the automobile is blue")
+        memory.index()
+    command = [sys.executable, "-m", "smolmem.cli.main", "--db", str(tmp_path / "agent.db"), "erase", note.id, "--yes"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=60, env=os.environ | {"SMOLMEM_VECTORS": vectors}
+    )
+    assert done.returncode == 0, done.stderr
+    import lancedb
+
+    database = lancedb.connect(str(tmp_path / "lancedb"))
+    assert [database.open_table(name).count_rows() for name in database.list_tables().tables] == [0]
+
+
+# --- a Chroma server -------------------------------------------------------------------------------------------------
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+class Server:
+    """A Chroma server in another process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.port = folder, free_port()
+        self.start()
+
+    def start(self) -> None:
+        command = [
+            str(Path(sys.executable).with_name("chroma")),
+            "run",
+            "--path",
+            str(self.folder),
+            "--host",
+            "127.0.0.1",
+        ]
+        self.process = subprocess.Popen(
+            [*command, "--port", str(self.port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                return
+            except OSError:
+                time.sleep(0.1)
+        raise TimeoutError("the Chroma server did not start")
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait(20)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    made = Server(tmp_path / "server")
+    yield made
+    made.stop()
+
+
+def test_a_chroma_server_that_goes_and_comes_back(
+    tmp_path: Path, server: Server, monkeypatch: Any, caplog: Any
+) -> None:
+    monkeypatch.setattr(external_index, "PAUSE_SECONDS", 0.0)
+    with opened(tmp_path, f"chroma+http://127.0.0.1:{server.port}") as memory:
+        note = memory.remember("the automobile is blue")
+        memory.index()
+        assert semantic(memory, "which vehicle?") == ["the automobile is blue"]
+        server.stop()
+        memory.remember("the ocean is deep")
+        memory.index()
+        assert [one.text for one in memory.recall("automobile")] == ["the automobile is blue"]
+        assert not memory.erase(note).finished
+        assert caplog.text.count("recalls by words alone") == 1
+        server.start()
+        assert memory.finish_erase()
+        assert semantic(memory, "the sea?") == ["the ocean is deep"]
+        assert index_of(memory).count() == 1
