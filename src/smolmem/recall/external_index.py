@@ -246,7 +246,7 @@ class _Mirror:
         if outdated := [key for key in keys if key not in rows]:
             self.index.drop(outdated)
             self._count = self.index.count()
-        current = [row for key, row in rows.items() if key in set(keys)]
+        current = [rows[key] for key in keys if key in rows]
         if not current:
             return []
         allowed: Any = np.ones(len(current), bool)

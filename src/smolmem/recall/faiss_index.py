@@ -100,7 +100,7 @@ class FaissIndex:
         if self._file is None or not self._file.exists():
             return
         try:
-            with np.load(self._file, allow_pickle=False) as parts:
+            with self._file.open("rb") as file, np.load(file, allow_pickle=False) as parts:
                 found: dict[str, Any] = {str(name): faiss.deserialize_index(parts[name]) for name in parts.files}
             if any(index.d != self._size for index in found.values()):
                 raise ValueError("its vectors have another length")
