@@ -19,7 +19,9 @@ import pytest
 from recalling import concepts
 
 from smolmem import Memory
-from smolmem.core.errors import InvalidArgument
+from smolmem.core.errors import InvalidArgument, NotFound
+from smolmem.integrations import document_import
+from smolmem.integrations.document_import import import_collection
 from smolmem.recall import external_index, vector_index
 from smolmem.recall.external_index import key_of, passage_of
 
@@ -461,3 +463,89 @@ def test_a_chroma_server_that_goes_and_comes_back(
         assert memory.finish_erase()
         assert semantic(memory, "the sea?") == ["the ocean is deep"]
         assert index_of(memory).count() == 1
+
+
+# --- importing what users have ---------------------------------------------------------------------------------------
+
+
+def a_collection(folder: Path, name: str = "papers") -> None:
+    from smolmem.core.telemetry import quiet_chromadb
+
+    chromadb = quiet_chromadb()
+    with chromadb.PersistentClient(str(folder), chromadb.Settings(anonymized_telemetry=False)) as client:
+        made = client.create_collection(name, embedding_function=None)
+        texts: list[Any] = [f"paper {number} is about the ocean" for number in range(7)] + ["the automobile is blue"]
+        sources: list[Any] = [{"source": f"{number}.pdf", "page": number} for number in range(7)] + [None]
+        made.add(ids=list("abcdefgh"), embeddings=np.eye(8, dtype=np.float32), documents=texts, metadatas=sources)
+
+
+def test_a_chroma_collection_is_imported_once_as_notes_of_low_trust(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(document_import, "PAGE", 3)
+    a_collection(tmp_path / "chroma")
+    seen: list[tuple[int, int]] = []
+    with opened(tmp_path, None) as memory:
+        url = f"chroma://{tmp_path}/chroma/papers"
+        done = import_collection(memory, url, progress=lambda *given: seen.append(given))
+        assert (done.added, done.skipped, seen[-1]) == (8, 0, (8, 8))
+        assert import_collection(memory, f"chroma://{tmp_path}/chroma").skipped == 8
+        memory.index()
+        best = memory.recall("which vehicle?")[0]
+        assert (best.text, best.origin, best.trust) == ("the automobile is blue", "import", "low")
+        assert len(memory.notes(tag="3.pdf")) == 1
+
+
+def test_an_import_from_chroma_that_names_nothing_says_what_there_is(tmp_path: Path, memory: Memory) -> None:
+    a_collection(tmp_path / "chroma")
+    with pytest.raises(NotFound, match=r"collections \(papers\): add /NAME"):
+        import_collection(memory, f"chroma://{tmp_path}/chroma/books")
+    with pytest.raises(NotFound, match="not a folder of Chroma"):
+        import_collection(memory, f"chroma://{tmp_path}/nothing/books")
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_a_docstore_of_llama_index_and_documents_as_json_are_imported(tmp_path: Path, memory: Memory) -> None:
+    from llama_index.core.schema import Document, TextNode
+    from llama_index.core.storage.docstore import SimpleDocumentStore
+
+    store = SimpleDocumentStore()
+    store.add_documents(
+        [Document(text="the ocean is deep", metadata={"file_name": "sea.txt"}), TextNode(text="a node")]
+    )
+    store.persist(str(tmp_path / "storage" / "docstore.json"))
+    for source in (tmp_path / "storage", f"faiss://{tmp_path}/storage"):
+        done = import_collection(memory, source)
+        assert done.added + done.skipped == 2
+    assert memory.notes(tag="sea.txt")[0].text == "the ocean is deep"
+    (tmp_path / "list.json").write_text(
+        '[{"page_content": "one", "metadata": {"source": "x"}}, {"text": " "}, "three"]'
+    )
+    done = import_collection(memory, tmp_path / "list.json")
+    assert (done.added, done.empty) == (2, 1)
+
+
+@pytest.mark.promise("S1")
+def test_a_pickle_is_refused_and_never_loaded(tmp_path: Path, memory: Memory) -> None:
+    import pickle
+
+    class Bomb:
+        def __reduce__(self) -> Any:
+            return os.mkdir, (str(tmp_path / "exploded"),)
+
+    folder = tmp_path / "faiss_index"
+    folder.mkdir()
+    (folder / "index.faiss").write_bytes(b"")
+    (folder / "index.pkl").write_bytes(pickle.dumps(Bomb()))
+    for source in (folder, folder / "index.pkl", f"faiss://{folder}"):
+        with pytest.raises(InvalidArgument, match="can run any code when it is loaded"):
+            import_collection(memory, source)
+    assert not (tmp_path / "exploded").exists()
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "{}", "[1]", '[{"metadata": {}}]', '{"docstore/data": {"x": {}}}', "[" * 100_000]
+)
+def test_a_file_without_documents_is_one_error(tmp_path: Path, memory: Memory, content: str) -> None:
+    (tmp_path / "x.json").write_text(content)
+    with pytest.raises(InvalidArgument, match=r"x\.json"):
+        import_collection(memory, tmp_path / "x.json")
+    assert memory.notes() == []

@@ -241,8 +241,8 @@ class _Mirror:
             asked = min(4 * asked, MAX_CANDIDATES)
 
     def _confirmed(self, store: Store, keys: list[int], scope: str, vector: Any, where: Where | None) -> list[Hit]:
-        asked = {"ids": json_list(map(passage_of, keys)), "model": self._model, "scope": scope}
-        rows = {key_of(row["passage"], row["numbers"]): row for row in store.rows("vectors_of", asked)}
+        found = store.rows("vectors_of", {"ids": json_list(map(passage_of, keys)), "model": self._model})
+        rows = {key_of(row["passage"], row["numbers"]): row for row in found if row["scope"] == scope}
         if outdated := [key for key in keys if key not in rows]:
             self.index.drop(outdated)
             self._count = self.index.count()

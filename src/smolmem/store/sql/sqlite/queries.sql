@@ -402,8 +402,8 @@ SELECT id, passage, facts, numbers FROM vector WHERE scope = :scope AND id > :id
 SELECT id, passage, scope, numbers FROM vector WHERE id > :id AND model = :model ORDER BY id LIMIT :limit;
 
 -- name: vectors_of
-SELECT vector.passage, vector.facts, vector.numbers FROM json_each(:ids) AS wanted
-JOIN vector ON vector.passage = wanted.value AND vector.model = :model WHERE vector.scope = :scope;
+SELECT vector.passage, vector.scope, vector.facts, vector.numbers FROM json_each(:ids) AS wanted
+JOIN vector ON vector.passage = wanted.value AND vector.model = :model;
 
 -- name: newest_vector
 SELECT coalesce(max(id), 0) FROM vector;
