@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,8 @@ from smolmem.store.base import Progress
 if TYPE_CHECKING:
     from smolmem.memory import Memory
 
+Document = tuple[str, Mapping[str, Any]]
+"""A text, and where it is from."""
 KIND = "document"
 PAGE = 500
 """Documents that are read from a collection at a time."""
@@ -50,12 +52,6 @@ class ImportedDocuments:
     empty: int
 
 
-@dataclass(frozen=True)
-class _Document:
-    text: str
-    metadata: Mapping[str, Any]
-
-
 def import_collection(
     memory: Memory,
     source: str | os.PathLike[str],
@@ -77,23 +73,40 @@ def import_collection(
         InvalidArgument: the source is something else.
     """
     name = os.fspath(source)
-    into = memory._scope_to_write(scope)
     total, documents = _chroma(name) if name.startswith("chroma") and "://" in name else _file(Path(_path(name)))
-    counts = {"added": 0, "skipped": 0, "empty": 0}
-    for done, document in enumerate(documents, 1):
-        counts[_add(memory, document, into)] += 1
+
+    def report(done: int) -> None:
         if progress is not None:
             progress(min(done, total), total)
-    return ImportedDocuments(name, **counts)
+
+    return add_documents(memory, documents, name, scope=scope, report=report)
 
 
-def _add(memory: Memory, document: _Document, scope: str) -> str:
-    if not document.text.strip():
+def add_documents(
+    memory: Memory,
+    documents: Iterable[Document],
+    source: str,
+    *,
+    scope: str | None = None,
+    report: Callable[[int], None] | None = None,
+) -> ImportedDocuments:
+    """Adds documents as notes; `report` is called after each with how many are done."""
+    into = memory._scope_to_write(scope)
+    counts = {"added": 0, "skipped": 0, "empty": 0}
+    for done, (text, metadata) in enumerate(documents, 1):
+        counts[_add(memory, text, metadata, into)] += 1
+        if report is not None:
+            report(done)
+    return ImportedDocuments(source, **counts)
+
+
+def _add(memory: Memory, text: str, metadata: Mapping[str, Any], scope: str) -> str:
+    if not text.strip():
         return "empty"
     known = True
-    tags = [str(document.metadata[key]) for key in _SOURCES if document.metadata.get(key)]
-    for start in range(0, len(document.text), LONGEST):
-        part = document.text[start : start + LONGEST]
+    tags = [str(metadata[key]) for key in _SOURCES if metadata.get(key)]
+    for start in range(0, len(text), LONGEST):
+        part = text[start : start + LONGEST]
         if part.strip() and not memory._recall.notes.is_known(part, scope, KIND):
             memory.remember(part, kind=KIND, tags=[_tag(tag) for tag in tags], scope=scope, origin="import")
             known = False
@@ -111,7 +124,7 @@ def _path(name: str) -> str:
 # --- Chroma -----------------------------------------------------------------------------------------------------------
 
 
-def _chroma(url: str) -> tuple[int, Iterator[_Document]]:
+def _chroma(url: str) -> tuple[int, Iterator[Document]]:
     try:
         chromadb = quiet_chromadb()
     except ImportError:
@@ -144,19 +157,19 @@ def _chroma_client(chromadb: Any, url: str) -> tuple[Any, str | None]:
     return chromadb.PersistentClient(str(folder), settings), name
 
 
-def _chroma_documents(client: Any, collection: Any) -> Iterator[_Document]:
+def _chroma_documents(client: Any, collection: Any) -> Iterator[Document]:
     start = 0
     while (page := collection.get(include=["documents", "metadatas"], limit=PAGE, offset=start))["ids"]:
         start += len(page["ids"])
         for text, metadata in zip(page["documents"], page["metadatas"], strict=True):
-            yield _Document(text or "", metadata or {})
+            yield text or "", metadata or {}
     client.close()
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-def _file(path: Path) -> tuple[int, Iterator[_Document]]:
+def _file(path: Path) -> tuple[int, Iterator[Document]]:
     if path.is_dir():
         pickles = [*path.glob("*.pkl"), *path.glob("*.pickle")]
         if not (path / "docstore.json").exists() and pickles:
@@ -172,7 +185,7 @@ def _file(path: Path) -> tuple[int, Iterator[_Document]]:
     return len(found), iter(found)
 
 
-def _documents(path: Path) -> Iterator[_Document]:
+def _documents(path: Path) -> Iterator[Document]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -186,7 +199,7 @@ def _documents(path: Path) -> Iterator[_Document]:
         if text is None:
             raise InvalidArgument(f"{path} holds an entry without `text` or `page_content`: {str(entry)[:80]!r}.")
         metadata = entry.get("metadata") if isinstance(entry, dict) else None
-        yield _Document(text, metadata if isinstance(metadata, dict) else {})
+        yield text, metadata if isinstance(metadata, dict) else {}
 
 
 def _text_of(entry: Any) -> str | None:
