@@ -6,6 +6,7 @@ The other way, `Memory(embedder=…)` takes any LangChain `Embeddings`, and `rem
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 try:
@@ -70,8 +71,8 @@ class MemoryChatHistory(BaseChatMessageHistory):  # type: ignore[misc]
         """Adds messages at the end."""
         for message in messages:
             text = message.content if isinstance(message.content, str) else ""
-            is_plain = message == _message(message.type, text, None) and message.type in PLAIN
-            self._conversation.add(message.type, text, None if is_plain else message_to_dict(message))
+            is_plain = message.type in PLAIN and message == _message(message.type, text, None)
+            self._conversation.add(message.type, text, partial(message_to_dict, message), plain=is_plain)
 
     def clear(self) -> None:
         """Empties the chat; the record keeps the messages."""

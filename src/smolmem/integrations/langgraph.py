@@ -65,8 +65,8 @@ class MemoryStore(BaseStore):  # type: ignore[misc]
     supports_ttl = True
 
     def __init__(self, memory: Memory, *, scope: str | None = None) -> None:
-        self._memory = memory
         self._root = memory._scope_to_write(scope)
+        self._memory = memory.scoped(f"{self._root}/*")
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Does operations in order."""
@@ -159,7 +159,7 @@ class MemoryStore(BaseStore):  # type: ignore[misc]
         if not self._memory.notes(scope=scope, kind=ITEM, limit=1):
             return []
         found = self._memory.recall(query, limit, scope=scope, kind=ITEM, floor=0.0)
-        notes = [(self._memory._recall.notes.get(one.note), one.score) for one in found if one.note is not None]
+        notes = [(self._memory.note(one.note), one.score) for one in found if one.note is not None]
         return [(note, score) for note, score in notes if json.loads(note.text).get("index") is not False]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 try:
@@ -67,7 +68,8 @@ class MemoryBlock(BaseMemoryBlock[str]):  # type: ignore[misc]
         return await asyncio.to_thread(self.memory.context, asked[-1], self.tokens) if asked else ""
 
     async def _aput(self, messages: list[ChatMessage]) -> None:
-        await asyncio.to_thread(_add, Conversation(self.memory, self.session_id), messages)
+        said = [message.model_copy(update={"additional_kwargs": _without_session(message)}) for message in messages]
+        await asyncio.to_thread(_add, Conversation(self.memory, self.session_id), said)
 
     async def atruncate(self, content: str, tokens_to_truncate: int) -> str | None:
         """Leaves the block out: half a quotation would lose where its lines come from."""
@@ -146,11 +148,16 @@ class MemoryChatStore(BaseChatStore):  # type: ignore[misc]
         return list(dict.fromkeys(note.tags[0] for note in reversed(notes)))
 
 
+def _without_session(message: ChatMessage) -> dict[str, Any]:
+    """What a message has besides its text, without the session that LlamaIndex's memory writes into it."""
+    return {name: value for name, value in message.additional_kwargs.items() if name != "session_id"}
+
+
 def _add(conversation: Conversation, messages: Sequence[ChatMessage]) -> None:
     for message in messages:
         role, text = str(message.role.value), message.content or ""
         is_plain = message == _message(role, text, None)
-        conversation.add(role, text, None if is_plain else message.model_dump(mode="json", exclude_none=True))
+        conversation.add(role, text, partial(message.model_dump, mode="json", exclude_none=True), plain=is_plain)
 
 
 def _message(role: str, text: str | None, whole: dict[str, Any] | None) -> ChatMessage:

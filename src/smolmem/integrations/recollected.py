@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -45,10 +46,10 @@ class Conversation:
     key: str
     scope: str | None = None
 
-    def add(self, role: str, text: str, message: dict[str, Any] | None) -> None:
-        """Adds a message; a message that is more than its text is stored as JSON."""
-        is_plain = message is None and text == text.strip() != ""
-        kept = text if is_plain else json.dumps(message or {"content": text}, ensure_ascii=False)
+    def add(self, role: str, text: str, whole: Callable[[], dict[str, Any]], *, plain: bool) -> None:
+        """Adds a message: its text if the message is `plain`, and JSON if it is more than its text."""
+        is_plain = plain and text == text.strip() != ""
+        kept = text if is_plain else json.dumps(whole(), ensure_ascii=False)
         tags = (self.key, role, "text" if is_plain else "json")
         origin = _ORIGINS.get(role, "agent")
         self.memory.remember(kept, kind=MESSAGE, tags=tags, origin=origin, scope=self.scope)
