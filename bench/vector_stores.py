@@ -3,7 +3,7 @@
     python bench/vector_stores.py --rows 20000
 
 Each index is filled from the same store through `ExternalIndex`, and asked what recall asks: the 300 nearest passages,
-of all passages and with a filter that one passage in twenty passes. `recall` is the share of the true 300 nearest.
+of all passages and with a filter that one passage in twenty passes. `recall` is the share of the true ten nearest.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from smolmem.recall.filters import Filter
 from smolmem.recall.semantic import SemanticSearch
 from smolmem.recall.vectors import facts_of, numbers_of
 
-SIZE, LISTED, QUESTIONS, EVERY = 384, 300, 40, 20
+SIZE, LISTED, TOP, QUESTIONS, EVERY = 384, 300, 10, 40, 20
 KINDS = ("built in", "faiss", "chroma", "lancedb", "qdrant")
 
 
@@ -89,7 +89,7 @@ def measure(search: SemanticSearch, truth: Any, filters: Filter) -> tuple[float,
 def nearest(vectors: Any, questions: Any, allowed: Any) -> Any:
     scores = questions @ vectors.T
     scores[:, ~allowed] = -2
-    return np.argsort(-scores, axis=1)[:, : min(LISTED, int(allowed.sum()))] + 1
+    return np.argsort(-scores, axis=1)[:, :TOP] + 1
 
 
 def size_of(folder: Path) -> float:

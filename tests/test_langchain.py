@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pages
 import pytest
 from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding, Embeddings
@@ -321,3 +322,10 @@ def test_a_missing_package_is_one_sentence(module: str, package: str, extra: str
     program = f"import sys; sys.modules[{package!r}] = None; import smolmem.integrations.{module}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert done.stderr.strip().splitlines()[-1].endswith(f"pip install 'smolmem[{extra}]'.")
+
+
+def test_the_page_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = Path(__file__).parent.parent / "docs/langchain.md"
+    assert len(pages.blocks(page)) >= 4
+    pages.run(page)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pages
 import pytest
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.base.llms.types import ChatMessage, ImageBlock, MessageRole, TextBlock
@@ -18,6 +22,16 @@ from recalling import concepts
 from smolmem import Memory
 from smolmem.core.errors import InvalidArgument
 from smolmem.integrations.llama_index import MemoryBlock, MemoryChatStore, MemoryRetriever, agent_memory
+
+
+@pytest.fixture(autouse=True)
+def _no_open_connections() -> Iterator[None]:
+    """LlamaIndex's memory leaves its SQLite connections to the garbage collector, which warns."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+
 
 # --- the retriever ---------------------------------------------------------------------------------------------------
 
@@ -167,3 +181,10 @@ def test_chats_of_scopes_do_not_meet(memory: Memory) -> None:
     MemoryChatStore(memory=memory, scope="a").add_message("ann", CHAT[1])
     assert MemoryChatStore(memory=memory, scope="b").get_messages("ann") == []
     assert MemoryChatStore(memory=memory).get_keys() == []
+
+
+def test_the_page_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = Path(__file__).parent.parent / "docs/llama-index.md"
+    assert len(pages.blocks(page)) >= 4
+    pages.run(page)

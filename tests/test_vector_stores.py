@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pages
 import pytest
 from recalling import concepts
 
@@ -549,3 +550,10 @@ def test_a_file_without_documents_is_one_error(tmp_path: Path, memory: Memory, c
     with pytest.raises(InvalidArgument, match=r"x\.json"):
         import_collection(memory, tmp_path / "x.json")
     assert memory.notes() == []
+
+
+def test_the_page_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = Path(__file__).parent.parent / "docs/vector-stores.md"
+    assert len(pages.blocks(page)) >= 4
+    pages.run(page)

@@ -23,9 +23,10 @@ class LanceIndex:
     """One table; search compares every row of the scope."""
 
     def __init__(self, path: Path | None, name: str, size: int) -> None:
-        self._size = size
+        self._size, self._name = size, name
+        self._database = lancedb.connect(str(path))
         fields: list[Any] = [("key", pa.int64()), ("scope", pa.string()), ("vector", pa.list_(pa.float32(), size))]
-        self._table = lancedb.connect(str(path)).create_table(name, schema=pa.schema(fields), exist_ok=True)
+        self._table = self._database.create_table(name, schema=pa.schema(fields), exist_ok=True)
 
     def add(self, keys: Sequence[int], vectors: Array, scopes: Sequence[str]) -> None:
         """Adds rows, or replaces those of the same key."""
@@ -57,7 +58,9 @@ class LanceIndex:
         return int(self._table.count_rows())
 
     def save(self, *, erased: bool = False) -> None:
-        """Merges small files, and removes old ones; after an erase all of them, because dropped rows are in them."""
+        """Merges small files, and removes old ones; after an erase all is written anew, without dropped rows."""
+        if erased:
+            self._table = self._database.create_table(self._name, self._table.to_arrow(), mode="overwrite")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # a reader of an old version fails once, and is asked again
             self._table.optimize(cleanup_older_than=timedelta(0) if erased else KEPT_VERSIONS)
