@@ -25,6 +25,7 @@ from smolmem.integrations import document_import
 from smolmem.integrations.document_import import import_collection
 from smolmem.recall import external_index, vector_index
 from smolmem.recall.external_index import key_of, passage_of
+from smolmem.recall.vectors import floats_of, numbers_of
 
 KINDS = ("faiss", "faiss-file", "chroma", "qdrant", "lancedb")
 SHARED = ("chroma", "lancedb")
@@ -160,6 +161,30 @@ def test_erased_means_gone_from_the_index_at_once(tmp_path: Path, vectors: str) 
         assert set(map(passage_of, index_of(memory).keys())) == {passage(memory, kept.id)}
         memory.erase(kept)
         assert index_of(memory).count() == 0
+
+
+@pytest.mark.promise("S12")
+@pytest.mark.parametrize("kind", ["faiss-file", "lancedb"])
+def test_files_hold_no_byte_of_an_erased_vector(tmp_path: Path, kind: str) -> None:
+    known: dict[str, Any] = {}
+    chance = np.random.default_rng(3)
+
+    def embed(texts: list[str]) -> Any:
+        return [known.setdefault(text, chance.normal(size=384)) for text in texts]
+
+    with Memory(tmp_path / "agent.db", embedder=embed, vectors=url_of(kind, tmp_path)) as memory:
+        for number in range(20):
+            memory.remember(f"note number {number}")
+        note = memory.remember("a secret")
+        memory.index()
+        part = floats_of(numbers_of(known["a secret"]), 1)[0][100:120].tobytes()
+        assert files_with(tmp_path / kind, part)
+        memory.erase(note)
+        assert files_with(tmp_path / kind, part) == []
+
+
+def files_with(folder: Path, part: bytes) -> list[Path]:
+    return [file for file in folder.rglob("*") if file.is_file() and part in file.read_bytes()]
 
 
 def test_an_index_that_was_deleted_is_filled_again(tmp_path: Path, some_vectors: str) -> None:
