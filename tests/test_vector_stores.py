@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pages
 import pytest
+import test_private
 from recalling import concepts
 
 from smolmem import Memory
@@ -582,3 +583,34 @@ def test_the_page_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     page = Path(__file__).parent.parent / "docs/vector-stores.md"
     assert len(pages.blocks(page)) >= 4
     pages.run(page)
+
+
+USE = """
+import sys, time
+from recalling import concepts
+from smolmem import Memory
+with Memory(sys.argv[1] + "/agent.db", embedder=concepts, vectors=sys.argv[2]) as memory:
+    memory.remember("the automobile is blue")
+    memory.index()
+    assert memory.recall("which vehicle?", floor=0.0)
+time.sleep(0.5)  # telemetry is sent from a thread
+"""
+
+
+@pytest.mark.promise("S17")
+@pytest.mark.parametrize("kind", ["chroma", "lancedb", "qdrant"])
+def test_an_index_resolves_sends_and_writes_nothing_elsewhere(tmp_path: Path, kind: str) -> None:
+    """Temporary files count as the store's."""
+    home, folder, log = tmp_path / "home", tmp_path / "store", tmp_path / "calls"
+    home.mkdir()
+    (folder / "tmp").mkdir(parents=True)
+    environment = test_private._environment(home) | {"TMPDIR": str(folder / "tmp")}
+    command = [*test_private._watch(log), sys.executable, "-B", "-c", USE, str(folder), url_of(kind, folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200, env=environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert list(home.rglob("*")) == []
+    if log.exists():
+        calls = log.read_text(errors="replace").splitlines()
+        assert len(calls) > 100
+        assert [call for call in calls if test_private._reaches_out(call)] == []
+        assert [call for call in calls if test_private._writes(call) and str(folder) not in call] == []
