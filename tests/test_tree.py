@@ -78,7 +78,7 @@ FRONT_DOOR = {
     "views",
 }
 SIGNATURES = {
-    "Memory.__init__": "url scope durability strict embedder retain key redact secrets",
+    "Memory.__init__": "url scope durability strict embedder vectors retain key redact secrets",
     "Memory.alerts": "scope run rule limit",
     "Memory.attach": "agent scope recall views watch tools trace",
     "Memory.backtest": "rule scope agent run since until limit",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -221,8 +222,8 @@ class Recalling(Queries):
             dry_run: delete nothing, and return what would go.
 
         Returns:
-            A receipt with what went. `finished` is False if another process was reading the file: call
-            `finish_erase()` later to remove the last bytes from the disk.
+            A receipt with what went. `finished` is False if another process was reading the file, or if the vector
+            index did not answer: call `finish_erase()` later to remove the last bytes.
 
         Raises:
             NotFound: if there is no such thing, or the beginning of an id fits several.
@@ -297,14 +298,18 @@ class Recalling(Queries):
 
     def finish_erase(self) -> bool:
         """Removes the last erased bytes from the disk, where another process was in the way; false if it still is."""
-        return finish(self._journal)
+        return self._recall.erase_vectors(self._recall.indexed_models()) and finish(self._journal)
 
     def _erase(self, selection: Selection, kinds: list[str], dry_run: bool) -> Erased:
         sessions = sessions_of(self._journal, selection)
         if not dry_run:
             self._recall.follow_sources()
             self._leave_sessions(sessions)
-        return erase(self._journal, selection, kinds, dry_run=dry_run)
+        models = self._recall.indexed_models()
+        receipt = erase(self._journal, selection, kinds, dry_run=dry_run)
+        if receipt and not dry_run and not self._recall.erase_vectors(models):
+            return replace(receipt, finished=False)
+        return receipt
 
     def _leave_sessions(self, sessions: Collection[str]) -> None:
         """Makes attached agents leave sessions that are about to lose steps."""

@@ -103,10 +103,12 @@ class Notes:
             return "it says nothing that could be useful later"
         if len(searchable.without_recalled(said, searchable.spellings(recalled)).split()) < len(said.split()) / 2:
             return "it is what was recalled, which is remembered already"
+        return "it is remembered already" if self.is_known(text, scope, kind) else None
+
+    def is_known(self, text: str, scope: str, kind: str) -> bool:
+        """Whether a current note of a scope and kind has this text."""
         kept = self._contents.without_secrets("note", {"kind": kind, "text": storable(text.strip())})
-        if self._store.rows("same_note", {"scope": scope, **kept}):
-            return "it is remembered already"
-        return None
+        return bool(self._store.rows("same_note", {"scope": scope, **kept}))
 
     # --- reading ---------------------------------------------------------------------------------------------------
 

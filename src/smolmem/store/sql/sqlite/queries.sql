@@ -404,6 +404,19 @@ WHERE vector.passage IS NULL AND passage.id > :above AND passage.id <= :last ORD
 -- name: vectors
 SELECT id, passage, facts, numbers FROM vector WHERE scope = :scope AND id > :id AND model = :model ORDER BY id;
 
+-- name: vectors_after
+SELECT id, passage, scope, numbers FROM vector WHERE id > :id AND model = :model ORDER BY id LIMIT :limit;
+
+-- name: vectors_of
+SELECT vector.passage, vector.scope, vector.facts, vector.numbers FROM json_each(:ids) AS wanted
+JOIN vector ON vector.passage = wanted.value AND vector.model = :model;
+
+-- name: newest_vector
+SELECT coalesce(max(id), 0) FROM vector;
+
+-- name: vector_models
+SELECT DISTINCT model FROM vector;
+
 -- name: put_vector
 INSERT OR REPLACE INTO vector (passage, scope, model, facts, numbers)
 SELECT id, scope, :model, :facts, :numbers FROM passage WHERE id = :passage;
