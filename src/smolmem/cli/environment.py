@@ -14,7 +14,7 @@ import click
 
 from smolmem.cli import stores
 from smolmem.cli.output import Output
-from smolmem.core.errors import InvalidArgument, NotAStore, NotFound
+from smolmem.core.errors import InvalidArgument, NotAStore, NotFound, Unwritable
 from smolmem.core.text import sanitize
 
 if TYPE_CHECKING:
@@ -115,6 +115,11 @@ class Environment:
         """Where results are printed."""
         return Output(self.json)
 
+    @property
+    def is_file(self) -> bool:
+        """Whether the store is a file that exists."""
+        return "://" not in self.path and "\0" not in self.path and Path(self.path).is_file()
+
     @cached_property
     def readable(self) -> str:
         """The store to look at: a private copy of a file that cannot be written, else the store itself."""
@@ -123,11 +128,24 @@ class Environment:
 
         self.require_file()
         path = Path(self.path)
-        if "://" in self.path or "\0" in self.path or not path.is_file() or can_be_written(path):
+        if not self.is_file or can_be_written(path):
             return self.url
         with self.output.progress(f"copying {self.path}") as progress:
             self.copy = str(self.closing.enter_context(private_copy(path, resolve_key(self.key), progress)))
         return self.copy
+
+    @property
+    def writable(self) -> str:
+        """The store to change.
+
+        Raises:
+            Unwritable: the file, or its folder, is read-only.
+        """
+        from smolmem.store.unwritable_files import can_be_written
+
+        if self.is_file and not can_be_written(Path(self.path)):
+            raise Unwritable(f"{self.path} is read-only: make it writable, or leave out --write.")
+        return self.url
 
     def look(self) -> Reader:
         """Opens the store to look at runs, steps and alerts; quicker than `open`, because smolagents is not needed.
