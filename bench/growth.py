@@ -38,7 +38,13 @@ from smolagents.models import ChatMessage, MessageRole
 from smolagents.monitoring import TokenUsage
 
 OBSERVATION = 500
+LARGE = 100_000
+"""Characters of an observation of the case `--large`."""
+INDEX = ("passage", "document", "vector", "pending", "exposure")
+"""How the names of the tables begin that recall is made of; all other tables are the record."""
 TASK = "Read every page of the book and keep what matters."
+POINTS = 8
+"""At so many steps the file is weighed, beside the marks."""
 JSON_WRITES = 10
 """How often the JSON workaround is written, beside the marks: after every step it would take most of an hour."""
 
@@ -152,7 +158,7 @@ class Meter:
         self.result.cpu.append(self._cpu * 1000)
         self.result.wall.append(self._wall * 1000)
         self.restart()
-        if number in self.result.marks:
+        if number in self.result.marks or number % max(self.result.marks[-1] // POINTS, 1) == 0:
             self.result.sizes[number] = self.weigh()
         self.tick()
 
@@ -177,6 +183,16 @@ def weigh_sqlite(path: Path) -> int:
     folded = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     connection.close()
     return whole_size(path, folded)
+
+
+def tables(path: Path) -> dict[str, float]:
+    """Bytes of the record and of the index for recall, by the pages of their tables; free pages are in neither."""
+    connection = apsw.Connection(str(path))
+    query = "SELECT coalesce(tbl_name, 'schema'), sum(pgsize) FROM dbstat LEFT JOIN sqlite_schema USING (name) GROUP BY 1"
+    sizes = dict(connection.execute(query))
+    connection.close()
+    index = sum(size for name, size in sizes.items() if name.startswith(INDEX))
+    return {"bytes_record": sum(sizes.values()) - index, "bytes_index": index}
 
 
 def whole_size(path: Path, folded: Any) -> int:
@@ -228,7 +244,7 @@ def smolmem(folder: Path, steps: int, tick: Callable[[], None]) -> Result:
 
     path = folder / "smolmem.db"
     result = Result("smolmem", "every step and call whole, and every prompt as it was sent", marks_of(steps))
-    meter = Meter(result, lambda: weigh_apsw(path), tick)
+    meter = Meter(result, lambda: int(tables(path)["bytes_record"]), tick)
     agent, alone = new_agent(steps), list[float]()
 
     def step(original: Callable[..., None], *args: Any, **options: Any) -> None:
@@ -255,8 +271,43 @@ def smolmem(folder: Path, steps: int, tick: Callable[[], None]) -> Result:
     result.extra["cpu_ms_steps_alone"] = statistics.median(alone)
     result.extra |= ram_of(agent, memory)
     memory.close()
-    result.sizes[steps] = weigh_apsw(path)
+    result.extra |= finished(path)
+    result.notes.append("what its file grows by is of the record; the index is written in the background")
     return result
+
+
+def finished(path: Path) -> dict[str, float]:
+    """Bytes of a file when all steps are indexed: in all, of the record and of the index."""
+    from smolmem import Memory
+
+    with Memory(path, embedder="off") as memory:
+        memory.index()
+    return {"bytes": weigh_apsw(path), **tables(path)}
+
+
+def large(folder: Path, steps: int) -> dict[str, float]:
+    """A run whose observations have 100,000 characters each: its text, its file, and how long the run took."""
+    from smolmem import Memory
+
+    def long_page(number: int) -> str:
+        """Reads a long page.
+
+        Args:
+            number: which one
+        """
+        return words(f"page {number}", LARGE)
+
+    path, read = folder / "large.db", tool(long_page)
+    read.name = "read_page"
+    agent = CodeAgent([read], Scripted(steps), max_steps=steps + 1, verbosity_level=0, max_print_outputs_length=2 * LARGE)
+    with Memory(path, embedder="off") as memory:
+        memory.attach(agent)
+        began = time.perf_counter()
+        agent.run(TASK)
+        ran = time.perf_counter() - began
+        text = sum(len(step.observations or "") for step in agent.memory.steps if isinstance(step, ActionStep))
+    closed = time.perf_counter() - began - ran
+    return {"steps": steps, "text": text, "run_s": ran, "close_s": closed, **finished(path)}
 
 
 @contextmanager
@@ -460,6 +511,60 @@ async def timed(meter: Meter) -> AsyncIterator[None]:
         yield
 
 
+def crewai(folder: Path, steps: int, tick: Callable[[], None]) -> Result:
+    """A flow of one method that goes round, its messages in its state, with a checkpoint after each method."""
+    os.environ |= {"CREWAI_DISABLE_TELEMETRY": "true", "CREWAI_TRACING_ENABLED": "false", "OTEL_SDK_DISABLED": "true"}
+    from crewai.events.event_bus import crewai_event_bus
+    from crewai.flow.flow import Flow, listen, or_, router, start
+    from crewai.state import checkpoint_listener
+    from crewai.state.checkpoint_config import CheckpointConfig
+    from crewai.state.provider.sqlite_provider import SqliteProvider
+    from pydantic import BaseModel
+
+    path = folder / "crewai.db"
+    result = Result("CrewAI checkpoints", "the whole state and all events, whole, at every step", marks_of(steps))
+    meter = Meter(result, lambda: weigh_sqlite(path), tick)
+
+    class Messages(BaseModel):
+        messages: list[dict[str, str]] = []  # noqa: RUF012 - pydantic copies it
+        done: int = 0
+
+    class Book(Flow[Messages]):
+        @start()
+        def begin(self) -> None:
+            self.state.messages.append({"role": "user", "content": TASK})
+
+        @router(or_(begin, "again"))
+        def step(self) -> str:
+            crewai_event_bus.flush()
+            if self.state.done:
+                meter.step_done(self.state.done)
+            number = self.state.done + 1
+            self.state.messages.append({"role": "assistant", "content": reply(number, steps)})
+            self.state.messages.append({"role": "user", "content": observation(number)})
+            self.state.done = number
+            return "again" if number < steps else "finished"
+
+        @listen("finished")
+        def end(self) -> str:
+            return "read"
+
+    def save(original: Callable[..., None], *args: Any) -> None:
+        with meter.timed(time.thread_time):
+            original(*args)
+
+    config = CheckpointConfig(
+        location=str(path), on_events=["method_execution_finished"], provider=SqliteProvider(), max_checkpoints=None
+    )
+    with replaced([(checkpoint_listener, "_do_checkpoint", save)]):
+        Book(checkpoint=config, suppress_flow_events=False, max_method_calls=steps + 10).kickoff()
+        crewai_event_bus.flush()
+    if path.exists():
+        meter.step_done(steps)
+    result.notes.append("a checkpoint after each method; it opens a connection for each, with SQLite's own sync")
+    return result
+
+
 CONTESTANTS: dict[str, Callable[[Path, int, Callable[[], None]], Result]] = {
     "smolmem": smolmem,
     "json": json_file,
@@ -467,6 +572,7 @@ CONTESTANTS: dict[str, Callable[[Path, int, Callable[[], None]], Result]] = {
     "langgraph-delta": langgraph_delta,
     "openai": openai_agents,
     "pydantic": pydantic_harness,
+    "crewai": crewai,
 }
 
 
@@ -512,7 +618,7 @@ def syncs_per_step(folder: Path) -> float | None:
 def figures(result: Result, steps: int, whole_json: int | None) -> dict[str, float | None]:
     """The numbers of one contestant, as they are printed and written."""
     early, late = near(result, 1, steps // 10), near(result, steps - steps // 10 + 1, steps)
-    begin, end, last = growth(result, 0), growth(result, 2), result.sizes.get(steps)
+    begin, end, last = growth(result, 0), growth(result, 2), result.extra.get("bytes", result.sizes.get(steps))
     return {
         "cpu_ms": statistics.median(result.cpu),
         "cpu_ms_first": early,
@@ -558,6 +664,8 @@ def rows(steps: int) -> list[tuple[str, str, Show, bool]]:
         ("  last / first (flat is 1)", "cpu_flatness", times, False),
         ("wall per step, median", "wall_ms", ms, True),
         ("on disk at the end", "bytes", size, True),
+        ("  of that the record", "bytes_record", size, False),
+        ("  of that the index", "bytes_index", size, False),
         (f"  per step near step {tenth}", "bytes_per_step_early", size, False),
         (f"  per step near step {steps}", "bytes_per_step_late", size, True),
         ("  last / first (flat is 1)", "bytes_growth", times, False),
@@ -620,7 +728,7 @@ class Target:
         return None if self.measured is None else self.measured <= self.limit
 
 
-def targets(numbers: dict[str, dict[str, float | None]], beside: dict[str, float | None], steps: int) -> list[Target]:
+def targets(numbers: dict[str, dict[str, float | None]], beside: dict[str, Any], steps: int) -> list[Target]:
     ours, plain = numbers.get("smolmem", {}), numbers.get("JSON dump", {})
     held, own, before = ours.get("ram"), ours.get("ram_own"), plain.get("ram")
     ram = None if held is None or own is None or before is None else 100 * (held + own) / before
@@ -630,8 +738,22 @@ def targets(numbers: dict[str, dict[str, float | None]], beside: dict[str, float
         Target("RAM, of plain smolagents' (smolmem's own included)", 10, ram, percent),
         Target("CPU to record a step, median", 1, ours.get("cpu_ms"), ms),
         Target("CPU flat: last tenth / first tenth", 1.3, ours.get("cpu_flatness"), times),
-        Target("import beyond smolagents'", 150, beside.get("import_ms"), ms),
+        Target("import beyond smolagents'", 60, beside.get("import_ms"), ms),
+        Target("CPU of the whole run, more than plain", 10, more_cpu(ours, plain), percent),
+        Target(f"file for observations of {LARGE:,} characters, of the text", 200, of_text(beside), percent),
     ]
+
+
+def more_cpu(ours: dict[str, float | None], plain: dict[str, float | None]) -> float | None:
+    """How much more CPU a run takes with smolmem, in percent."""
+    share = ratio(ours.get("run_cpu_s"), plain.get("run_cpu_s"))
+    return None if share is None else 100 * (share - 1)
+
+
+def of_text(beside: dict[str, Any]) -> float | None:
+    """The size of the file with long observations, in percent of their text."""
+    one = beside.get("large")
+    return None if one is None else 100 * one["bytes"] / one["text"]
 
 
 def target_table(wanted: list[Target]) -> Table:
@@ -645,7 +767,7 @@ def target_table(wanted: list[Target]) -> Table:
     return table
 
 
-def say_notes(console: Console, results: list[Result], beside: dict[str, float | None]) -> None:
+def say_notes(console: Console, results: list[Result], beside: dict[str, Any]) -> None:
     for result in results:
         for note in result.notes:
             console.print(f"{result.name}: {note}.", highlight=False)
@@ -659,6 +781,13 @@ def say_notes(console: Console, results: list[Result], beside: dict[str, float |
         console.print(
             f"CPU of the whole run: plain {plain['run_cpu_s']:.2f} s, with smolmem {ours['run_cpu_s']:.2f} s."
         )
+    if beside.get("large") is not None:
+        one = beside["large"]
+        parts = f"record {size(one['bytes_record'])}, index {size(one['bytes_index'])}"
+        console.print(
+            f"smolmem: {one['steps']} observations of {LARGE:,} characters: {one['bytes'] / one['text']:.2f}× the text "
+            f"on disk ({parts}); the run took {one['run_s']:.1f} s, closing {one['close_s']:.1f} s."
+        )
     if beside.get("syncs_per_step") is not None:
         console.print(f"smolmem: {beside['syncs_per_step']:.2f} syncs per step, counted by strace.")
 
@@ -666,10 +795,13 @@ def say_notes(console: Console, results: list[Result], beside: dict[str, float |
 # --- running ---------------------------------------------------------------------------------------------------------
 
 
-def run_all(names: list[str], steps: int, folder: Path, console: Console) -> tuple[list[Result], dict[str, Any]]:
+def run_all(
+    names: list[str], steps: int, many: int, folder: Path, console: Console
+) -> tuple[list[Result], dict[str, Any]]:
     """Each contestant after the other; the bar is drawn by hand, as a thread that draws would be timed too."""
     columns = (TextColumn("{task.description:28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     results: list[Result] = []
+    failed: dict[str, str] = {}
     with Progress(*columns, console=console, auto_refresh=False, transient=True) as bar:
         for name in names:
             row = bar.add_task(name, total=steps)
@@ -679,14 +811,19 @@ def run_all(names: list[str], steps: int, folder: Path, console: Console) -> tup
                 if int(bar.tasks[row].completed) % 10 == 0:
                     bar.refresh()
 
-            results.append(CONTESTANTS[name](folder, steps, tick))
+            try:
+                results.append(CONTESTANTS[name](folder, steps, tick))
+            except Exception as error:  # one that is not installed or fails is named, and the others go on
+                failed[name] = f"{type(error).__name__}: {error}"
             gc.collect()
-        beside: dict[str, Any] = {}
+        beside: dict[str, Any] = {"failed": failed}
         if "smolmem" in names:
-            row = bar.add_task("import, syncs", total=2)
+            row = bar.add_task("import, syncs, long texts", total=3)
             beside["import_ms"] = import_ms()
             bar.update(row, advance=1, refresh=True)
             beside["syncs_per_step"] = syncs_per_step(folder)
+            bar.update(row, advance=1, refresh=True)
+            beside["large"] = large(folder, many) if many else None
             bar.update(row, advance=1, refresh=True)
     return results, beside
 
@@ -695,6 +832,7 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="What recording a long agent run costs, side by side.")
     parser.add_argument("--steps", type=int, default=500, help="how long the run is (at least 20)")
     parser.add_argument("--only", choices=[*CONTESTANTS], action="append", help="one contestant; may be repeated")
+    parser.add_argument("--large", type=int, default=0, metavar="N", help=f"also N observations of {LARGE:,} characters")
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     parser.add_argument("--record", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -711,13 +849,15 @@ def main() -> None:
         return
     console = Console()
     with tempfile.TemporaryDirectory() as folder:
-        results, beside = run_all(given.only or [*CONTESTANTS], given.steps, Path(folder), console)
+        results, beside = run_all(given.only or [*CONTESTANTS], given.steps, given.large, Path(folder), console)
     whole = next((result.sizes[given.steps] for result in results if result.name == "JSON dump"), None)
     numbers = {result.name: figures(result, given.steps, whole) for result in results}
     wanted = targets(numbers, beside, given.steps)
     console.print(side_by_side(results, numbers, given.steps))
     say_notes(console, results, beside)
     console.print(target_table(wanted))
+    for name, reason in beside["failed"].items():
+        console.print(f"{name}: not measured: {reason}.", highlight=False)
     if given.json is not None:
         told = [{"says": one.says, "limit": one.limit, "measured": one.measured, "ok": one.ok} for one in wanted]
         whole_story = {"steps": given.steps, "figures": numbers, "beside": beside, "targets": told}

@@ -11,6 +11,7 @@ scripted model. The newest `--indexed` steps are searchable, the others are not 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import re
@@ -20,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,6 @@ from smolagents.utils import AgentExecutionError
 from smolmem import Memory
 from smolmem.core import codec, prompts
 from smolmem.core.rows import Batch, Change, RunRow, SessionRow
-from smolmem.recall.indexer import index_pending
 from smolmem.store.journal import Journal
 
 LONG = 500
@@ -67,13 +67,13 @@ class Prepared:
     encoded: Any
     facts: Any
     rendered: Any
-    text: str
 
 
 def prepared(step: Any) -> Prepared:
     """A step as a recorder encodes it."""
-    facts = codec.facts(step)
-    return Prepared(codec.encode(step), facts, prompts.rendered(step)[0], facts["text"])
+    encoded = codec.encode(step)
+    shown, _ = prompts.rendered(step, encoded, lambda messages, _: codec.encode(messages))
+    return Prepared(encoded, codec.facts(step), shown)
 
 
 def action(failed: bool) -> Prepared:
@@ -117,7 +117,8 @@ def build(path: Path, runs: int, steps: int, indexed: int) -> None:
             parent = row if row["parent"] is None and number % 20 == 0 else None
         for run in memory.runs(scope="*", status="finished", limit=20):
             run.fork(step=1)
-        _index(journal, indexed)
+        _drop_pending(journal, indexed)
+        memory.index()
         _long_run(memory)
     part.rename(path)
 
@@ -182,7 +183,7 @@ def _changes(row: RunRow, at: float, size: int, steps: tuple[list[Prepared], lis
     yield Change("insert", row["id"], at, 0, encoded=task.encoded, facts=task.facts, rendered=task.rendered)
     for number in range(1, size):
         one = chance.choice(steps[chance.random() < 0.04])
-        facts = {**one.facts, "number": number, "text": f"{one.text} {number}"}
+        facts = {**one.facts, "number": number}
         yield Change(
             "insert", row["id"], at + 3 * number, number, encoded=one.encoded, facts=facts, rendered=one.rendered
         )
@@ -218,12 +219,11 @@ def _long_run(memory: Memory) -> None:
     memory.detach(agent)
 
 
-def _index(journal: Journal, indexed: int) -> None:
-    """Indexes the newest steps; older steps are taken off the list of pending steps."""
+def _drop_pending(journal: Journal, indexed: int) -> None:
+    """Takes all but the newest steps off the list of pending steps."""
     with journal.store.write():
         connection = journal.store._connection  # type: ignore[attr-defined]
-        connection.execute("DELETE FROM unread WHERE step <= (SELECT max(id) FROM step) - ?", (indexed,))
-    index_pending(journal)
+        connection.execute("DELETE FROM pending WHERE step <= (SELECT max(id) FROM step) - ?", (indexed,))
 
 
 # --- measuring -------------------------------------------------------------------------------------------------------
@@ -340,6 +340,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--indexed", type=int, default=50_000, help="how many of the newest steps are searchable")
     parser.add_argument("--file", type=Path, help="where the memory is kept; an existing file is measured again")
+    parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     given = parser.parse_args()
     path = given.file or Path(tempfile.gettempdir()) / f"smolmem-inspector-{given.runs}-{given.steps}.db"
     began = time.perf_counter()
@@ -352,9 +353,13 @@ def main() -> None:
         f"{counts.runs:,} runs, {counts.steps:,} steps, {path.stat().st_size / 1e6:,.0f} MB; built in {built:,.0f} s"
     )
     table = Table("what", "median of 20", "and", "target", "", title=title)
-    for figure in measure(path):
+    figures = measure(path)
+    for figure in figures:
         table.add_row(*figure.row())
     Console().print(table)
+    if given.json is not None:
+        about = {"runs": counts.runs, "steps": counts.steps, "bytes": path.stat().st_size, "build_s": built}
+        given.json.write_text(json.dumps(about | {"figures": [asdict(figure) for figure in figures]}, indent=1))
 
 
 if __name__ == "__main__":

@@ -1,33 +1,36 @@
-"""How long a recall takes among many memories, and what search adds to writing a step.
+"""How long a recall takes among more and more memories, and what search adds to writing a step.
 
-    make bench-recall                        # 100,000 memories; about two minutes
-    make bench-recall ARGS="--rows 10000"
+    make bench-recall                               # 1,000, 10,000 and 100,000 memories; about four minutes
+    make bench-recall ARGS="--rows 1000,10000"
 
-Memories are sentences of made-up words, as frequent as words are; their vectors lie in clusters, off centre. The
-question's own vector is made beforehand, so that the model's time is not in the figures; it is shown apart.
+Memories are notes: sentences of made-up words, as frequent as words are; their vectors lie in clusters, off centre. The
+question's own vector is made beforehand, so that the model's time is not in the figures; it is shown apart. The same
+questions are asked to a plain FTS5 table of the same texts.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
+import apsw
 import numpy as np
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 from smolagents import CodeAgent, Model
 from smolagents.models import ChatMessage, MessageRole
 
 from smolmem import Memory
-from smolmem.core.rows import Passage
 from smolmem.recall.embedders import installed, open_embedder
-from smolmem.recall.vectors import facts_of, numbers_of
-from smolmem.store.passage_rows import PassageOwner, add_passages
 
 SIZE = 384
 chance = random.Random(1)
@@ -74,21 +77,52 @@ class Given:
         return [self.query(text) for text in texts]
 
 
-def fill(path: Path, rows: int) -> None:
-    """A store with many memories, in runs of fifty."""
-    vectors = clustered(rows, 2)
-    with Memory(path, durability="normal", embedder="off") as memory:
-        store = memory._store
-        for start in range(0, rows, 1_000):
-            with store.write(sync=False):
-                for number in range(start, min(start + 1_000, rows)):
-                    session = f"session{number // 50}"
-                    about = {"session": session, "run": "r", "agent": "a", "at": float(number)}
-                    place = PassageOwner(scope="default", step=number + 1, note=None, **about)
-                    add_passages(store, place, [Passage("observation", "tool", sentence())])
-                    facts = facts_of({**about, "role": "observation", "trust": "medium"})
-                    row = {"passage": number + 1, "model": f"given/{SIZE}", "facts": facts}
-                    store.do("put_vector", row | {"numbers": numbers_of(vectors[number])})
+def fill(path: Path, first: int, rows: int) -> list[str]:
+    """Adds memories until there are this many; returns their texts."""
+    texts = [sentence() for _ in range(first, rows)]
+    with Memory(path, durability="normal", embedder=Given(clustered(rows - first, first))) as memory:
+        for text in track(texts, "remembering", console=Console(stderr=True), transient=True):
+            memory.remember(text)
+        memory.index()
+    return texts
+
+
+def asked(path: Path, questions: list[str]) -> dict[str, float]:
+    """Milliseconds of opening the file with the first recall, and of the recalls after it."""
+    began = time.perf_counter()
+    with Memory(path, embedder=Given(clustered(len(questions) + 1, 3))) as memory:
+        memory.recall(questions[0])
+        opened = 1_000 * (time.perf_counter() - began)
+        return {"open_ms": opened, **quantiles(memory.recall, questions)}
+
+
+def quantiles(ask: Callable[[str], object], questions: list[str]) -> dict[str, float]:
+    """The median and the 95th percentile of some questions in milliseconds."""
+    took = []
+    for question in questions:
+        began = time.perf_counter()
+        ask(question)
+        took.append(1_000 * (time.perf_counter() - began))
+    return {"p50_ms": statistics.median(took), "p95_ms": sorted(took)[int(0.95 * (len(took) - 1))]}
+
+
+class Fts5:
+    """SQLite's full text alone: an OR of the words, the ten best."""
+
+    def __init__(self) -> None:
+        self._file = apsw.Connection(":memory:")
+        self._file.execute("CREATE VIRTUAL TABLE memories USING fts5 (text, tokenize = 'porter unicode61')")
+
+    def add(self, texts: list[str]) -> None:
+        """Adds texts."""
+        with self._file:
+            self._file.executemany("INSERT INTO memories (text) VALUES (?)", ((text,) for text in texts))
+
+    def ask(self, question: str) -> list[str]:
+        """The best texts."""
+        match = " OR ".join(f'"{word}"' for word in question.split())
+        query = "SELECT text FROM memories WHERE memories MATCH ? ORDER BY rank LIMIT 10"
+        return [row[0] for row in self._file.execute(query, (match,))]
 
 
 class Talkative(Model):
@@ -105,12 +139,12 @@ class Talkative(Model):
         return ChatMessage(MessageRole.ASSISTANT, f"{sentence(12)}\n<code>\n{code}\n</code>")
 
 
-def writing(path: Path, steps: int) -> tuple[float, float]:
+def writing(path: Path, steps: int) -> dict[str, float]:
     """CPU milliseconds of saving a step, and of reading it afterwards so that it can be found."""
     spent = {"write": 0.0, "read": 0.0}
 
-    def timed(name: str, act):
-        def call(*args, **kwargs):
+    def timed(name: str, act: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
             began = time.thread_time()
             try:
                 return act(*args, **kwargs)
@@ -129,42 +163,59 @@ def writing(path: Path, steps: int) -> tuple[float, float]:
         recorder.on_run_end = lambda: None
         agent.run("Read the book", max_steps=steps + 1)
         timed("read", memory.index)()
-    return 1_000 * spent["write"] / steps, 1_000 * spent["read"] / steps
+    return {"save_ms": 1_000 * spent["write"] / steps, "index_ms": 1_000 * spent["read"] / steps}
+
+
+def model_ms() -> float | None:
+    """Milliseconds of the local model for a question; None if it is not installed."""
+    embedder = open_embedder(None) if installed() else None
+    if embedder is None:
+        return None
+    embedder.query("warm")
+    began = time.perf_counter()
+    for _ in range(50):
+        embedder.query("which step printed the traceback about the missing column?")
+    return 20 * (time.perf_counter() - began)
+
+
+def measure(sizes: list[int], questions: int) -> dict[str, Any]:
+    """All figures: by number of memories, and beside them."""
+    by_rows, before, plain = dict[str, Any](), 0, Fts5()
+    texts = [sentence(8) for _ in range(questions)]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "many.db"
+        for rows in sizes:
+            plain.add(fill(path, before, rows))
+            by_rows[str(rows)] = asked(path, texts) | {
+                "fts5_p50_ms": quantiles(plain.ask, texts)["p50_ms"],
+                "bytes": path.stat().st_size,
+            }
+            before = rows
+        return {"by_rows": by_rows, "model_ms": model_ms(), **writing(Path(folder) / "steps.db", 200)}
 
 
 def main() -> None:
-    """Prints one table."""
+    """Prints two tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--rows", default="1000,10000,100000", help="how many memories, with commas: %(default)s")
     parser.add_argument("--questions", type=int, default=200)
+    parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     given = parser.parse_args()
-    table = Table("what", "figure", title=f"{given.rows:,} memories")
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "many.db"
-        fill(path, given.rows)
-        began = time.perf_counter()
-        memory = Memory(path, embedder=Given(clustered(given.questions + 1, 3)))
-        memory.recall(sentence(8))
-        table.add_row("opening the file and the first recall", f"{1_000 * (time.perf_counter() - began):.0f} ms")
-        took = []
-        for _ in range(given.questions):
-            asked, began = sentence(8), time.perf_counter()
-            memory.recall(asked)
-            took.append(1_000 * (time.perf_counter() - began))
-        late = sorted(took)[int(0.95 * len(took))]
-        table.add_row("a recall, without the model", f"p50 {statistics.median(took):.1f} ms, p95 {late:.1f} ms")
-        memory.close()
-        embedder = open_embedder(None) if installed() else None
-        if embedder is not None:
-            embedder.query("warm")
-            began = time.perf_counter()
-            for _ in range(50):
-                embedder.query("which step printed the traceback about the missing column?")
-            table.add_row("the model, for a question", f"{20 * (time.perf_counter() - began):.1f} ms")
-        write, read = writing(Path(folder) / "steps.db", 200)
-        table.add_row("saving a step (CPU)", f"{write:.2f} ms")
-        table.add_row("making it findable, in bulk after the run (CPU)", f"{read:.2f} ms")
-    Console().print(table)
+    figures = measure(sorted({int(rows) for rows in given.rows.split(",")}), given.questions)
+    table = Table("memories", "open and first recall", "recall p50", "p95", "plain FTS5 p50", "file")
+    for rows, one in figures["by_rows"].items():
+        times = (f"{one[key]:.1f} ms" for key in ("open_ms", "p50_ms", "p95_ms", "fts5_p50_ms"))
+        table.add_row(f"{int(rows):,}", *times, f"{one['bytes'] / 1e6:.1f} MB")
+    beside = Table("what", "figure")
+    for label, key in (
+        ("the model, for a question", "model_ms"),
+        ("saving a step (CPU)", "save_ms"),
+        ("making it findable, in bulk after the run (CPU)", "index_ms"),
+    ):
+        beside.add_row(label, "not installed" if figures[key] is None else f"{figures[key]:.2f} ms")
+    Console().print(table, beside)
+    if given.json is not None:
+        given.json.write_text(json.dumps(figures, indent=1))
 
 
 if __name__ == "__main__":

@@ -9,9 +9,11 @@ which step is meant, and the questions use other words than the steps. A hit is 
 
 from __future__ import annotations
 
-import sys
+import argparse
+import json
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -138,28 +140,42 @@ def live(memory: Memory) -> list[tuple[str, int]]:
     return asked
 
 
-def main() -> None:
-    """Prints how often the step that is meant comes first, and among the first five."""
-    table = Table("recall by", "questions", "first", "among five")
+def measure(rerank: bool) -> dict[str, Any]:
+    """By way of searching: how often the step that is meant comes first, and among the first five."""
+    ways = {"words": ("off", False), "words and meaning": ("local", False)}
+    if rerank:
+        ways["words and meaning, reranked"] = ("local", True)
+    figures = dict[str, Any]()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "runs.db"
         with Memory(path, durability="normal", embedder="off") as memory:
             asked = live(memory)
-        for title, embedder, rerank in (
-            ("words", "off", False),
-            ("words and meaning", "local", False),
-            ("… reranked", "local", True),
-        ):
-            if rerank and "--rerank" not in sys.argv:
-                continue
+        for title, (embedder, reranked) in ways.items():
             with Memory(path, durability="normal", embedder=embedder) as memory:
-                found = [[one.step for one in memory.recall(text, 5, rerank=rerank)] for text, _ in asked]
-                first = sum(steps[:1] == [gold] for steps, (_, gold) in zip(found, asked, strict=True))
-                five = sum(gold in steps for steps, (_, gold) in zip(found, asked, strict=True))
-            table.add_row(
-                title, str(len(asked)), f"{100 * first / len(asked):.1f} %", f"{100 * five / len(asked):.1f} %"
-            )
+                memory.index()
+                found = [[one.step for one in memory.recall(text, 5, rerank=reranked)] for text, _ in asked]
+            pairs = list(zip(found, (gold for _, gold in asked), strict=True))
+            figures[title] = {
+                "questions": len(asked),
+                "first": 100 * sum(steps[:1] == [gold] for steps, gold in pairs) / len(asked),
+                "five": 100 * sum(gold in steps for steps, gold in pairs) / len(asked),
+            }
+    return figures
+
+
+def main() -> None:
+    """Prints how often the step that is meant comes first, and among the first five."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rerank", action="store_true", help="also with the model that ranks again")
+    parser.add_argument("--json", type=Path, help="also write the numbers to this file")
+    given = parser.parse_args()
+    figures = measure(given.rerank)
+    table = Table("recall by", "questions", "first", "among five")
+    for title, one in figures.items():
+        table.add_row(title, str(one["questions"]), f"{one['first']:.1f} %", f"{one['five']:.1f} %")
     Console().print(table)
+    if given.json is not None:
+        given.json.write_text(json.dumps(figures, indent=1))
 
 
 if __name__ == "__main__":

@@ -83,96 +83,82 @@ class Engine(ABC):
         return {"all": lambda vector: self.ask(vector, False), "tenth": lambda vector: self.ask(vector, True)}
 
 
+class ByPlace:
+    """Stands in the place of a model: the vector of the text "row 7" is row 7, that of any other text a constant."""
+
+    model = "bench"
+
+    def __init__(self, rows: Any) -> None:
+        self.rows = rows
+
+    def query(self, text: str) -> list[float]:
+        """One vector."""
+        word, _, place = text.partition(" ")
+        row = self.rows[int(place)] if word == "row" and place.isdigit() else np.full(SIZE, SIZE**-0.5)
+        return [float(number) for number in row]
+
+    def passages(self, texts: list[str]) -> list[list[float]]:
+        """Several vectors."""
+        return [self.query(text) for text in texts]
+
+
 class Smolmem(Engine):
-    """A store of units and their vectors, filled and asked by the statements that `SemanticSearch` uses."""
+    """Notes and their vectors, written with `remember` and asked as recall asks its vector index."""
 
     title = "smolmem"
-    needs = ("smolmem", "smolmem.store.opening", "smolmem.recall.semantic", "smolmem.recall.search")
-    note = "filtered: the index of a scope. Its file holds each row's unit and full text too"
-    model = f"bench/{SIZE}"
+    needs = ("smolmem", "smolmem.recall.semantic", "smolmem.recall.search")
+    note = "filtered: the index of a scope. Its file holds a note and its full text for each row too"
+    model = f"{ByPlace.model}/{SIZE}"
 
     def build(self, rows: Array) -> None:
-        """Every row in the scope 'all'; one in ten in a session of its own."""
-        store = self._store()
-        for start in range(0, len(rows), BATCH):
-            self._put(store, "all", range(start, min(start + BATCH, len(rows))), rows)
-        store.close()
+        self._remember("all", range(len(rows)), rows)
 
     def finish(self, rows: Array) -> None:
-        """A unit has one scope, so those of the small one are stored again."""
-        store = self._store()
+        """A note has one scope, so those of the small one are stored again."""
         some = range(0, len(rows), EVERY)
-        for start in range(0, len(some), BATCH):
-            self._put(store, "tenth", some[start : start + BATCH], rows)
-        store.close()
-        np.save(self.folder / "places.npy", np.concatenate([np.arange(len(rows)), np.arange(0, len(rows), EVERY)]))
+        self._remember("tenth", some, rows)
+        np.save(self.folder / "places.npy", np.concatenate([np.arange(len(rows)), np.array(some)]))
 
-    def _store(self) -> Any:
-        from smolmem.store.opening import open_store
+    def _memory(self, rows: Any) -> Any:
+        from smolmem import Memory
 
-        return open_store(self.folder / "memory.db")
+        return Memory(self.folder / "memory.db", durability="normal", embedder=ByPlace(rows))
 
-    def _put(self, store: Any, scope: str, places: range, rows: Array) -> list[int]:
-        from smolmem.core.rows import Passage
-        from smolmem.recall.vectors import facts_of, numbers_of
-        from smolmem.store.passage_rows import add_passages
-
-        common = {"scope": scope, "step": None, "note": None, "run": None, "agent": None, "at": time.time()}
-        after = store.do("last_unit", {})
-        with store.write(sync=False):
+    def _remember(self, scope: str, places: range, rows: Any) -> None:
+        with self._memory(rows) as memory:
             for place in places:
-                session = "tenth" if place % EVERY == 0 else "rest"
-                add_passages(store, common | {"session": session}, [Passage("said", "agent", f"row {place}")])
-            asked = {"scope": scope, "model": self.model, "id": after, "limit": len(places)}
-            units = store.rows("unembedded", asked)
-            for place, unit in zip(places, units, strict=True):
-                row = {"unit": unit["id"], "model": self.model, "facts": facts_of(unit)}
-                store.do("put_vector", row | {"numbers": numbers_of(rows[place])})
-        return [unit["id"] for unit in units]
+                memory.remember(f"row {place}", scope=scope)
+            memory.index()
 
     def open(self) -> None:
-        from smolmem.recall.vectors import Index, Where
+        from smolmem.recall.vectors import Index
 
-        self.store = self._store()
+        self.memory = self._memory({})
+        self.store = self.memory._store
         self.places = np.load(self.folder / "places.npy")
         self.indexes = {tenth: Index("tenth" if tenth else "all", self.model, SIZE) for tenth in (False, True)}
-        self.session = Where({"session": ["tenth"]}, {}, None, None)
 
-    def ask(self, vector: Array, tenth: bool, where: Any = None) -> Found:
+    def ask(self, vector: Array, tenth: bool) -> Found:
         """As recall does it: takes in what is new, searches, looks whether what it found is still there."""
         from smolmem.store.passage_rows import json_list
 
         index = self.indexes[tenth]
         index.update(self.store)
-        found = [unit for unit, _ in index.search(vector, TOP, where)]
+        found = [passage for passage, _ in index.search(vector, TOP)]
         there = {row["id"] for row in self.store.rows("there", {"ids": json_list(found)})}
-        return [self._place(unit) for unit in found if unit in there]
+        return [self._place(passage) for passage in found if passage in there]
 
-    def _place(self, unit: int) -> int:
-        return int(self.places[unit - 1]) if unit <= len(self.places) else -1  # -1: what was added later
+    def _place(self, passage: int) -> int:
+        return int(self.places[passage - 1]) if passage <= len(self.places) else -1  # -1: what was added later
 
     def add(self, row: int, vector: Array) -> None:
-        self._put(self.store, "all", range(row, row + 1), {row: vector})
+        self._remember("all", range(row, row + 1), {row: vector})
 
     def kinds(self) -> dict[str, Callable[[Array], Found]]:
-        """Also: a filter within one index, the search without the store, and all that recall does for a question."""
-        from smolmem.recall.filters import Filter
-        from smolmem.recall.semantic import SemanticSearch
-
-        class Given:
-            """An embedder to which a question is its vector."""
-
-            model = "bench"
-
-            def query(self, asked: Any) -> list[float]:
-                return [float(number) for number in asked]
-
-        whole, wanted = SemanticSearch(self.store, Given()), Filter(scope="all")  # type: ignore[arg-type]
+        """Also the search without the store."""
         alone = self.indexes[False]
         return super().kinds() | {
-            "session": lambda vector: self.ask(vector, False, self.session),
-            "search alone": lambda vector: [self._place(unit) for unit, _ in alone.search(vector, TOP)],
-            "Meaning": lambda vector: [self._place(unit) for unit, _ in whole.nearest(vector, TOP, wanted)],
+            "search alone": lambda vector: [self._place(passage) for passage, _ in alone.search(vector, TOP)],
         }
 
 
@@ -435,12 +421,18 @@ def help_out(name: str, folder: Path) -> None:
     """The other side of a `Helper`; what an engine prints goes to stderr."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    for module in ENGINES[name].needs:
-        importlib.import_module(module)
+    missing = None
+    try:
+        for module in ENGINES[name].needs:
+            importlib.import_module(module)
+    except ImportError as error:
+        missing = error
     engine, queries = ENGINES[name](folder / name), np.load(folder / "queries.npy")
     for line in sys.stdin:
         given = json.loads(line)
         try:
+            if missing is not None:
+                raise missing
             answer = TASKS[given.pop("task")](engine, folder, queries, **given)
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}"}
@@ -610,7 +602,7 @@ def run(names: list[str], folder: Path, asked: int, bar: Progress) -> dict[str, 
         for name, helper in helpers.items():
             for kind in numbers[name].get("kinds", []):
                 found = numbers[name]["found"].pop(kind)
-                numbers[name]["recall"][kind] = truth.recall(found, kind in ("tenth", "session"))
+                numbers[name]["recall"][kind] = truth.recall(found, kind == "tenth")
             numbers[name]["second"] = second_process(name, helper, folder, len(truth.rows))
     finally:
         for helper in helpers.values():
@@ -735,9 +727,7 @@ def more_table(ours: dict[str, Any]) -> Table:
     says = {
         "all": "as recall does it: update, search, look whether it is there",
         "search alone": "  Index.search alone",
-        "Meaning": "  SemanticSearch.nearest, without the model",
         "tenth": "in a scope of one row in ten",
-        "session": "filtered within the index: one row in ten, by session",
     }
     for kind, label in says.items():
         parts = ((50, "ms"), (95, "ms"), (50, "cpu_ms"))
@@ -749,7 +739,7 @@ def more_table(ours: dict[str, Any]) -> Table:
 def versions(names: list[str]) -> dict[str, str]:
     packages = {ENGINES[name].needs[0]: name for name in names}
     known = importlib.metadata.packages_distributions()
-    return {package: importlib.metadata.version(known.get(package, [package])[0]) for package in packages}
+    return {package: importlib.metadata.version(known[package][0]) for package in packages if package in known}
 
 
 def load() -> list[float]:
