@@ -30,6 +30,18 @@ torture-smolagents: .venv/dev   ## smolagents' own tests with every agent attach
 bench: .venv-bench/ready   ## side by side with what one would use instead
 	.venv-bench/bin/python bench/growth.py $(ARGS)
 
+report: .venv-bench/ready .venv-crewai/ready .venv/model   ## every benchmark, each in its own process; writes docs/benchmarks.md
+	.venv-bench/bin/python bench/report.py $(if $(DATA),--data $(DATA)) $(ARGS)
+
+scale: .venv-bench/ready   ## the cost of many steps and notes, and a fleet on paper; writes docs/scale.md
+	.venv-bench/bin/python bench/scale.py $(ARGS)
+
+bench-crewai: .venv-crewai/ready   ## CrewAI's checkpoints, in an environment of their own
+	.venv-crewai/bin/python bench/growth.py $(ARGS)
+
+bench-resume: .venv/ready   ## how long opening, resuming and looking take
+	$(BIN)/python bench/resume.py $(ARGS)
+
 bench-variables: .venv/ready   ## what an agent's variables cost: a list that grows, a table beside small steps
 	$(BIN)/python bench/variables.py $(ARGS)
 
@@ -48,8 +60,8 @@ bench-runs: .venv/ready .venv/model   ## recall quality on agents' runs
 bench-inspector: .venv/ready   ## how quickly the inspector shows 10,000 runs and 1,000,000 steps
 	$(BIN)/python bench/inspector.py $(ARGS)
 
-quality: .venv/ready .venv/model   ## recall beside plain full text, on chats and agents' runs: make quality DATA=folder
-	$(BIN)/python bench/quality.py $(DATA) $(ARGS)
+quality: .venv-bench/ready .venv/model   ## recall beside plain full text, on chats and agents' runs: make quality DATA=folder
+	.venv-bench/bin/python bench/quality.py $(DATA) $(ARGS)
 
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -98,10 +110,16 @@ phoenix: .venv-phoenix/ready   ## a Phoenix of its own, for the test that sends 
 .venv-bench/ready: pyproject.toml bench/requirements.txt
 	$(PYTHON) -m venv .venv-bench
 	.venv-bench/bin/pip install -q --upgrade "pip>=25.1"
-	.venv-bench/bin/pip install -q -e . -r bench/requirements.txt
+	.venv-bench/bin/pip install -q -e ".[semantic,ui]" -r bench/requirements.txt
+	@touch $@
+
+# CrewAI wants older releases of what the other contestants use. Where it does not install, the report says so.
+.venv-crewai/ready: pyproject.toml
+	-$(PYTHON) -m venv .venv-crewai && .venv-crewai/bin/pip install -q --upgrade "pip>=25.1" && \
+		.venv-crewai/bin/pip install -q -e . crewai rich
 	@touch $@
 
 help:                  ## this list
 	@grep -E '^[a-z-]+:' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/'
 
-.PHONY: demo test check lock torture torture-smolagents bench bench-variables bench-vectors bench-prompts bench-recall bench-runs bench-inspector quality phoenix help
+.PHONY: demo test check lock torture torture-smolagents bench report scale bench-crewai bench-resume bench-variables bench-vectors bench-prompts bench-recall bench-runs bench-inspector quality phoenix help

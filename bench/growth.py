@@ -188,7 +188,9 @@ def weigh_sqlite(path: Path) -> int:
 def tables(path: Path) -> dict[str, float]:
     """Bytes of the record and of the index for recall, by the pages of their tables; free pages are in neither."""
     connection = apsw.Connection(str(path))
-    query = "SELECT coalesce(tbl_name, 'schema'), sum(pgsize) FROM dbstat LEFT JOIN sqlite_schema USING (name) GROUP BY 1"
+    query = (
+        "SELECT coalesce(tbl_name, 'schema'), sum(pgsize) FROM dbstat LEFT JOIN sqlite_schema USING (name) GROUP BY 1"
+    )
     sizes = dict(connection.execute(query))
     connection.close()
     index = sum(size for name, size in sizes.items() if name.startswith(INDEX))
@@ -299,7 +301,9 @@ def large(folder: Path, steps: int) -> dict[str, float]:
 
     path, read = folder / "large.db", tool(long_page)
     read.name = "read_page"
-    agent = CodeAgent([read], Scripted(steps), max_steps=steps + 1, verbosity_level=0, max_print_outputs_length=2 * LARGE)
+    agent = CodeAgent(
+        [read], Scripted(steps), max_steps=steps + 1, verbosity_level=0, max_print_outputs_length=2 * LARGE
+    )
     with Memory(path, embedder="off") as memory:
         memory.attach(agent)
         began = time.perf_counter()
@@ -512,18 +516,18 @@ async def timed(meter: Meter) -> AsyncIterator[None]:
 
 
 def crewai(folder: Path, steps: int, tick: Callable[[], None]) -> Result:
-    """A flow of one method that goes round, its messages in its state, with a checkpoint after each method."""
+    """A flow of one method that goes round, its messages in its state; the method ends with a checkpoint.
+
+    Not with checkpoints on events: their handler runs in another thread and fails when the flow goes on meanwhile.
+    """
     os.environ |= {"CREWAI_DISABLE_TELEMETRY": "true", "CREWAI_TRACING_ENABLED": "false", "OTEL_SDK_DISABLED": "true"}
     from crewai.events.event_bus import crewai_event_bus
     from crewai.flow.flow import Flow, listen, or_, router, start
-    from crewai.state import checkpoint_listener
-    from crewai.state.checkpoint_config import CheckpointConfig
-    from crewai.state.provider.sqlite_provider import SqliteProvider
     from pydantic import BaseModel
 
-    path = folder / "crewai.db"
-    result = Result("CrewAI checkpoints", "the whole state and all events, whole, at every step", marks_of(steps))
-    meter = Meter(result, lambda: weigh_sqlite(path), tick)
+    path = folder / "crewai"
+    result = Result("CrewAI checkpoints", "the whole state and all events so far, at every step", marks_of(steps))
+    meter = Meter(result, lambda: sum(file.stat().st_size for file in path.rglob("*") if file.is_file()), tick)
 
     class Messages(BaseModel):
         messages: list[dict[str, str]] = []  # noqa: RUF012 - pydantic copies it
@@ -536,32 +540,23 @@ def crewai(folder: Path, steps: int, tick: Callable[[], None]) -> Result:
 
         @router(or_(begin, "again"))
         def step(self) -> str:
-            crewai_event_bus.flush()
-            if self.state.done:
-                meter.step_done(self.state.done)
             number = self.state.done + 1
             self.state.messages.append({"role": "assistant", "content": reply(number, steps)})
             self.state.messages.append({"role": "user", "content": observation(number)})
             self.state.done = number
+            crewai_event_bus.flush()
+            state: Any = crewai_event_bus.runtime_state
+            with meter.timed(time.thread_time):
+                state.checkpoint(str(path))
+            meter.step_done(number)
             return "again" if number < steps else "finished"
 
         @listen("finished")
         def end(self) -> str:
             return "read"
 
-    def save(original: Callable[..., None], *args: Any) -> None:
-        with meter.timed(time.thread_time):
-            original(*args)
-
-    config = CheckpointConfig(
-        location=str(path), on_events=["method_execution_finished"], provider=SqliteProvider(), max_checkpoints=None
-    )
-    with replaced([(checkpoint_listener, "_do_checkpoint", save)]):
-        Book(checkpoint=config, suppress_flow_events=False, max_method_calls=steps + 10).kickoff()
-        crewai_event_bus.flush()
-    if path.exists():
-        meter.step_done(steps)
-    result.notes.append("a checkpoint after each method; it opens a connection for each, with SQLite's own sync")
+    Book(max_method_calls=steps + 10, suppress_flow_events=True).kickoff()
+    result.notes.append("its default, a JSON file for each checkpoint, which it does not sync")
     return result
 
 
@@ -579,13 +574,17 @@ CONTESTANTS: dict[str, Callable[[Path, int, Callable[[], None]], Result]] = {
 # --- beside the run --------------------------------------------------------------------------------------------------
 
 
-def import_ms() -> float:
-    """What `import smolmem` adds once smolagents is there: the best of five fresh processes.
+def import_ms(folder: Path) -> float:
+    """What `import smolmem` and opening a new file take once smolagents is there: the best of five fresh processes.
 
     Not the difference of two imports: smolagents' own varies by more than what is to be measured.
     """
-    code = "import time, smolagents; began = time.perf_counter(); import smolmem; print(time.perf_counter() - began)"
-    runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True) for _ in range(5)]
+    code = (
+        "import sys, time, smolagents; began = time.perf_counter(); from smolmem import Memory; "
+        "memory = Memory(sys.argv[1]); print(time.perf_counter() - began); memory.close()"
+    )
+    commands = [[sys.executable, "-c", code, str(folder / f"opened-{number}.db")] for number in range(5)]
+    runs = [subprocess.run(command, capture_output=True, check=True, text=True) for command in commands]
     return min(float(run.stdout) for run in runs) * 1000
 
 
@@ -738,7 +737,7 @@ def targets(numbers: dict[str, dict[str, float | None]], beside: dict[str, Any],
         Target("RAM, of plain smolagents' (smolmem's own included)", 10, ram, percent),
         Target("CPU to record a step, median", 1, ours.get("cpu_ms"), ms),
         Target("CPU flat: last tenth / first tenth", 1.3, ours.get("cpu_flatness"), times),
-        Target("import beyond smolagents'", 60, beside.get("import_ms"), ms),
+        Target("import and Memory(path), beyond smolagents'", 60, beside.get("import_ms"), ms),
         Target("CPU of the whole run, more than plain", 10, more_cpu(ours, plain), percent),
         Target(f"file for observations of {LARGE:,} characters, of the text", 200, of_text(beside), percent),
     ]
@@ -819,7 +818,7 @@ def run_all(
         beside: dict[str, Any] = {"failed": failed}
         if "smolmem" in names:
             row = bar.add_task("import, syncs, long texts", total=3)
-            beside["import_ms"] = import_ms()
+            beside["import_ms"] = import_ms(folder)
             bar.update(row, advance=1, refresh=True)
             beside["syncs_per_step"] = syncs_per_step(folder)
             bar.update(row, advance=1, refresh=True)
@@ -832,7 +831,9 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="What recording a long agent run costs, side by side.")
     parser.add_argument("--steps", type=int, default=500, help="how long the run is (at least 20)")
     parser.add_argument("--only", choices=[*CONTESTANTS], action="append", help="one contestant; may be repeated")
-    parser.add_argument("--large", type=int, default=0, metavar="N", help=f"also N observations of {LARGE:,} characters")
+    parser.add_argument(
+        "--large", type=int, default=0, metavar="N", help=f"also N observations of {LARGE:,} characters"
+    )
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     parser.add_argument("--record", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()

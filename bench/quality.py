@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import random
 import re
 import sys
@@ -37,6 +38,7 @@ from smolagents.memory import PlanningStep, ToolCall
 from smolagents.monitoring import Timing
 
 from smolmem import Memory
+from smolmem.recall.embedders import open_embedder
 from smolmem.recall.passages import passages_of
 from smolmem.recall.query import words
 from smolmem.recall.search import FLOOR
@@ -187,6 +189,84 @@ class Bm25:
         return [self._names[place] for score, place in sorted(scores)[:DEPTH] if score]
 
 
+class LocalModel:
+    """smolmem's local model; a text is embedded once."""
+
+    def __init__(self) -> None:
+        embedder = open_embedder("local")
+        assert embedder is not None
+        self._embedder = embedder
+        self._known: dict[str, Any] = {}
+
+    def passage(self, text: str) -> Any:
+        """The vector of a stored text."""
+        if text not in self._known:
+            self._known[text] = self._embedder.passages([text])[0]
+        return self._known[text]
+
+    def query(self, text: str) -> Any:
+        """The vector of a question."""
+        return self._embedder.query(text)
+
+
+class Nearest:
+    """The steps whose vectors are nearest: what any vector database returns that compares exactly."""
+
+    def __init__(self, steps: dict[Any, str], model: LocalModel) -> None:
+        import numpy as np
+
+        self._names, self._model = list(steps), model
+        self._vectors = np.array([model.passage(text) for text in steps.values()], np.float32)
+
+    def find(self, question: str) -> list[Any]:
+        """The best steps."""
+        scores = self._vectors @ self._model.query(question)
+        return [self._names[place] for place in (-scores).argsort()[:DEPTH]]
+
+
+class Mem0:
+    """mem0 without a language model: texts are stored as they are (`infer=False`), embedded by the same local model."""
+
+    def __init__(self, steps: dict[Any, str], model: LocalModel) -> None:
+        os.environ |= {"MEM0_TELEMETRY": "False"}
+        from mem0 import Memory as Mem0Memory
+
+        self._folder = tempfile.TemporaryDirectory()
+        unused = {"provider": "openai", "config": {"api_key": "none"}}
+        size = len(model.query("size"))
+        where = {"path": f"{self._folder.name}/qdrant", "embedding_model_dims": size, "on_disk": False}
+        store = {"provider": "qdrant", "config": where}
+        history = f"{self._folder.name}/history.db"
+        config = {"llm": unused, "embedder": unused, "vector_store": store, "history_db_path": history}
+        self._memory = Mem0Memory.from_config(config)
+        self._memory.embedding_model = _Mem0Model(model)
+        for place, text in enumerate(steps.values()):
+            if text.strip():
+                self._memory.add(text, user_id="all", metadata={"place": place}, infer=False)
+        self._names = list(steps)
+
+    def find(self, question: str) -> list[Any]:
+        """The best steps."""
+        found = self._memory.search(question, filters={"user_id": "all"}, top_k=DEPTH)["results"]
+        return [self._names[one["metadata"]["place"]] for one in found]
+
+
+class _Mem0Model:
+    """The local model as mem0 calls it."""
+
+    def __init__(self, model: LocalModel) -> None:
+        self._model = model
+
+    def embed(self, text: str, memory_action: str | None = None) -> list[float]:
+        """The vector of a text."""
+        vector = self._model.query(text) if memory_action == "search" else self._model.passage(text)
+        return [float(number) for number in vector]
+
+    def embed_batch(self, texts: list[str], memory_action: str | None = None) -> list[list[float]]:
+        """The vectors of texts."""
+        return [self.embed(text, memory_action) for text in texts]
+
+
 def tell(memory: Memory, talk: Talk, scope: str) -> None:
     """Puts a talk on an agent's list."""
     agent = memory.attach(CodeAgent(tools=[], model=Silent(), verbosity_level=0), scope=scope)
@@ -226,19 +306,28 @@ def main() -> None:
     parser.add_argument("--set", choices=list(SETS), action="append", help="only this set")
     parser.add_argument("--embedder", action="append", help="only this one: off, local, or the name of a model")
     parser.add_argument("--every", type=int, default=1, help="ask only every n-th question")
+    parser.add_argument("--most", type=int, help="only so many chats or runs of each set")
+    parser.add_argument("--vectors-alone", action="store_true", help="also the nearest vectors alone, and mem0")
+    parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     given = parser.parse_args()
     folders = {name: given.data / name for name in given.set or SETS if (given.data / name).is_dir()}
     if not folders:
         sys.exit(f"{given.data} has none of the folders {', '.join(SETS)}.")
-    sets = {name: list(SETS[name](folder)) for name, folder in folders.items()}
+    sets = {name: list(SETS[name](folder))[: given.most] for name, folder in folders.items()}
+    model = LocalModel() if given.vectors_alone else None
+    figures = dict[str, Any]()
     asked = {name: [question for talk in talks for question, *_ in talk.questions] for name, talks in sets.items()}
     for name, talks in sets.items():
         foreign = [question for other, questions in asked.items() if other != name for question in questions]
         for alone in (True, False):
             bench = Bench(name, talks, given.every, alone=alone)
             bench.baselines()
+            if model is not None:
+                bench.vectors_alone(model)
             bench.recall(given.embedder or ["off", "local"], foreign)
-            bench.print()
+            figures |= bench.print()
+    if given.json is not None:
+        given.json.write_text(json.dumps(figures, indent=1))
 
 
 class Bench:
@@ -248,6 +337,7 @@ class Bench:
         self._title = f"{name}, {'each in its own scope' if alone else 'all in one scope'}"
         self._talks, self._every, self._alone = talks, every, alone
         self._rows: dict[str, Hits] = {}
+        self._milliseconds: dict[str, float] = {}
         self._lines: list[str] = []
 
     def _measure(self, find: Callable[[Talk, str], list[Any]]) -> Hits:
@@ -260,18 +350,29 @@ class Bench:
 
     def baselines(self) -> None:
         """Plain full text and BM25 over whole steps."""
+        self._baseline("FTS5 over whole steps", Fts5)
+        self._baseline("BM25 over whole steps", Bm25)
+
+    def vectors_alone(self, model: LocalModel) -> None:
+        """The nearest vectors of whole steps, and mem0; one that is not installed or fails is named."""
+        for title, baseline in (("nearest vectors, exact", Nearest), ("mem0 without LLM", Mem0)):
+            try:
+                self._baseline(title, lambda steps, baseline=baseline: baseline(steps, model))
+            except Exception as error:  # the others are measured nevertheless
+                self._lines.append(f"{title}: not measured: {type(error).__name__}: {error}")
+
+    def _baseline(self, title: str, baseline: Callable[[dict[Any, str]], Any]) -> None:
         texts = {
             talk.name: {(talk.name, key): text_of(step) for part in talk.sessions for key, step in part}
             for talk in self._talks
         }
         everything = {key: text for steps in texts.values() for key, text in steps.items()}
-        for title, baseline in (("FTS5 over whole steps", Fts5), ("BM25 over whole steps", Bm25)):
-            if self._alone:
-                each = {name: baseline(steps) for name, steps in texts.items()}
-                self._rows[title] = self._measure(lambda talk, question, each=each: each[talk.name].find(question))
-            else:
-                whole = baseline(everything)
-                self._rows[title] = self._measure(lambda talk, question, whole=whole: whole.find(question))
+        if self._alone:
+            each = {name: baseline(steps) for name, steps in texts.items()}
+            self._rows[title] = self._measure(lambda talk, question: each[talk.name].find(question))
+        else:
+            whole = baseline(everything)
+            self._rows[title] = self._measure(lambda _, question: whole.find(question))
 
     def recall(self, embedders: list[str], foreign: list[str]) -> None:
         """The same questions through `memory.recall`, with and without a floor; then questions of other sets."""
@@ -298,8 +399,8 @@ class Bench:
         for title, floor in ((f"smolmem, {embedder}", 0.0), (f"smolmem, {embedder}, floor", FLOOR)):
             began = time.perf_counter()
             hits = self._measure(lambda talk, question, floor=floor: find(talk, question, floor))
-            milliseconds = 1000 * (time.perf_counter() - began) / len(hits["all"])
-            self._rows[f"{title} ({milliseconds:.0f} ms)"] = hits
+            self._milliseconds[title] = 1000 * (time.perf_counter() - began) / len(hits["all"])
+            self._rows[title] = hits
 
     def _ask_others(self, memory: Memory, embedder: str, foreign: list[str]) -> None:
         sample = random.Random(0).choices(foreign, k=UNANSWERABLE)
@@ -311,18 +412,25 @@ class Bench:
         share = 100 * answered / UNANSWERABLE
         self._lines.append(f"of {UNANSWERABLE} questions about other things, answered with {embedder}: {share:.1f} %")
 
-    def print(self) -> None:
-        """The table: shares among the first five and ten."""
+    def print(self) -> dict[str, Any]:
+        """Prints the table of the shares among the first five and ten, and returns its numbers."""
         groups = list(dict.fromkeys(group for hits in self._rows.values() for group in hits))
         table = Table("recall@5 / @10", *groups, title=self._title)
         for title, hits in self._rows.items():
-            table.add_row(title, *(_share(hits[group]) for group in groups))
+            spent = f" ({self._milliseconds[title]:.0f} ms)" if title in self._milliseconds else ""
+            table.add_row(
+                title + spent, *(" / ".join(f"{one:.1f}" for one in _shares(hits[group])) for group in groups)
+            )
         console = Console()
         console.print(table, *self._lines, sep="\n")
+        ways = {title: {group: _shares(rated) for group, rated in hits.items()} for title, hits in self._rows.items()}
+        questions = len(next(iter(self._rows.values()))["all"])
+        about = {"questions": questions, "milliseconds": self._milliseconds, "lines": self._lines}
+        return {self._title: {"ways": ways, **about}}
 
 
-def _share(rated: list[tuple[float, float]]) -> str:
-    return " / ".join(f"{100 * sum(part) / len(part):.1f}" for part in zip(*rated, strict=True))
+def _shares(rated: list[tuple[float, float]]) -> list[float]:
+    return [100 * sum(part) / len(part) for part in zip(*rated, strict=True)]
 
 
 if __name__ == "__main__":

@@ -1,0 +1,434 @@
+"""The numbers of the benchmarks → docs/benchmarks.md: ratios first, then targets, then each benchmark.
+
+Every function returns Markdown and takes plain numbers, so that a page can be written again without measuring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+Record = dict[str, Any]
+Records = dict[str, Record]
+
+RATIOS = (
+    ("CPU per step", "cpu_ms", "ms"),
+    ("CPU per step at the end", "cpu_ms_last", "ms"),
+    ("wall time per step", "wall_ms", "ms"),
+    ("disk at the end", "bytes", "bytes"),
+    ("disk per step at the end", "bytes_per_step_late", "bytes"),
+)
+VARIABLE_TARGETS = {"40,000 rows beside small steps": (1.0, None)}
+"""At most so many milliseconds more per step, and so many times the content on disk; the others: 2 and 3."""
+
+
+def page(records: Records, names: list[str], pictures: list[str], quick: bool) -> str:
+    """The whole page."""
+    numbers = {name: record["numbers"] for name, record in records.items() if "numbers" in record}
+    parts = [
+        "# Benchmarks",
+        _about(records, quick),
+        "## Ratios",
+        _ratios(numbers),
+        "## Targets",
+        _targets(numbers),
+    ]
+    for name, (title, show) in SECTIONS.items():
+        found = {key: record for key, record in records.items() if _section(key) == name}
+        if any("numbers" in record for record in found.values()):
+            parts += [f"## {title}", *_pictures(name, pictures), show(numbers), _commands(found)]
+    parts += ["## Not measured", _missing(records, names, numbers)]
+    return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
+
+
+def _section(name: str) -> str:
+    """Several benchmarks can be one section."""
+    return {"crewai": "growth", "quality-local": "quality"}.get(name, name.partition("-")[0])
+
+
+# --- Markdown --------------------------------------------------------------------------------------------------------
+
+
+def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table; the first column to the left, the others to the right."""
+    head = list(heads)
+    lines = [head, ["---", *("---:" for _ in head[1:])], *map(list, rows)]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def amount(value: float | None, unit: str) -> str:
+    """A number with its unit, short."""
+    if value is None:
+        return "–"
+    if unit == "bytes":
+        for name, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+            if abs(value) >= size:
+                return f"{value / size:,.1f} {name}"
+        return f"{value:,.0f} B"
+    digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
+    return f"{value:,.{digits}f} {unit}".strip()
+
+
+def times(value: float | None, ours: float | None) -> str:
+    """How many times smolmem's a number is."""
+    return "–" if value is None or not ours else f"{value / ours:,.3g}×"
+
+
+def _pictures(name: str, pictures: list[str]) -> list[str]:
+    return [f"![{_ALT[picture]}](pictures/{picture})" for picture in pictures if PICTURES.get(picture) == name]
+
+
+PICTURES = {
+    "bench-step-cost.svg": "growth",
+    "bench-disk.svg": "growth",
+    "bench-recall.svg": "recall",
+    "bench-quality.svg": "quality",
+}
+_ALT = {
+    "bench-step-cost.svg": "CPU time to record a step over the length of a run",
+    "bench-disk.svg": "size on disk over the steps of a run",
+    "bench-recall.svg": "time of a recall over the number of memories",
+    "bench-quality.svg": "share of the questions whose step is among the first five",
+}
+
+
+def _commands(found: Records) -> str:
+    lines = []
+    for record in found.values():
+        if "numbers" in record:
+            load = f", load {record['load'][0]:.1f}" if "load" in record else ""
+            lines.append(f"    {record['command']}    # {record.get('seconds', 0):.0f} s on {record['at'][:10]}{load}")
+    return "\n".join(lines)
+
+
+# --- the top ---------------------------------------------------------------------------------------------------------
+
+
+def _about(records: Records, quick: bool) -> str:
+    measured = [record for record in records.values() if "numbers" in record]
+    if not measured:
+        return "No benchmark has been measured yet: `make report`."
+    form = "**This is the quick form, with small sizes: `make report` measures the usual sizes.** " if quick else ""
+    machine = "; ".join(f"{name}: {value}" for name, value in measured[-1]["machine"].items())
+    versions = {name: version for record in measured for name, version in record.get("versions", {}).items()}
+    listed = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
+    again = "make report ARGS=--quick" if quick else "make report"
+    load = max(record.get("load", [0])[0] for record in measured)
+    busy = f" The machine was busy (load up to {load:.1f}): compare ratios, not times." if load > 3 else ""
+    return (
+        f"{form}Written by `{again}`, which runs every benchmark on the same machine and in the same way. Milliseconds "
+        f"depend on the machine; compare the ratios.{busy} How each number is measured: "
+        f"[bench/README.md](../bench/README.md).\n\nMachine: {machine}.\n\nVersions: {listed}."
+    )
+
+
+def _ratios(numbers: dict[str, Any]) -> str:
+    """Every comparison, as a ratio: what is better with smolmem, and what is worse."""
+    pairs = [*_recording_ratios(numbers), *_vector_ratios(numbers), *_quality_ratios(numbers)]
+    if not pairs:
+        return "Nothing was compared."
+    better = [row for ratio, row in sorted(pairs, key=lambda pair: -pair[0]) if ratio >= 1]
+    worse = [row for ratio, row in sorted(pairs, key=lambda pair: pair[0]) if ratio < 1]
+    heads = ("what", "beside", "smolmem", "the other", "ratio")
+    told = ["A ratio above 1 means that smolmem is better: faster, smaller, or more often right."]
+    told += [f"**smolmem is worse** ({len(worse)} of {len(pairs)} comparisons):", table(heads, worse)] if worse else []
+    told += [f"**smolmem is better** ({len(better)}):", table(heads, better)] if better else []
+    return "\n\n".join(told)
+
+
+Compared = list[tuple[float, tuple[str, ...]]]
+
+
+def recorded(numbers: dict[str, Any]) -> dict[str, Any]:
+    """The figures of all contestants that record runs."""
+    return {**numbers.get("growth", {}).get("figures", {}), **numbers.get("crewai", {}).get("figures", {})}
+
+
+def _recording_ratios(numbers: dict[str, Any]) -> Compared:
+    figures = recorded(numbers)
+    ours = figures.get("smolmem", {})
+    return [
+        (value / mine, (f"recording: {label}", name, amount(mine, unit), amount(value, unit), f"{value / mine:,.3g}×"))
+        for name, one in figures.items()
+        for label, key, unit in RATIOS
+        if name != "smolmem" and (value := one.get(key)) and (mine := ours.get(key))
+    ]
+
+
+def largest_vectors(numbers: dict[str, Any]) -> dict[str, Any]:
+    """The numbers of the benchmark of vectors with most rows."""
+    found = [one for name, one in numbers.items() if name.startswith("vectors-")]
+    return max(found, key=lambda one: int(one["rows"]), default={})
+
+
+def median(values: list[float]) -> float:
+    """The middle of some numbers."""
+    ordered = sorted(values)
+    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+
+
+def _vector_ratios(numbers: dict[str, Any]) -> Compared:
+    biggest = largest_vectors(numbers)
+    engines = biggest.get("engines", {})
+    pairs: Compared = []
+    for name, one in engines.items():
+        for label, unit, value_of in VECTOR_FIGURES:
+            value, mine = value_of(one), value_of(engines.get("smolmem", {}))
+            if name != "smolmem" and value and mine:
+                what = f"{label}, {biggest['rows']:,} vectors"
+                shown = (what, name, amount(mine, unit), amount(value, unit), f"{value / mine:,.3g}×")
+                pairs.append((value / mine, shown))
+    return pairs
+
+
+def _p50(kind: str) -> Callable[[Record], float | None]:
+    return lambda one: median(one["ms"][kind]) if one.get("ms", {}).get(kind) else None
+
+
+VECTOR_FIGURES: tuple[tuple[str, str, Callable[[Record], float | None]], ...] = (
+    ("the ten nearest", "ms", _p50("all")),
+    ("the ten nearest of one row in ten", "ms", _p50("tenth")),
+    ("building", "s", lambda one: one.get("build_s")),
+    ("on disk", "bytes", lambda one: one.get("bytes")),
+    ("RAM", "bytes", lambda one: one.get("ram")),
+)
+
+
+def quality_sets(numbers: dict[str, Any]) -> dict[str, Any]:
+    """The sets of both benchmarks of quality; the way of each is a row."""
+    sets: dict[str, Any] = {}
+    for name in ("quality", "quality-local"):
+        for title, one in numbers.get(name, {}).items():
+            sets[title if name == "quality" else f"{title}, local model"] = one
+    return sets
+
+
+def _quality_ratios(numbers: dict[str, Any]) -> Compared:
+    pairs: Compared = []
+    for title, one in quality_sets(numbers).items():
+        ours = next(
+            (way for name, way in one["ways"].items() if name.startswith("smolmem") and "floor" not in name), None
+        )
+        for name, way in one["ways"].items():
+            if ours is None or name.startswith("smolmem") or not way["all"][0]:
+                continue
+            ratio = ours["all"][0] / way["all"][0]
+            shown = (f"{ours['all'][0]:.1f} %", f"{way['all'][0]:.1f} %", f"{ratio:,.3g}×")
+            pairs.append((ratio, (f"recall@5: {title}", name, *shown)))
+    return pairs
+
+
+# --- targets ---------------------------------------------------------------------------------------------------------
+
+
+def _targets(numbers: dict[str, Any]) -> str:
+    rows = [*_growth_targets(numbers), *_variable_targets(numbers), *_resume_targets(numbers)]
+    rows += _inspector_targets(numbers)
+    missed = sum(row[-1] == "**missed**" for row in rows)
+    if not rows:
+        return "Nothing was measured."
+    intro = f"{missed} of {len(rows)} targets are missed." if missed else f"All {len(rows)} targets are met."
+    return f"{intro}\n\n" + table(("target", "at most", "measured", ""), sorted(rows, key=lambda row: row[-1]))
+
+
+def _verdict(measured: float, limit: float) -> str:
+    return "met" if measured <= limit else "**missed**"
+
+
+def _growth_targets(numbers: dict[str, Any]) -> list[tuple[str, ...]]:
+    found = numbers.get("growth", {}).get("targets", [])
+    return [
+        (one["says"], f"{one['limit']:g}", f"{one['measured']:,.3g}", _verdict(one["measured"], one["limit"]))
+        for one in found
+        if one["measured"] is not None
+    ]
+
+
+def _variable_targets(numbers: dict[str, Any]) -> list[tuple[str, ...]]:
+    rows = []
+    for name, one in numbers.get("variables", {}).items():
+        slow, big = VARIABLE_TARGETS.get(name, (2.0, 3.0))
+        more = one["recorded"] - one["plain"]
+        rows.append((f"variables, {name}: more per step", f"{slow:g} ms", f"{more:.2f} ms", _verdict(more, slow)))
+        if big is not None:
+            share = one["file"] / one["content"]
+            rows.append((f"variables, {name}: file", f"{big:g}× content", f"{share:.2f}×", _verdict(share, big)))
+    return rows
+
+
+def _resume_targets(numbers: dict[str, Any]) -> list[tuple[str, ...]]:
+    found = numbers.get("resume", {})
+    return [
+        (what, f"{limit:,.0f} ms", amount(took, "ms"), _verdict(took, limit))
+        for what, limit in found.get("targets", {}).items()
+        if (took := found["figures"].get(what)) is not None
+    ]
+
+
+def _inspector_targets(numbers: dict[str, Any]) -> list[tuple[str, ...]]:
+    return [
+        (f"inspector: {one['what']}", amount(one["target"], one["unit"]), amount(one["found"], one["unit"]),
+         _verdict(one["found"], one["target"]))
+        for one in numbers.get("inspector", {}).get("figures", [])
+        if one["target"] is not None
+    ]  # fmt: skip
+
+
+# --- the sections ----------------------------------------------------------------------------------------------------
+
+
+def _growth(numbers: dict[str, Any]) -> str:
+    found, figures = numbers.get("growth", {}), recorded(numbers)
+    ours = figures.get("smolmem", {})
+    steps = (found or numbers["crewai"])["steps"]
+    rows = []
+    for label, key, unit in (*RATIOS, ("RAM of the steps", "ram", "bytes")):
+        cells = (f"{amount(one.get(key), unit)} ({times(one.get(key), ours.get(key))})" for one in figures.values())
+        rows.append((label, *cells))
+    text = [f"A run of {steps:,} steps; in brackets: times smolmem's.", table(("", *figures), rows)]
+    text += _growth_parts(found, ours)
+    keeps = {one["name"]: one["keeps"] for name in ("growth", "crewai") for one in numbers.get(name, {}).get("raw", [])}
+    if keeps:
+        text.append("They do not keep the same: " + "; ".join(f"{name}: {what}" for name, what in keeps.items()) + ".")
+    return "\n\n".join(text)
+
+
+def _growth_parts(found: dict[str, Any], ours: dict[str, Any]) -> list[str]:
+    """What the file of smolmem consists of, and the case of long observations."""
+    text = []
+    if "bytes_record" in ours:
+        parts = (
+            f"{amount(ours['bytes_record'], 'bytes')} record, {amount(ours['bytes_index'], 'bytes')} index for recall"
+        )
+        text.append(f"The file of smolmem: {parts}.")
+    large = found.get("beside", {}).get("large")
+    if large:
+        text.append(
+            f"{large['steps']} observations of 100,000 characters ({amount(large['text'], 'bytes')} of text): the file "
+            f"is {large['bytes'] / large['text']:.2f}× the text (record {amount(large['bytes_record'], 'bytes')}, index "
+            f"{amount(large['bytes_index'], 'bytes')}); the run took {large['run_s']:.1f} s, closing the memory "
+            f"{large['close_s']:.1f} s."
+        )
+    return text
+
+
+def _variables(numbers: dict[str, Any]) -> str:
+    rows = [
+        (name, *(amount(one[key], "ms") for key in ("plain", "recorded")),
+         *(amount(one[key], "bytes") for key in ("content", "file")), f"{one['file'] / one['content']:.2f}×")
+        for name, one in numbers["variables"].items()
+    ]  # fmt: skip
+    heads = ("case", "plain, CPU per step", "with smolmem", "content", "file", "file / content")
+    return table(heads, rows)
+
+
+def _resume(numbers: dict[str, Any]) -> str:
+    found = numbers["resume"]
+    intro = (
+        f"A run of {found['steps']:,} steps is resumed in a new process; looking is done in a memory of "
+        f"{found['looked_at']:,} steps, the backtest on {found['backtest']:,} of them."
+    )
+    rows = ((what, amount(took, "ms")) for what, took in found["figures"].items())
+    return f"{intro}\n\n" + table(("what", "time"), rows)
+
+
+def _recall(numbers: dict[str, Any]) -> str:
+    found = numbers["recall"]
+    rows = [
+        (f"{int(count):,}", *(amount(one[key], "ms") for key in ("open_ms", "p50_ms", "p95_ms", "fts5_p50_ms")),
+         amount(one["bytes"], "bytes"))
+        for count, one in found["by_rows"].items()
+    ]  # fmt: skip
+    heads = ("memories", "open and first recall", "recall p50", "p95", "plain FTS5 p50", "file")
+    model = amount(found["model_ms"], "ms") if found["model_ms"] is not None else "not measured, it is not installed"
+    return (
+        "A recall ranks by words and by vectors, checks that what it found still exists and returns it with its "
+        "surroundings; plain FTS5 only ranks by words.\n\n" + table(heads, rows) + "\n\n"
+        f"The local model takes for a question: {model}. Saving a step: {amount(found['save_ms'], 'ms')} of CPU; making "
+        f"it findable: {amount(found['index_ms'], 'ms')}."
+    )
+
+
+def _vectors(numbers: dict[str, Any]) -> str:
+    text = []
+    for _, one in sorted(((one["rows"], one) for name, one in numbers.items() if name.startswith("vectors-")),
+                         key=lambda pair: pair[0]):  # fmt: skip
+        rows = []
+        for name, engine in one["engines"].items():
+            if "error" in engine:
+                rows.append((name, f"not measured: {engine['error'][:80]}", *("–" for _ in range(6))))
+                continue
+            recalls = (f"{engine['recall'].get(kind, 0):.3f}" for kind in ("all", "tenth"))
+            rows.append((name, *(amount(value_of(engine), unit) for _, unit, value_of in VECTOR_FIGURES), *recalls))
+        heads = ("", *(label for label, _, _ in VECTOR_FIGURES), "recall@10", "recall@10, one in ten")
+        text += [f"{one['rows']:,} vectors:", table(heads, rows)]
+    return "\n\n".join([*text, f"Data: {largest_vectors(numbers)['data']}."])
+
+
+def _quality(numbers: dict[str, Any]) -> str:
+    text = []
+    for title, one in quality_sets(numbers).items():
+        rows = [
+            (name, *(f"{share:.1f} %" for share in way["all"]), amount(one["milliseconds"].get(name), "ms"))
+            for name, way in one["ways"].items()
+        ]
+        heads = ("way", "recall@5", "recall@10", "time per question")
+        text += [f"{title} ({one['questions']} questions):", table(heads, rows), *one["lines"]]
+    return "\n\n".join(text)
+
+
+def _runs(numbers: dict[str, Any]) -> str:
+    rows = ((way, str(one["questions"]), f"{one['first']:.1f} %", f"{one['five']:.1f} %")
+            for way, one in numbers["runs"].items())  # fmt: skip
+    intro = "Scripted agents, ten things for each kind of incident, questions in other words than the steps."
+    return f"{intro}\n\n" + table(("recall by", "questions", "first", "among five"), rows)
+
+
+def _prompts(numbers: dict[str, Any]) -> str:
+    found = numbers["prompts"]
+    plain = next(iter(found["ways"].values()))
+    rows = [
+        (name, f"{one['largest']:,}", f"{one['all'] / plain['all']:.1%}", f"{one['read_again'] / plain['read_again']:.1%}",
+         str(one["pictures"]))
+        for name, one in found["ways"].items()
+    ]  # fmt: skip
+    heads = ("", "largest prompt, tokens", "all prompts, of plain", "read again, of plain", "pictures left")
+    return (
+        f"A run of {found['steps']} steps with a screenshot at every second step.\n\n{table(heads, rows)}\n\n"
+        f"Twenty rules cost {amount(found['rules_ms'], 'ms')} per step."
+    )
+
+
+def _inspector(numbers: dict[str, Any]) -> str:
+    found = numbers["inspector"]
+    intro = f"{found['runs']:,} runs, {found['steps']:,} steps, {amount(found['bytes'], 'bytes')}; median of twenty answers."
+    rows = ((one["what"], amount(one["found"], one["unit"]), one["also"]) for one in found["figures"])
+    return f"{intro}\n\n" + table(("page", "time or size", "also"), rows)
+
+
+SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
+    "growth": ("Recording a run", _growth),
+    "variables": ("Variables of a code agent", _variables),
+    "resume": ("Opening, resuming, looking", _resume),
+    "recall": ("Recall", _recall),
+    "vectors": ("The nearest vectors", _vectors),
+    "quality": ("Quality of recall", _quality),
+    "runs": ("Quality of recall on scripted incidents", _runs),
+    "prompts": ("Prompts", _prompts),
+    "inspector": ("Inspector", _inspector),
+}
+
+
+def _missing(records: Records, names: list[str], numbers: dict[str, Any]) -> str:
+    """What could not be measured, and why."""
+    lines = [f"- `{name}`: {record['error']}" for name, record in records.items() if "error" in record]
+    lines += [f"- `{name}`: it has not been run" for name in names if name not in records]
+    for name in ("growth", "crewai"):
+        failed = numbers.get(name, {}).get("beside", {}).get("failed", {})
+        lines += [f"- {one}: {reason}" for one, reason in failed.items() if one != "crewai" or name == "crewai"]
+    for name, one in numbers.items():
+        engines = one.get("engines", {}) if name.startswith("vectors-") else {}
+        lines += [f"- {engine} ({name}): {found['error']}" for engine, found in engines.items() if "error" in found]
+    for title, one in quality_sets(numbers).items():
+        lines += [f"- {title}: {line}" for line in one["lines"] if "not measured" in line]
+    return "\n".join(lines) or "Everything was measured."
