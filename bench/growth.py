@@ -530,7 +530,7 @@ def crewai(folder: Path, steps: int, tick: Callable[[], None]) -> Result:
     meter = Meter(result, lambda: sum(file.stat().st_size for file in path.rglob("*") if file.is_file()), tick)
 
     class Messages(BaseModel):
-        messages: list[dict[str, str]] = []  # noqa: RUF012 - pydantic copies it
+        messages: list[dict[str, str]] = []
         done: int = 0
 
     class Book(Flow[Messages]):
@@ -572,20 +572,6 @@ CONTESTANTS: dict[str, Callable[[Path, int, Callable[[], None]], Result]] = {
 
 
 # --- beside the run --------------------------------------------------------------------------------------------------
-
-
-def import_ms(folder: Path) -> float:
-    """What `import smolmem` and opening a new file take once smolagents is there: the best of five fresh processes.
-
-    Not the difference of two imports: smolagents' own varies by more than what is to be measured.
-    """
-    code = (
-        "import sys, time, smolagents; began = time.perf_counter(); from smolmem import Memory; "
-        "memory = Memory(sys.argv[1]); print(time.perf_counter() - began); memory.close()"
-    )
-    commands = [[sys.executable, "-c", code, str(folder / f"opened-{number}.db")] for number in range(5)]
-    runs = [subprocess.run(command, capture_output=True, check=True, text=True) for command in commands]
-    return min(float(run.stdout) for run in runs) * 1000
 
 
 def record_only(path: Path, steps: int) -> None:
@@ -737,7 +723,6 @@ def targets(numbers: dict[str, dict[str, float | None]], beside: dict[str, Any],
         Target("RAM, of plain smolagents' (smolmem's own included)", 10, ram, percent),
         Target("CPU to record a step, median", 1, ours.get("cpu_ms"), ms),
         Target("CPU flat: last tenth / first tenth", 1.3, ours.get("cpu_flatness"), times),
-        Target("import and Memory(path), beyond smolagents'", 60, beside.get("import_ms"), ms),
         Target("CPU of the whole run, more than plain", 10, more_cpu(ours, plain), percent),
         Target(f"file for observations of {LARGE:,} characters, of the text", 200, of_text(beside), percent),
     ]
@@ -817,9 +802,7 @@ def run_all(
             gc.collect()
         beside: dict[str, Any] = {"failed": failed}
         if "smolmem" in names:
-            row = bar.add_task("import, syncs, long texts", total=3)
-            beside["import_ms"] = import_ms(folder)
-            bar.update(row, advance=1, refresh=True)
+            row = bar.add_task("syncs, long texts", total=2)
             beside["syncs_per_step"] = syncs_per_step(folder)
             bar.update(row, advance=1, refresh=True)
             beside["large"] = large(folder, many) if many else None

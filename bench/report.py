@@ -36,10 +36,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 ROOT = Path(__file__).parent.parent
 NUMBERS = ROOT / "bench" / "numbers"
 CREWAI = ROOT / ".venv-crewai" / "bin" / "python"
-PACKAGES = (
-    "smolmem smolagents apsw langgraph langgraph-checkpoint-sqlite openai-agents pydantic-ai-harness crewai chromadb "
-    "faiss-cpu lancedb sqlite-vec mem0ai numpy"
-).split()
+PACKAGES = [
+    *("smolmem", "smolagents", "apsw", "numpy", "langgraph", "langgraph-checkpoint-sqlite", "openai-agents"),
+    *("pydantic-ai-harness", "crewai", "chromadb", "faiss-cpu", "lancedb", "sqlite-vec", "mem0ai"),
+]
 
 
 @dataclass(frozen=True)
@@ -249,7 +249,9 @@ def main() -> None:
     given = options()
     folder = given.numbers / "quick" if given.quick else given.numbers
     folder.mkdir(parents=True, exist_ok=True)
-    run_all(chosen(given, folder), given, folder)
+    benches = chosen(given, folder)
+    if benches:
+        run_all(benches, given, folder)
     written = render(kept(folder), given.docs, given.quick)
     print(f"{written} is written.")
 

@@ -10,7 +10,7 @@ import matplotlib
 from report_page import PICTURES, Records, median, quality_sets
 
 matplotlib.use("svg")
-import matplotlib.pyplot as plt  # noqa: E402 - after the choice of the backend
+import matplotlib.pyplot as plt
 
 matplotlib.rcParams |= {"svg.hashsalt": "smolmem", "svg.fonttype": "none", "font.size": 10, "axes.grid": True}
 OURS = "#d9480f"

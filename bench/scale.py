@@ -189,8 +189,8 @@ def page(found: dict[str, Any], fleet: Fleet) -> str:
     parts = [
         "# Scale",
         "What many steps and notes cost, and what a fleet of agents would need. *Numbers in italics are extrapolated*: "
-        "bytes by a straight line through the two largest measured sizes, times by a power of the size fitted to all. The "
-        f"others are measured by `make scale`, which writes this page.\n\nMachine: {about}.",
+        "bytes by a straight line through the two largest measured sizes, times by a power of the size fitted to all. "
+        f"The others are measured by `make scale`, which writes this page.\n\nMachine: {about}.",
         "## Steps in one SQLite file",
         f"Runs of {found['run']} steps of a scripted agent, all indexed.",
         _sizes(found["steps"], STEPS, steps),
@@ -221,8 +221,9 @@ def _fleet(fleet: Fleet) -> str:
     results = [(name, _shown(name, value)) for name, value in now.items()]
     results.append(("a commit waits for a connection, p50 / p99", f"{wait['p50']:.2f} / {wait['p99']:.2f} ms"))
     return (
-        "Steps are partitioned by time, and each scope is searched alone. Bytes per step and the time of a vector search come from the "
-        "measurements above; what a commit costs a server is an assumption, not a measurement, and so are the servers.\n\n"
+        "Steps are partitioned by time, and each scope is searched alone. Bytes per step and the time of a vector "
+        "search come from the measurements above; what a commit costs a server is an assumption, not a measurement, "
+        "and so are the servers.\n\n"
         f"{table(('assumption', 'value'), assumed)}\n\n{table(('result', 'value'), results)}"
     )
 
@@ -242,15 +243,15 @@ def _stops(found: dict[str, Any], fleet: Fleet) -> str:
     one_file = 1_000 / max(cpu[max(cpu)], 0.001)
     return (
         f"{told}\n\nOf these, *{first}* {full}.\n\n"
-        f"- **One SQLite file has one writer at a time.** The CPU above allows about {one_file:,.0f} steps per second of "
-        "one process, agents included, if the disk syncs fast enough; a disk that needs 5 ms for a sync allows 100 "
+        f"- **One SQLite file has one writer at a time.** The CPU above allows about {one_file:,.0f} steps per second "
+        "of one process, agents included, if the disk syncs fast enough; a disk that needs 5 ms for a sync allows 100 "
         "steps with tool calls. Agents on several machines need PostgreSQL.\n"
-        f"- **A vector index is in the RAM of each process that recalls**: {vector_bytes(fleet.dimensions)} bytes for a "
-        "vector, for the scopes that are searched. Search compares every vector of the scope, so its time grows with "
+        f"- **A vector index is in the RAM of each process that recalls**: {vector_bytes(fleet.dimensions)} bytes for "
+        "a vector, for the scopes that are searched. Search compares every vector of the scope, so its time grows with "
         "the scope, not with the store. Scopes with millions of passages need an index outside of smolmem "
         "(`smolmem[faiss]`, `smolmem[chroma]`).\n"
-        f"- **A PostgreSQL server commits {capacity(fleet):,.0f} times a second here** by assumption: measure yours with "
-        "`pgbench`. More servers mean more stores, each with its own scopes; smolmem does not spread one scope.\n"
+        f"- **A PostgreSQL server commits {capacity(fleet):,.0f} times a second here** by assumption: measure yours "
+        "with `pgbench`. More servers mean more stores, each with its own scopes; smolmem does not spread one scope.\n"
         "- **Words that stand in every step** are ranked among all documents of a scope; the search is bounded in time "
         "and returns what it has found by then."
     )
