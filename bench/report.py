@@ -50,13 +50,14 @@ class Bench:
     script: str
     target: str
     full: str
-    quick: str
+    quick: str | None
+    """None: not in the quick form."""
     crewai: bool = False
     """CrewAI wants older releases of what the other contestants use, so it has an environment of its own."""
 
     def arguments(self, quick: bool) -> str:
         """The arguments of a form."""
-        return self.quick if quick else self.full
+        return (self.quick or "") if quick else self.full
 
     def command(self, quick: bool) -> str:
         """What a reader types to run it alone."""
@@ -74,8 +75,9 @@ BENCHES = [
           "--steps 100 --looked-at 5000 --file MEMORY"),
     Bench("recall", "recall.py", "bench-recall", "--rows 100,1000,10000,30000", "--rows 100,1000,3000 --questions 40"),
     Bench("vectors-small", "vectors.py", "bench-vectors", "--rows 1000", "--rows 1000 --queries 200"),
-    Bench("vectors-middle", "vectors.py", "bench-vectors", "--rows 10000", "--rows 3000 --queries 200"),
-    Bench("vectors-large", "vectors.py", "bench-vectors", "--rows 30000", "--rows 6000 --queries 200"),
+    Bench("vectors-middle", "vectors.py", "bench-vectors", "--rows 10000", None),
+    Bench("vectors-large", "vectors.py", "bench-vectors", "--rows 30000",
+          "--rows 6000 --queries 200 --engines smolmem,numpy,faiss,sqlite-vec"),
     Bench("quality", "quality.py", "quality", "--every 4 --embedder off",
           "--set smolruns --every 20 --embedder off"),
     Bench("quality-local", "quality.py", "quality", "--set smolruns --every 4 --embedder local --vectors-alone",
@@ -85,6 +87,11 @@ BENCHES = [
 ]  # fmt: skip
 
 Record = dict[str, Any]
+
+
+def form(quick: bool) -> list[Bench]:
+    """The benchmarks of a form."""
+    return [bench for bench in BENCHES if not quick or bench.quick is not None]
 
 
 # --- running ---------------------------------------------------------------------------------------------------------
@@ -214,7 +221,7 @@ def render(records: dict[str, Record], docs: Path, quick: bool) -> Path:
     except ImportError:  # the page is complete without pictures
         drawn = []
     target = docs / "benchmarks.md"
-    target.write_text(page(records, [bench.name for bench in BENCHES], drawn, quick), encoding="utf-8")
+    target.write_text(page(records, [bench.name for bench in form(quick)], drawn, quick), encoding="utf-8")
     return target
 
 
@@ -238,11 +245,12 @@ def chosen(given: argparse.Namespace, folder: Path) -> list[Bench]:
         return []
     if given.only:
         return [bench for bench in BENCHES if bench.name in given.only]
+    every = form(given.quick)
     if given.missing:
-        return [bench for bench in BENCHES if "numbers" not in kept(folder).get(bench.name, {})]
+        return [bench for bench in every if "numbers" not in kept(folder).get(bench.name, {})]
     for bench in BENCHES:
         (folder / f"{bench.name}.json").unlink(missing_ok=True)
-    return BENCHES
+    return every
 
 
 def main() -> None:

@@ -70,7 +70,7 @@ def recall(axes: Any, numbers: dict[str, Any]) -> bool:
     sizes = [int(rows) for rows in by_rows]
     if by_rows:
         _line(axes, "smolmem recall (words and vectors)", 0, sizes, [one["p50_ms"] for one in by_rows.values()], "o")
-        _line(axes, "plain FTS5 (words)", 3, sizes, [one["fts5_p50_ms"] for one in by_rows.values()], "o")
+        _line(axes, "plain FTS5 (words)", 0, sizes, [one["fts5_p50_ms"] for one in by_rows.values()], "o")
     runs = sorted((one for name, one in numbers.items() if name.startswith("vectors-")), key=lambda one: one["rows"])
     for place, name in enumerate(dict.fromkeys(name for one in runs for name in one["engines"])):
         found = [(one["rows"], one["engines"].get(name, {}).get("ms", {}).get("all")) for one in runs]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import statistics
 import tempfile
 import time
@@ -42,12 +43,12 @@ def measure(steps: list[int], notes: list[int]) -> dict[str, Any]:
     from report import machine
 
     with tempfile.TemporaryDirectory() as folder, Progress(console=Console(stderr=True)) as bar:
-        return {
-            "machine": machine(),
+        found = {
             "run": RUN,
             "steps": measure_steps(Path(folder) / "steps.db", sorted(steps), bar),
             "notes": measure_notes(Path(folder) / "notes.db", sorted(notes), bar),
         }
+    return found | {"machine": machine() | {"load": f"{os.getloadavg()[0]:.1f}"}}
 
 
 def measure_steps(path: Path, sizes: list[int], bar: Progress) -> dict[str, Any]:
