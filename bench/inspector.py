@@ -37,12 +37,14 @@ from smolagents.utils import AgentExecutionError
 from smolmem import Memory
 from smolmem.core import codec, prompts
 from smolmem.core.rows import Batch, Change, RunRow, SessionRow
-from smolmem.recall.indexer import index_pending
 from smolmem.store.journal import Journal
 
 LONG = 500
 """The number of steps of the long run."""
 AGENTS = [f"{name}_{kind}" for name in ("shop", "mail", "build", "stock") for kind in ("monitor", "clerk", "analyst")]
+TOOLS = ["web_search", "query_orders", "send_mail", "check_health", "read_file", "roll_back"]
+CALLED_STEPS = 30
+"""Of each run, the calls of the last steps are in the ledger."""
 SCOPES = ["default", "acme/alice", "acme/bob", "acme/ops", "globex/eve"]
 WORDS = re.findall(
     r"\w+",
@@ -72,8 +74,8 @@ class Prepared:
 
 def prepared(step: Any) -> Prepared:
     """A step as a recorder encodes it."""
-    facts = codec.facts(step)
-    return Prepared(codec.encode(step), facts, prompts.rendered(step)[0], facts["text"])
+    facts, record = codec.facts(step), codec.encode(step)
+    return Prepared(record, facts, prompts.rendered(step, record, lambda value, _: codec.encode(value))[0], facts["text"])
 
 
 def action(failed: bool) -> Prepared:
@@ -117,7 +119,7 @@ def build(path: Path, runs: int, steps: int, indexed: int) -> None:
             parent = row if row["parent"] is None and number % 20 == 0 else None
         for run in memory.runs(scope="*", status="finished", limit=20):
             run.fork(step=1)
-        _index(journal, indexed)
+        _index(memory, indexed)
         _long_run(memory)
     part.rename(path)
 
@@ -174,7 +176,21 @@ def _write(
     kept = result if status == "failed" else ("answer", sentence(12))
     results = [(row["id"], kept[0], codec.encode(kept[1]))] if status != "interrupted" else []
     journal.save(Batch(session, False, [ended], results, changes[1:]))
+    _write_calls(journal, row["id"], at, size)
     return row
+
+
+def _write_calls(journal: Journal, run: str, at: float, size: int) -> None:
+    """The model's answer and a tool call of each of the last steps of a run."""
+    content = codec.encode(sentence(4))
+    with journal.store.write(sync=False):
+        kept = {"arguments": journal.keep(content), "outcome": journal.keep(content)}
+        for number in range(max(1, size - CALLED_STEPS), size):
+            began = at + 3 * number - 2
+            for kind, name, start, end in (("model", "", 0.0, 1.2), ("tool", chance.choice(TOOLS), 1.3, 1.8)):
+                failed = int(kind == "tool" and chance.random() < 0.05)
+                row = {"run": run, "turn": number, "kind": kind, "name": name, "failed": failed, **kept}
+                journal.add("call", row | {"began": began + start, "ended": began + end})
 
 
 def _changes(row: RunRow, at: float, size: int, steps: tuple[list[Prepared], list[Prepared]]) -> Iterator[Change]:
@@ -218,12 +234,13 @@ def _long_run(memory: Memory) -> None:
     memory.detach(agent)
 
 
-def _index(journal: Journal, indexed: int) -> None:
+def _index(memory: Memory, indexed: int) -> None:
     """Indexes the newest steps; older steps are taken off the list of pending steps."""
-    with journal.store.write():
-        connection = journal.store._connection  # type: ignore[attr-defined]
-        connection.execute("DELETE FROM unread WHERE step <= (SELECT max(id) FROM step) - ?", (indexed,))
-    index_pending(journal)
+    store = memory._journal.store
+    with store.write():
+        connection = store._connection  # type: ignore[attr-defined]
+        connection.execute("DELETE FROM pending WHERE step <= (SELECT max(id) FROM step) - ?", (indexed,))
+    memory.index(progress=False)
 
 
 # --- measuring -------------------------------------------------------------------------------------------------------
