@@ -75,7 +75,9 @@ class Prepared:
 def prepared(step: Any) -> Prepared:
     """A step as a recorder encodes it."""
     facts, record = codec.facts(step), codec.encode(step)
-    return Prepared(record, facts, prompts.rendered(step, record, lambda value, _: codec.encode(value))[0], facts["text"])
+    return Prepared(
+        record, facts, prompts.rendered(step, record, lambda value, _: codec.encode(value))[0], facts["text"]
+    )
 
 
 def action(failed: bool) -> Prepared:

@@ -27,6 +27,7 @@ def _server_options(function: Function) -> Function:
         option("--port", "N", "The port (default: 8265, or any free port).", type=count),
         flag("--read-only", "Do not allow changes from the browser."),
         flag("--no-browser", "Print the link without opening a browser."),
+        option("--token", "TOKEN", "The token of the link; the link then works again, also after a restart."),
     )
     for decorate in reversed(decorators):
         function = decorate(function)

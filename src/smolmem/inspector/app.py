@@ -27,7 +27,7 @@ from starlette.staticfiles import StaticFiles
 from smolmem.core.errors import InvalidArgument, NotFound, SmolmemError, StoreError
 from smolmem.core.rows import STATUSES
 from smolmem.core.values import Recollection, Run
-from smolmem.inspector import charts, formatting, page_data, parameters
+from smolmem.inspector import charts, formatting, page_data, parameters, step_data
 from smolmem.inspector.guard import Access, Guard
 from smolmem.memory import Memory
 from smolmem.render.plain_values import whole
@@ -109,30 +109,30 @@ class Inspector:
         }
         if request.query_params.get("fragment"):
             return self.render("_run.html", **values)
-        detail = None if selected is None else page_data.step_detail(self.memory, selected, run)
+        detail = None if selected is None else step_data.step_detail(self.memory, selected, run)
         return self.render("run.html", **values, detail=detail, data_version=page_data.data_version(self.memory))
 
     def step(self, request: Request) -> Response:
         """One step in full, as a fragment."""
         id = request.query_params.get("run")
         run = self.memory.run(id) if id else None
-        detail = page_data.step_detail(self.memory, parameters.step_id(request), run)
+        detail = step_data.step_detail(self.memory, parameters.step_id(request), run)
         return self.render("_step.html", detail=detail, run=run or self.memory.run(detail.step.run))
 
     def prompt(self, request: Request) -> Response:
         """The prompt of a step, and the steps that views left out of the prompt."""
-        detail = page_data.step_detail(self.memory, parameters.step_id(request))
-        trimmed = page_data.trimmed_steps(self.memory, detail)
+        detail = step_data.step_detail(self.memory, parameters.step_id(request))
+        trimmed = step_data.trimmed_steps(self.memory, detail)
         return self.render("_prompt.html", messages=detail.prompt, trimmed=trimmed)
 
     def revisions(self, request: Request) -> Response:
         """Every version of a step and what each version changed."""
-        versions = page_data.step_versions(self.memory, parameters.step_id(request))
+        versions = step_data.step_versions(self.memory, parameters.step_id(request))
         return self.render("_revisions.html", versions=versions)
 
     def picture(self, request: Request) -> Response:
         """A picture of a step, encoded again: stored bytes never reach the browser."""
-        detail = page_data.step_detail(self.memory, parameters.step_id(request))
+        detail = step_data.step_detail(self.memory, parameters.step_id(request))
         pictures, index = detail.pictures, parameters.number(request.path_params["index"], "picture") or 0
         if index >= len(pictures) or isinstance(pictures[index], str):
             raise NotFound(f"step {detail.step.id} has no picture {index}.")
@@ -223,7 +223,7 @@ class Inspector:
     def edit(self, request: Request, form: Mapping[str, str]) -> Response:
         """Edits a text of a step; earlier versions are kept."""
         run = self.memory.run(form["run"]) if form.get("run") else None
-        detail = page_data.step_detail(self.memory, parameters.step_id(request), run)
+        detail = step_data.step_detail(self.memory, parameters.step_id(request), run)
         if form.get("field") not in detail.editable_fields:
             raise InvalidArgument(f"step {detail.step.id} has no field {form.get('field')!r} that can be edited.")
         before, text = getattr(detail.original, form["field"]), form.get("text", "").replace("\r\n", "\n")

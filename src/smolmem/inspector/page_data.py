@@ -9,23 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from difflib import unified_diff
-from functools import cached_property
 from typing import Any, NamedTuple
 
-from smolagents.memory import ActionStep, PlanningStep, TaskStep
-
-from smolmem.core import pictures
 from smolmem.core.errors import NotFound
-from smolmem.core.injected import Injected
 from smolmem.core.values import Note, Run, Step, Trim, when
-from smolmem.core.wire import safe_text
 from smolmem.inspector import formatting
 from smolmem.inspector.charts import Bar
 from smolmem.memory import Memory
 from smolmem.store.passage_rows import json_list
-from smolmem.store.stored_messages import StoredMessages
 
 RUNS_PER_PAGE = 50
 SPARKLINE_BARS = 48
@@ -203,170 +194,6 @@ def runs_of_steps(memory: Memory, sources: Iterable[Any]) -> dict[int, str]:
     """The run of each step among some sources, to link to the step."""
     ids = json_list(source for source in sources if isinstance(source, int))
     return {row["id"]: row["run"] for row in memory._journal.store.rows("step_runs", {"ids": ids})}
-
-
-# --- one step ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Section:
-    """A text of a step, with its heading and CSS class; `remaining` counts the characters that are left out."""
-
-    title: str
-    css_class: str
-    text: str
-    remaining: int = 0
-
-
-@dataclass(frozen=True)
-class StepDetail:
-    """A step with everything that its page shows. Stored fields can hold values of any type."""
-
-    step: Step
-    original: Any
-    """The smolagents step."""
-
-    @property
-    def editable_fields(self) -> list[str]:
-        """The fields that can be edited: texts that are not too long for a form."""
-        names = ("task", "plan", "model_output", "observations")
-        values = ((name, getattr(self.original, name, None)) for name in names)
-        return [name for name, value in values if isinstance(value, str) and len(value) <= formatting.MAX_TEXT]
-
-    @cached_property
-    def kind(self) -> str:
-        """The kind of the step, which decides its sections."""
-        kinds = ((TaskStep, "task"), (PlanningStep, "plan"), (Injected, "injected"), (ActionStep, "action"))
-        return next((kind for cls, kind in kinds if isinstance(self.original, cls)), "other")
-
-    @property
-    def sections(self) -> list[Section]:
-        """The texts of the step, in order."""
-        original, made = self.original, list[Section]()
-        if self.kind == "injected":
-            return [_section(f"{original.title} · origin: {original.origin}", "text", original.observations)]
-        for name, title, css_class in _SECTIONS.get(self.kind, ()):
-            if name == "observations":
-                made += [_section(f"Call: {tool}", "text", arguments) for tool, arguments in self.calls]
-            value = getattr(original, name, None)
-            if value is not None and (value != "" or name == "observations"):
-                made.append(_section(title, css_class, value))
-        if self.kind == "action" and getattr(original, "is_final_answer", False):
-            made.append(_section("Answer", "answer", getattr(original, "action_output", None)))
-        return made or [_section("", "text", self.step.text)]
-
-    @property
-    def calls(self) -> list[tuple[str, Any]]:
-        """The tool calls with their arguments; the interpreter of a code agent is not a tool."""
-        calls = _as_sequence(getattr(self.original, "tool_calls", None))
-        named = [(getattr(call, "name", "?"), getattr(call, "arguments", call)) for call in calls]
-        return [(str(name), arguments) for name, arguments in named if name != "python_interpreter"]
-
-    @property
-    def pictures(self) -> list[Any]:
-        """The pictures of the step; a text for each picture that cannot be shown."""
-        original = self.original
-        found = _as_sequence(getattr(original, "observations_images", None))
-        found = found or _as_sequence(getattr(original, "task_images", None))
-        return [each if pictures.is_small(each) else formatting.one_line(formatting.text(each), 80) for each in found]
-
-    @property
-    def prompt_size(self) -> int:
-        """The number of messages in the prompt."""
-        return len(_as_sequence(getattr(self.original, "model_input_messages", None)))
-
-    @property
-    def prompt(self) -> list[Any]:
-        """The messages that were sent to the model."""
-        return list(getattr(self.original, "model_input_messages", None) or ())
-
-
-_SECTIONS = {
-    "task": [("task", "Task", "text")],
-    "plan": [("plan", "Plan", "text")],
-    "action": [
-        ("model_output", "Model output", "text"),
-        ("code_action", "Code", "code"),
-        ("observations", "Observations", "observations"),
-        ("error", "Error", "failed"),
-    ],
-}
-
-
-def _section(title: str, css_class: str, value: Any) -> Section:
-    text = formatting.text(value)
-    remaining = max(0, len(text) - formatting.MAX_TEXT)
-    return Section(formatting.one_line(title, 80), css_class, text[: formatting.MAX_TEXT], remaining)
-
-
-def _as_sequence(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, Sequence) and not isinstance(value, (str, bytes)) else ()
-
-
-def step_detail(memory: Memory, id: int, run: Run | None = None) -> StepDetail:
-    """A step, decoded; for a fork that shares the step, as it is in the fork."""
-    step = memory.step(id)
-    if run is not None and step.run != run.id:
-        step = next((each for each in run.steps if each.id == id), step)
-    return StepDetail(step, step.to_smolagents())
-
-
-def trimmed_steps(memory: Memory, detail: StepDetail) -> list[str]:
-    """The earlier steps that views left out of a step's prompt, or shortened there."""
-    prompt = getattr(detail.original, "model_input_messages", None)
-    if not isinstance(prompt, StoredMessages) or detail.step.position is None:
-        return []
-    journal = memory._journal
-    parts = set(journal.prompt(prompt.number))
-    parameters = {"session": detail.step.session, "place": detail.step.position}
-    rendered: dict[int, tuple[set[int], str]] = {}
-    for row in journal.store.rows("shown_before", parameters):
-        name = row["kind"] if row["number"] is None else f"{row['kind']} {row['number']}"
-        rendered.setdefault(row["step"], (set(), name))[0].add(row["shown"])
-    return [name for contents, name in rendered.values() if not contents & parts]
-
-
-@dataclass(frozen=True)
-class StepVersion:
-    """One version of a step: when and how it came about, and its changes to the version before, line by line."""
-
-    at: datetime
-    label: str
-    changes: list[tuple[str, str]]
-
-
-def step_versions(memory: Memory, id: int) -> list[StepVersion]:
-    """Every version of a step, the oldest first."""
-    step = memory.step(id)
-    run = memory.run(step.run)
-    versions, before = list[StepVersion](), ""
-    for revision in step.history():
-        text = _all_texts(revision.to_smolagents())
-        lines = unified_diff(before.splitlines(), text.splitlines(), lineterm="", n=2)
-        changes = [(line[:1], line[1:]) for line in lines if not line.startswith(("---", "+++"))][:400]
-        after_run = run.ended is not None and revision.at > run.ended
-        label = "recorded" if not versions else "edited after the run" if after_run else "changed during the run"
-        versions.append(StepVersion(revision.at, label, changes))
-        before = text
-    return versions
-
-
-_COMPARED = ("task", "plan", "model_output", "code_action", "observations", "error", "observations_images")
-
-
-def _all_texts(original: Any) -> str:
-    """All texts of a step, each under the name of its field."""
-    values = [(name, getattr(original, name, None)) for name in _COMPARED]
-    texts = [
-        (name, f"{len(value)} pictures" if isinstance(value, list) else _shortened(value))
-        for name, value in values
-        if value is not None
-    ]
-    return "\n".join(f"{name.replace('_', ' ')}:\n{value}" for name, value in texts)
-
-
-def _shortened(value: Any) -> str:
-    return formatting.text(safe_text(str, value, formatting.MAX_TEXT))[: formatting.MAX_TEXT]
 
 
 # --- notes ------------------------------------------------------------------------------------------------------------
