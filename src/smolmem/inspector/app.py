@@ -26,9 +26,11 @@ from starlette.staticfiles import StaticFiles
 
 from smolmem.core.errors import InvalidArgument, NotFound, SmolmemError, StoreError
 from smolmem.core.rows import STATUSES
+from smolmem.core.text import managed_task
 from smolmem.core.values import Recollection, Run
-from smolmem.inspector import charts, formatting, page_data, parameters, step_data
+from smolmem.inspector import charts, formatting, page_data, parameters, step_data, timeline_chart
 from smolmem.inspector.guard import Access, Guard
+from smolmem.inspector.waterfall import waterfall
 from smolmem.memory import Memory
 from smolmem.render.plain_values import whole
 
@@ -53,7 +55,12 @@ class Inspector:
         self._templates.filters.update(formatting.FILTERS)
         url = page_data.database_url(memory)
         self._templates.globals.update(
-            file=Path(url).name, url=url, read_only=access.read_only, statuses=STATUSES, max_text=formatting.MAX_TEXT
+            file=Path(url).name,
+            url=url,
+            read_only=access.read_only,
+            statuses={status: formatting.STATUS_LABELS.get(status, status) for status in STATUSES},
+            max_text=formatting.MAX_TEXT,
+            labels=step_data.FIELD_LABELS,
         )
 
     def render(self, template: str, status: int = 200, /, **values: Any) -> HTMLResponse:
@@ -91,20 +98,22 @@ class Inspector:
     def run(self, request: Request) -> Response:
         """One run: its facts, chart and steps, and one step in full; as a fragment, without the step."""
         run = self.memory.run(request.path_params["run"])
-        steps = page_data.step_summaries(self.memory, run)
-        selected = _selected_step(steps, parameters.number(request.query_params.get("step"), "step"))
-        bars = [step.bar for step in steps if step.kind in ("action", "planning")]
+        shown = waterfall(self.memory, run)
+        selected = _selected_step(shown.steps, parameters.number(request.query_params.get("step"), "step"))
+        bars = [step.bar for step in shown.steps if step.kind in ("action", "planning")]
         recalls = page_data.recalls(self.memory, run)
         values = {
             "run": run,
-            "steps": steps,
+            "page_run": run.id,
+            "task": managed_task(run.task) if run.parent else run.task,
+            "shown": shown,
+            "overview": timeline_chart.overview(shown),
+            "row_bar": timeline_chart.row_bar,
             "chart": charts.run_chart(bars),
             "caption": charts.run_chart_caption(bars),
             "related": page_data.related_runs(self.memory, run),
             "recalls": recalls,
             "step_runs": page_data.runs_of_steps(self.memory, [source for each in recalls for source in each.sources]),
-            "alerts": self.memory.alerts(scope="*", run=run.id),
-            "trims": page_data.trims(self.memory, run),
             "selected": selected,
         }
         if request.query_params.get("fragment"):
@@ -117,7 +126,7 @@ class Inspector:
         id = request.query_params.get("run")
         run = self.memory.run(id) if id else None
         detail = step_data.step_detail(self.memory, parameters.step_id(request), run)
-        return self.render("_step.html", detail=detail, run=run or self.memory.run(detail.step.run))
+        return self.render("_step.html", detail=detail, page_run=detail.run.id if run is None else run.id)
 
     def prompt(self, request: Request) -> Response:
         """The prompt of a step, and the steps that views left out of the prompt."""

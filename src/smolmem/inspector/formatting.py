@@ -20,7 +20,7 @@ from pygments.lexers import PythonLexer
 
 from smolmem.core import text as core_text
 from smolmem.core.text import sanitize
-from smolmem.core.values import Excerpt
+from smolmem.core.values import Excerpt, Run
 from smolmem.core.wire import safe_text
 
 MAX_TEXT = 20_000
@@ -53,6 +53,41 @@ def time(value: datetime | None) -> str:
 def ago(value: datetime) -> str:
     """The time since a moment: `3 min ago`."""
     return f"{seconds((datetime.now(timezone.utc) - value).total_seconds())} ago"
+
+
+def clock(value: float) -> str:
+    """A timestamp in the local time zone, to the second."""
+    return f"{datetime.fromtimestamp(value):%Y-%m-%d %H:%M:%S}"
+
+
+def short(value: int) -> str:
+    """A large number in few characters: `850`, `12.3k`, `4.5M`."""
+    for limit, divisor, unit in ((1_000, 1, ""), (1_000_000, 1_000, "k"), (10**18, 1_000_000, "M")):
+        if value < limit:
+            return f"{value / divisor:.1f}{unit}" if unit else str(value)
+    return f"{value:.1e}"
+
+
+def dollars(value: float | None) -> str:
+    """An amount of money; small amounts with more digits; empty if no price is known."""
+    if value is None:
+        return ""
+    return f"${value:,.2f}" if value >= 1 or value == 0 else f"${value:.4f}"
+
+
+def title(run: Run, length: int = 110) -> str:
+    """What a run is about, in one line; for a managed agent, the task that it was given."""
+    return core_text.one_line(core_text.managed_task(run.title) if run.parent else run.title, length)
+
+
+STATUS_LABELS = {"max_steps": "out of steps"}
+
+
+def status(run: Run) -> str:
+    """The status of a run in words."""
+    if run.fork_of is not None and run.status == "interrupted" and not run.step_count:
+        return "fork, not started"
+    return STATUS_LABELS.get(run.status, run.status)
 
 
 def code(source: str) -> Markup:
@@ -128,6 +163,9 @@ def python_literal(value: str) -> str:
 
 FILTERS: dict[str, Callable[..., Any]] = {
     each.__name__: each
-    for each in (number, seconds, time, ago, code, text, one_line, marked, message_text, message_role, python_literal)
+    for each in (
+        *(number, seconds, time, ago, short, dollars, title, status),
+        *(code, text, one_line, marked, message_text, message_role, python_literal),
+    )
 }
 """The filters by the names that templates use."""

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from smolmem.core.errors import NotFound
-from smolmem.core.values import Note, Run, Step, Trim, when
+from smolmem.core.text import managed_task
+from smolmem.core.values import Note, Run, Step, when
 from smolmem.inspector import formatting
 from smolmem.inspector.charts import Bar
 from smolmem.memory import Memory
@@ -94,8 +95,10 @@ class StepSummary:
     """A step in the list of a run's steps."""
 
     id: int
+    run: str
     kind: str
     number: int | None
+    at: float
     seconds: float | None
     input_tokens: int
     output_tokens: int
@@ -120,16 +123,35 @@ class StepSummary:
 def step_summaries(memory: Memory, run: Run) -> list[StepSummary]:
     """The steps of a run, in order; those of a fork begin with the steps that it shares with its origin."""
     memory._journal.check_steps(run.id, run.session)
-    rows = memory._journal.store.rows("outline", {"run": run.id})
-    if run.fork_of is not None:
-        own = {row["id"] for row in rows}
-        rows = [_outline_row(step) for step in run.steps if step.id not in own] + rows
-    return [_step_summary(row) for row in rows]
+    own = outlines(memory, [run]).get(run.id, [])
+    if run.fork_of is None:
+        return own
+    known = {step.id for step in own}
+    return [_step_summary(_outline_row(step)) for step in run.steps if step.id not in known] + own
+
+
+def outlines(memory: Memory, runs: Sequence[Run]) -> dict[str, list[StepSummary]]:
+    """The steps of each run, in order."""
+    steps: dict[str, list[StepSummary]] = {}
+    for row in memory._journal.store.rows("outline", {"runs": json_list(run.id for run in runs)}):
+        steps.setdefault(row["run"], []).append(_step_summary(row))
+    return steps
+
+
+def descendants(memory: Memory, runs: Iterable[str], depth: int) -> list[Run]:
+    """The runs that runs called, and those that these called, down to a depth."""
+    found, level = list[Run](), list(runs)
+    while level and depth > 0:
+        called = memory._journal.called_by(level)
+        found += called
+        level, depth = [run.id for run in called], depth - 1
+    return found
 
 
 def _outline_row(step: Step) -> dict[str, Any]:
-    names = ("id", "kind", "number", "seconds", "error", "input_tokens", "output_tokens", "revision")
+    names = ("id", "run", "kind", "number", "seconds", "error", "input_tokens", "output_tokens", "revision")
     return {name: getattr(step, name) for name in names} | {
+        "at": step.at.timestamp(),
         "tools": json.dumps(step.tools),
         "text": step.text[:200],
         "place": step.position,
@@ -137,26 +159,21 @@ def _outline_row(step: Step) -> dict[str, Any]:
 
 
 def _step_summary(row: dict[str, Any]) -> StepSummary:
-    unchanged = ("id", "kind", "number", "seconds", "error", "revision")
+    unchanged = ("id", "run", "kind", "number", "at", "seconds", "error", "revision")
     return StepSummary(
         **{name: row[name] for name in unchanged},
         input_tokens=row["input_tokens"] or 0,
         output_tokens=row["output_tokens"] or 0,
         tools=json.loads(row["tools"]),
         removed=row["place"] is None,
-        text=" ".join(row["text"].split()).removeprefix("Thought: "),
+        text=" ".join(managed_task(row["text"]).split()).removeprefix("Thought: "),
     )
 
 
-def related_runs(memory: Memory, run: Run) -> dict[str, list[Run]]:
-    """The runs that a run called, and the forks of the run."""
+def related_runs(memory: Memory, run: Run) -> dict[str, Any]:
+    """The forks of a run, and how many runs share its session."""
     journal = memory._journal
-    return {"called": journal.called_by([run.id]), "forks": journal.forks_of(run.id)}
-
-
-def trims(memory: Memory, run: Run) -> list[Trim]:
-    """What views left out of the prompts of a run's session, in order."""
-    return memory._journal.trims.of(run.session)
+    return {"forks": journal.forks_of(run.id), "session": len(memory.runs(scope="*", session=run.session))}
 
 
 @dataclass(frozen=True)

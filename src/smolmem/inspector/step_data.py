@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,6 +14,7 @@ from smolagents.memory import ActionStep, PlanningStep, TaskStep
 
 from smolmem.core import pictures
 from smolmem.core.injected import Injected
+from smolmem.core.prices import cost
 from smolmem.core.values import Run, Step
 from smolmem.core.wire import safe_text
 from smolmem.inspector import formatting
@@ -37,6 +39,18 @@ class StepDetail:
     step: Step
     original: Any
     """The smolagents step."""
+    run: Run
+    """The run that the step is shown in: its own run, or a fork that shares the step."""
+
+    @property
+    def label(self) -> str:
+        """The heading of the step."""
+        return f"Step {self.step.number}" if self.kind == "action" else KIND_LABELS.get(self.kind, "Step")
+
+    @property
+    def dollars(self) -> float | None:
+        """What the step cost, if the price of the model is known."""
+        return cost(self.run.model or "", self.step.input_tokens or 0, self.step.output_tokens or 0)
 
     @property
     def editable_fields(self) -> list[str]:
@@ -60,12 +74,20 @@ class StepDetail:
         for name, title, css_class in _SECTIONS.get(self.kind, ()):
             if name == "observations":
                 made += [_section(f"Call: {tool}", "text", arguments) for tool, arguments in self.calls]
-            value = getattr(original, name, None)
+            value = self._thought if name == "model_output" else getattr(original, name, None)
             if value is not None and (value != "" or name == "observations"):
                 made.append(_section(title, css_class, value))
         if self.kind == "action" and getattr(original, "is_final_answer", False):
             made.append(_section("Answer", "answer", getattr(original, "action_output", None)))
         return made or [_section("", "text", self.step.text)]
+
+    @property
+    def _thought(self) -> Any:
+        """What the model wrote, without the code that the step shows by itself."""
+        said, code = getattr(self.original, "model_output", None), getattr(self.original, "code_action", None)
+        if not isinstance(said, str) or not isinstance(code, str) or not code.strip():
+            return said
+        return _without_code(said, code.strip())
 
     @property
     def calls(self) -> list[tuple[str, Any]]:
@@ -93,16 +115,36 @@ class StepDetail:
         return list(getattr(self.original, "model_input_messages", None) or ())
 
 
+KIND_LABELS = {"task": "Task", "plan": "Plan", "injected": "Injected message"}
+FIELD_LABELS = {
+    "task": "Task",
+    "plan": "Plan",
+    "model_output": "What the model wrote",
+    "observations": "What came back",
+}
 _SECTIONS = {
     "task": [("task", "Task", "text")],
     "plan": [("plan", "Plan", "text")],
     "action": [
-        ("model_output", "Model output", "text"),
-        ("code_action", "Code", "code"),
-        ("observations", "Observations", "observations"),
+        ("model_output", FIELD_LABELS["model_output"], "text"),
+        ("code_action", "Code that was run", "code"),
+        ("observations", FIELD_LABELS["observations"], "observations"),
         ("error", "Error", "failed"),
     ],
 }
+
+
+_BEFORE_CODE = re.compile(r"(?:<code>|```(?:python|py)?)?\s*$", re.IGNORECASE)
+_AFTER_CODE = re.compile(r"^\s*(?:</code>|```)?", re.IGNORECASE)
+
+
+def _without_code(said: str, code: str) -> str:
+    """A model's text without its block of code, if the block is there as it was run."""
+    before, found, after = said.partition(code)
+    if not found:
+        return said
+    rest = (_BEFORE_CODE.sub("", before).rstrip(), _AFTER_CODE.sub("", after).strip())
+    return "\n\n".join(part for part in rest if part).removeprefix("Thought:").strip()
 
 
 def _section(title: str, css_class: str, value: Any) -> Section:
@@ -118,9 +160,12 @@ def _as_sequence(value: Any) -> Sequence[Any]:
 def step_detail(memory: Memory, id: int, run: Run | None = None) -> StepDetail:
     """A step, decoded; for a fork that shares the step, as it is in the fork."""
     step = memory.step(id)
-    if run is not None and step.run != run.id:
-        step = next((each for each in run.steps if each.id == id), step)
-    return StepDetail(step, step.to_smolagents())
+    if run is None or step.run == run.id:
+        return StepDetail(step, step.to_smolagents(), run or memory.run(step.run))
+    shared = next((each for each in run.steps if each.id == id), None) if run.fork_of is not None else None
+    if shared is not None:
+        return StepDetail(shared, shared.to_smolagents(), run)
+    return StepDetail(step, step.to_smolagents(), memory.run(step.run))
 
 
 def trimmed_steps(memory: Memory, detail: StepDetail) -> list[str]:

@@ -53,7 +53,7 @@ for (const form of $$("form[data-live]")) {
 }
 
 // --- a run: one step at a time ---------------------------------------------------------------------------------------
-const stepLinks = () => $$("#step-list a");
+const stepLinks = () => $$("#step-list a[data-step]");
 const selectedIndex = () => stepLinks().findIndex((link) => link.getAttribute("aria-current"));
 const chartedLinks = () => stepLinks().filter((link) => ["action", "planning"].includes(link.dataset.kind));
 let latestStep = 0;
@@ -103,7 +103,7 @@ function addRunListeners() {
   const slider = $("#step-slider"), chart = $("svg.run-chart"), list = $("#step-list");
   if (!list) return;
   list.addEventListener("click", (event) => {
-    const link = event.target.closest("a");
+    const link = event.target.closest("a[data-step]");
     if (!link || event.metaKey || event.ctrlKey || event.shiftKey) return;
     event.preventDefault();
     selectStep(stepLinks().indexOf(link));

@@ -909,8 +909,22 @@ SELECT * FROM run WHERE parent IN (SELECT value FROM json_each(:runs)) ORDER BY 
 SELECT * FROM run WHERE fork_of = :run ORDER BY began;
 
 -- name: outline
-SELECT id, kind, number, place, at, seconds, error, tools, input_tokens, output_tokens, revision, substr(text, 1, 200) AS text
-FROM step WHERE run = :run AND kind <> 'system_prompt' ORDER BY place IS NULL, place, id;
+SELECT run, id, kind, number, place, at, seconds, error, tools, input_tokens, output_tokens, revision,
+    substr(text, 1, 200) AS text
+FROM step WHERE run IN (SELECT value FROM json_each(:runs)) AND kind <> 'system_prompt'
+ORDER BY run, place IS NULL, place, id LIMIT 20000;
+
+-- name: call_times
+SELECT run, kind, name, began, ended, failed FROM call
+WHERE run IN (SELECT value FROM json_each(:runs)) ORDER BY id LIMIT 20000;
+
+-- name: fork_points
+SELECT run.id, event.at FROM run JOIN session ON session.id = run.session JOIN event ON event.id = session.fork_at
+WHERE run.fork_of = :run ORDER BY run.began LIMIT 100;
+
+-- name: step_changes
+SELECT step, act, at FROM event
+WHERE session = :session AND run = :run AND act <> 'insert' ORDER BY id DESC LIMIT 1000;
 
 -- name: shown_before
 SELECT event.step, event.shown, step.number, step.kind FROM event JOIN step ON step.id = event.step
