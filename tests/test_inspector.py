@@ -42,7 +42,7 @@ from smolmem.cli.main import main
 from smolmem.core import codec, wire
 from smolmem.core.errors import InvalidArgument, NotFound, SmolmemError
 from smolmem.core.rows import Batch, Change
-from smolmem.inspector import page_data, serve, step_data
+from smolmem.inspector import run_list, serve, step_data
 from smolmem.inspector.app import make_app
 from smolmem.inspector.guard import HEADERS, Access, Request, check_request, new_access
 from smolmem.render.plain_values import whole
@@ -522,7 +522,7 @@ def test_every_response_has_the_security_headers(site: Site, monkeypatch: pytest
     answers["options"] = site.ask("OPTIONS", "/", {"host": NAME, "cookie": site.cookie})
     answers["acted"] = site.post("/notes", text="Deploys happen on Fridays")
     answers["wrong form"] = site.post("/notes", text="")
-    monkeypatch.setattr(page_data, "list_runs", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(run_list, "list_runs", lambda *_, **__: 1 / 0)
     answers["broken"] = site.get("/")
     for what, found in answers.items():
         for name, value in HEADERS.items():
@@ -540,7 +540,7 @@ def test_an_unexpected_error_shows_one_sentence_and_no_internals(shown: Site, mo
     def breaks(*_: Any, **__: Any) -> Any:
         raise RuntimeError("a secret thing")
 
-    monkeypatch.setattr(page_data, "list_runs", breaks)
+    monkeypatch.setattr(run_list, "list_runs", breaks)
     found = shown.get("/")
     assert found.status == 500
     assert "a secret thing" not in found.text
@@ -700,6 +700,18 @@ def everywhere(memory: Memory) -> list[str]:
     runs, notes = memory.runs(scope="*"), memory.notes(scope="*", past=True)
     fork = next(run for run in runs if run.fork_of is not None)
     pages = ["/", "/?fragment=1", "/?text=shop", "/?status=failed", "/?agent=monitor", "/?scope=default", "/?text=zzz"]
+    pages += [
+        "/dashboard",
+        "/dashboard?period=24h",
+        "/dashboard?period=all&scope=default",
+        "/dashboard?period=7d&scope=no",
+    ]
+    pages += [
+        "/?sort=tokens",
+        "/?sort=oldest&since=24h",
+        "/?model=scripted+(no+LLM)&tool=open_page",
+        "/?since=2020-01-01",
+    ]
     pages += ["/memory", "/memory?past=1", "/memory?q=no+such+column", "/memory?q=column&fragment=1", "/memory?q=zzzz"]
     pages += ["/compare", f"/compare?left={fork.fork_of}&right={fork.id}", f"/compare?left={fork.id}&right={fork.id}"]
     pages += ["/patterns", "/patterns?rule=pattern&pattern=health&threshold=2&window=5", "/patterns?rule=failures"]
@@ -749,11 +761,17 @@ def test_every_link_on_every_page_works(shown: Site) -> None:
 
 def test_each_page_has_its_own_title_and_marks_its_navigation_link(shown: Site) -> None:
     titles = {}
-    for target, name in (("/", "Runs"), ("/memory", "Memory"), ("/compare", "Compare"), ("/patterns", "Patterns")):
+    for target, name in (
+        ("/", "Runs"),
+        ("/memory", "Memory"),
+        ("/compare", "Compare"),
+        ("/patterns", "Alerts"),
+        ("/dashboard", "Dashboard"),
+    ):
         text = shown.get(target).text
         titles[target] = re.search(r"<title>(.*?)</title>", text)[1]  # type: ignore[index]
         assert re.findall(r'aria-current="page">(\w+)<', text) == [name]
-    assert len(set(titles.values())) == 4
+    assert len(set(titles.values())) == 5
 
 
 def test_the_list_can_be_filtered_by_text_status_agent_and_scope(many: Site) -> None:
@@ -834,7 +852,7 @@ def test_the_prompt_is_shown_with_the_steps_that_views_trimmed(shown: Site) -> N
     messages = last.to_smolagents().model_input_messages
     assert sent.count('<details class="message') == len(messages)
     assert "Trimmed by views" in sent
-    assert "Views trimmed the prompts" in shown.get(f"/runs/{run.id}").text
+    assert "TokenBudget trimmed the prompt from" in shown.get(f"/runs/{run.id}").text
     first = next(step for step in run.steps if step.kind == "action")
     assert "Trimmed by views" not in shown.get(f"/steps/{first.id}/prompt").text
 

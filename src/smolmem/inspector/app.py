@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.applications import Starlette
@@ -28,7 +29,7 @@ from smolmem.core.errors import InvalidArgument, NotFound, SmolmemError, StoreEr
 from smolmem.core.rows import STATUSES
 from smolmem.core.text import managed_task
 from smolmem.core.values import Recollection, Run
-from smolmem.inspector import charts, formatting, page_data, parameters, step_data, timeline_chart
+from smolmem.inspector import charts, dashboard, formatting, page_data, parameters, run_list, step_data, timeline_chart
 from smolmem.inspector.guard import Access, Guard
 from smolmem.inspector.waterfall import waterfall
 from smolmem.memory import Memory
@@ -73,27 +74,17 @@ class Inspector:
     def runs(self, request: Request) -> Response:
         """The list of runs; as a fragment, only the table."""
         query = request.query_params
-        filters = {name: query[name] for name in ("agent", "status", "text") if query.get(name)}
-        found = page_data.list_runs(
-            self.memory,
-            **filters,
-            scope=query.get("scope") or "*",
-            until=parameters.timestamp(query.get("until")),
-            managed="agent" in filters,
-        )
-        is_full = len(found) == page_data.RUNS_PER_PAGE
-        until = page_data.start_timestamp(self.memory, found[-1].run) if is_full else None
         values = {
-            "runs": found,
+            "list": run_list.list_runs(self.memory, query),
             "query": defaultdict(str, query),
-            "filtered": bool(filters or query.get("scope") or query.get("until")),
             "sparkline": charts.sparkline,
-            "next_page": parameters.next_page(query, until) if is_full else None,
+            "sorted_by": partial(_sorted_by, query),
         }
         if query.get("fragment"):
             return self.render("_runs.html", **values)
         version = page_data.data_version(self.memory)
-        return self.render("runs.html", **values, **page_data.filter_choices(self.memory), data_version=version)
+        choices = run_list.filter_choices(self.memory) | {"orders": run_list.ORDERS, "periods": run_list.PERIODS}
+        return self.render("runs.html", **values, **choices, data_version=version)
 
     def run(self, request: Request) -> Response:
         """One run: its facts, chart and steps, and one step in full; as a fragment, without the step."""
@@ -120,6 +111,19 @@ class Inspector:
             return self.render("_run.html", **values)
         detail = None if selected is None else step_data.step_detail(self.memory, selected, run)
         return self.render("run.html", **values, detail=detail, data_version=page_data.data_version(self.memory))
+
+    def dashboard(self, request: Request) -> Response:
+        """Runs, failures, tokens and latency over time."""
+        query = request.query_params
+        shown = dashboard.dashboard(self.memory, query)
+        return self.render(
+            "dashboard.html",
+            shown=shown,
+            query=defaultdict(str, query),
+            charts=charts,
+            periods=dashboard.PERIODS,
+            scopes=run_list.scopes(self.memory),
+        )
 
     def step(self, request: Request) -> Response:
         """One step in full, as a fragment."""
@@ -181,7 +185,7 @@ class Inspector:
         if query.get("fragment"):
             return self.render("_results.html", **values)
         notes = self.memory.notes(scope=scope, past=bool(query.get("past")), limit=200)
-        return self.render("memory.html", **values, notes=notes, **page_data.filter_choices(self.memory))
+        return self.render("memory.html", **values, notes=notes, scopes=run_list.scopes(self.memory))
 
     def note(self, request: Request) -> Response:
         """A note: its versions, its sources, and the runs that recalled it."""
@@ -299,6 +303,11 @@ _HTTP_ERRORS = {
 }
 
 
+def _sorted_by(query: Mapping[str, str], order: str) -> str:
+    """The address of the list in another order."""
+    return f"/?{urlencode(parameters.next_page(query, None) | {'sort': order})}"
+
+
 def _selected_step(steps: Sequence[page_data.StepSummary], requested: int | None) -> int | None:
     """The requested step if the run has it, else the run's first action, else its first step."""
     if any(step.id == requested for step in steps):
@@ -337,6 +346,7 @@ def make_app(memory: Memory, access: Access) -> Guard:
     inspector = Inspector(memory, access)
     pages = {
         "/": inspector.runs,
+        "/dashboard": inspector.dashboard,
         "/runs/{run}": inspector.run,
         "/runs/{run}/json": inspector.download,
         "/steps/{step}": inspector.step,

@@ -161,10 +161,15 @@ def python_literal(value: str) -> str:
     return repr(value)
 
 
+def choice_value(option: Any) -> str:
+    """The value of an option of a list: the option itself, or the first of value and label."""
+    return option if isinstance(option, str) else str(option[0])
+
+
 FILTERS: dict[str, Callable[..., Any]] = {
     each.__name__: each
     for each in (
-        *(number, seconds, time, ago, short, dollars, title, status),
+        *(number, seconds, time, ago, short, dollars, title, status, choice_value),
         *(code, text, one_line, marked, message_text, message_role, python_literal),
     )
 }

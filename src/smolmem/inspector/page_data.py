@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from smolmem.core.errors import NotFound
@@ -18,9 +18,6 @@ from smolmem.inspector import formatting
 from smolmem.inspector.charts import Bar
 from smolmem.memory import Memory
 from smolmem.store.passage_rows import json_list
-
-RUNS_PER_PAGE = 50
-SPARKLINE_BARS = 48
 
 
 def database_url(memory: Memory) -> str:
@@ -33,58 +30,6 @@ def data_version(memory: Memory) -> str:
     written = memory._journal.store.rows("pulse", {})[0].values()
     running = memory.runs(scope="*", status="running", limit=200)  # a killed process writes nothing, but runs end
     return "-".join([*map(str, written), str(len(running))])
-
-
-def filter_choices(memory: Memory) -> dict[str, list[str]]:
-    """The agents and scopes that a list can be filtered by."""
-    store = memory._journal.store
-    return {
-        "agents": [row["agent"] for row in store.rows("agents", {})],
-        "scopes": [row["scope"] for row in store.rows("run_scopes", {})],
-    }
-
-
-# --- the list of runs -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class RunSummary:
-    """A run in the list: the run, the bars of its sparkline, and the runs that it called."""
-
-    run: Run
-    bars: list[tuple[float, bool]]
-    called: list[RunSummary] = field(default_factory=list)
-
-
-def list_runs(memory: Memory, **filters: Any) -> list[RunSummary]:
-    """One page of runs, the newest first."""
-    found = memory.runs(**filters, limit=RUNS_PER_PAGE)
-    called: dict[str, list[Run]] = {}
-    for child in memory._journal.called_by(run.id for run in found):
-        called.setdefault(str(child.parent), []).append(child)
-    bars = _sparkline_bars(memory, [*found, *(child for group in called.values() for child in group)])
-    return [
-        RunSummary(
-            run,
-            bars.get(run.id, []),
-            [RunSummary(child, bars.get(child.id, [])) for child in called.get(run.id, ())],
-        )
-        for run in found
-    ]
-
-
-def start_timestamp(memory: Memory, run: Run) -> float:
-    """When a run began, unrounded: the next page lists the runs before this moment."""
-    return memory._journal.run_row(run.id)["began"]
-
-
-def _sparkline_bars(memory: Memory, runs: Sequence[Run]) -> dict[str, list[tuple[float, bool]]]:
-    """The duration of each step, and whether the step failed; one bar covers several steps of a long run."""
-    bars: dict[str, list[tuple[float, bool]]] = {}
-    parameters = {"runs": json_list(run.id for run in runs), "bars": SPARKLINE_BARS}
-    for row in memory._journal.store.rows("sparks", parameters):
-        bars.setdefault(row["run"], []).append((max(0.0, row["seconds"] or 0.0), bool(row["failed"])))
-    return bars
 
 
 # --- one run ----------------------------------------------------------------------------------------------------------
