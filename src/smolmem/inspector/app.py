@@ -28,8 +28,18 @@ from starlette.staticfiles import StaticFiles
 from smolmem.core.errors import InvalidArgument, NotFound, SmolmemError, StoreError
 from smolmem.core.rows import STATUSES
 from smolmem.core.text import managed_task
-from smolmem.core.values import Recollection, Run
-from smolmem.inspector import charts, dashboard, formatting, page_data, parameters, run_list, step_data, timeline_chart
+from smolmem.core.values import Recollection
+from smolmem.inspector import (
+    charts,
+    comparison,
+    dashboard,
+    formatting,
+    page_data,
+    parameters,
+    run_list,
+    step_data,
+    timeline_chart,
+)
 from smolmem.inspector.guard import Access, Guard
 from smolmem.inspector.waterfall import waterfall
 from smolmem.memory import Memory
@@ -160,14 +170,17 @@ class Inspector:
         return Response(output.getvalue(), media_type="image/png")
 
     def compare(self, request: Request) -> Response:
-        """Two runs side by side, from the first step in which they differ."""
+        """Two runs side by side, or runs that are worth comparing."""
         left, right = (request.query_params.get(side, "").strip() for side in ("left", "right"))
-        diff, compared = None, list[Run]()
-        if left and right:
-            compared = [self.memory.run(left), self.memory.run(right)]
-            diff = compared[0].diff(compared[1])
-        runs = self.memory.runs(scope="*", limit=40)
-        return self.render("compare.html", left=left, right=right, diff=diff, compared=compared, runs=runs)
+        given = [self.memory.run(id) for id in (left, right) if id]
+        return self.render(
+            "compare.html",
+            left=left,
+            right=right,
+            comparison=comparison.compare(self.memory, *given) if len(given) == 2 else None,
+            suggestions=comparison.suggestions(self.memory, given[0] if given else None),
+            runs=self.memory.runs(scope="*", limit=40),
+        )
 
     def memories(self, request: Request) -> Response:
         """The search over steps and notes, and the notes; as a fragment, only the results."""
