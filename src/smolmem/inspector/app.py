@@ -43,6 +43,7 @@ from smolmem.inspector import (
 from smolmem.inspector.guard import Access, Guard
 from smolmem.inspector.waterfall import waterfall
 from smolmem.memory import Memory
+from smolmem.recall.query import words
 from smolmem.render.plain_values import whole
 
 log = logging.getLogger("smolmem")
@@ -116,6 +117,7 @@ class Inspector:
             "recalls": recalls,
             "step_runs": page_data.runs_of_steps(self.memory, [source for each in recalls for source in each.sources]),
             "selected": selected,
+            "words": words(request.query_params.get("q", "")),
         }
         if request.query_params.get("fragment"):
             return self.render("_run.html", **values)
@@ -140,7 +142,7 @@ class Inspector:
         id = request.query_params.get("run")
         run = self.memory.run(id) if id else None
         detail = step_data.step_detail(self.memory, parameters.step_id(request), run)
-        return self.render("_step.html", detail=detail, page_run=detail.run.id if run is None else run.id)
+        return self.render("_step.html", detail=detail, words=(), page_run=detail.run.id if run is None else run.id)
 
     def prompt(self, request: Request) -> Response:
         """The prompt of a step, and the steps that views left out of the prompt."""
@@ -151,7 +153,8 @@ class Inspector:
     def revisions(self, request: Request) -> Response:
         """Every version of a step and what each version changed."""
         versions = step_data.step_versions(self.memory, parameters.step_id(request))
-        return self.render("_revisions.html", versions=versions)
+        run = request.query_params.get("run", "")
+        return self.render("_revisions.html", versions=versions, step=parameters.step_id(request), run=run)
 
     def picture(self, request: Request) -> Response:
         """A picture of a step, encoded again: stored bytes never reach the browser."""
@@ -257,6 +260,13 @@ class Inspector:
             detail.step.edit(**{form["field"]: text})
         return RedirectResponse(f"/runs/{run.id if run else detail.step.run}?step={detail.step.id}", 303)
 
+    def restore(self, request: Request, form: Mapping[str, str]) -> Response:
+        """Makes an earlier version of a step the current one."""
+        step = self.memory.step(parameters.step_id(request))
+        step_data.restore_version(step, parameters.number(form.get("event"), "version") or 0)
+        run = self.memory.run(form["run"]) if form.get("run") else None
+        return RedirectResponse(f"/runs/{run.id if run else step.run}?step={step.id}", 303)
+
     def remember(self, request: Request, form: Mapping[str, str]) -> Response:
         """Writes a note, or replaces a note with a new one."""
         before = self.memory.note(form["supersedes"]) if form.get("supersedes") else None
@@ -268,10 +278,10 @@ class Inspector:
     def forget(self, request: Request, form: Mapping[str, str]) -> Response:
         """Removes a note, step or run from recall; with `influenced`, also everything that depends on it."""
         step = parameters.number(form.get("step"), "step")
-        what = form.get("id", "") if step is None else step
-        forgotten = self.memory.forget(what, influenced=bool(form.get("influenced")))
-        text = f"Recall no longer returns: {', '.join(map(str, forgotten))}."
-        return self.render("message.html", title="Forgotten", text=text)
+        target = page_data.erase_target(self.memory, form.get("id", "") if step is None else step)
+        forgotten = self.memory.forget(target.what, influenced=bool(form.get("influenced")))
+        text = f"Recall no longer returns: {', '.join(map(str, forgotten))}. The record keeps everything."
+        return self.render("message.html", title="Forgotten", text=text, back=target.back)
 
     def erase(self, request: Request, form: Mapping[str, str]) -> Response:
         """Asks whether a note, step or run is to be erased, and what goes with it; erases it once confirmed."""
@@ -285,7 +295,7 @@ class Inspector:
         text = f"Deleted for good: {page_data.counted(erased.counts)}."
         if not erased.finished:
             text += " Another process is reading the file: run `smolmem erase --finish` to remove the last bytes."
-        return self.render("message.html", title="Erased", text=text)
+        return self.render("message.html", title="Erased", text=text, back="")
 
     # --- errors -------------------------------------------------------------------------------------------------------
 
@@ -293,9 +303,9 @@ class Inspector:
         """An expected error as a page with one sentence."""
         if isinstance(error, HTTPException):
             text = _HTTP_ERRORS.get(error.status_code, "The request is not valid. Reload the page and try again.")
-            return self.render("message.html", error.status_code, title="Error", text=text)
+            return self.render("message.html", error.status_code, title="Error", text=text, back="")
         status = 404 if isinstance(error, NotFound) else 503 if isinstance(error, StoreError) else 400
-        return self.render("message.html", status, title="Error", text=str(error))
+        return self.render("message.html", status, title="Error", text=str(error), back="")
 
     def guarded(self, respond: Callable[[], Response]) -> Response:
         """Turns an unexpected error into a page with one sentence; the log gets the traceback."""
@@ -306,7 +316,7 @@ class Inspector:
         except Exception as error:
             log.warning("smolmem: the inspector could not answer a request", exc_info=True)
             text = f"This page cannot be shown ({type(error).__name__}). Check the file with `smolmem verify`."
-            return self.render("message.html", 500, title="Error", text=text)
+            return self.render("message.html", 500, title="Error", text=text, back="")
 
 
 _HTTP_ERRORS = {
@@ -375,6 +385,7 @@ def make_app(memory: Memory, access: Access) -> Guard:
     actions = {
         "/runs/{run}/fork": inspector.fork,
         "/steps/{step}/edit": inspector.edit,
+        "/steps/{step}/restore": inspector.restore,
         "/notes": inspector.remember,
         "/forget": inspector.forget,
         "/erase": inspector.erase,

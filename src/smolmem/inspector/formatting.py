@@ -7,7 +7,7 @@ which escapes its input.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from itertools import islice
 from typing import Any
@@ -22,6 +22,7 @@ from smolmem.core import text as core_text
 from smolmem.core.text import sanitize
 from smolmem.core.values import Excerpt, Run
 from smolmem.core.wire import safe_text
+from smolmem.recall.highlight import marks
 
 MAX_TEXT = 20_000
 """The most characters of one text that a page shows."""
@@ -134,6 +135,45 @@ def marked(excerpt: Excerpt, length: int) -> Markup:
     return Markup("").join([*parts, escape(_flat(rest)), "…" if start + length < len(excerpt.text) else ""])
 
 
+def with_marks(value: str, words: Sequence[str]) -> Markup:
+    """A text with the words of a question marked."""
+    parts, place = list[Markup](), 0
+    for begin, end in marks(value, words):
+        parts += [escape(value[place:begin]), Markup("<mark>{}</mark>").format(value[begin:end])]
+        place = end
+    return Markup("").join([*parts, escape(value[place:])])
+
+
+ORIGINS = {
+    "user": "from a user",
+    "model": "from the model",
+    "tool": "from a tool",
+    "web": "from the web",
+    "agent": "from another agent",
+    "import": "from an import",
+}
+SIGNALS = {
+    "lexical": "words",
+    "semantic": "meaning",
+    "neighbours": "steps beside it",
+    "session": "same conversation",
+    "time": "time asked for",
+    "recency": "how recent",
+    "reranker": "reranker",
+    "alone": "on its own",
+}
+
+
+def origin(value: str) -> str:
+    """Who said something, in words."""
+    return ORIGINS.get(value, value)
+
+
+def signal(value: str) -> str:
+    """What ranked a result, in words."""
+    return SIGNALS.get(value, value)
+
+
 def _flat(value: str) -> str:
     return " ".join(sanitize(value).split("\n"))
 
@@ -170,7 +210,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     each.__name__: each
     for each in (
         *(number, seconds, time, ago, short, dollars, title, status, choice_value),
-        *(code, text, one_line, marked, message_text, message_role, python_literal),
+        *(origin, signal, with_marks, code, text, one_line, marked, message_text, message_role, python_literal),
     )
 }
 """The filters by the names that templates use."""

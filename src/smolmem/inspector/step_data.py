@@ -13,6 +13,7 @@ from typing import Any
 from smolagents.memory import ActionStep, PlanningStep, TaskStep
 
 from smolmem.core import pictures
+from smolmem.core.errors import NotFound
 from smolmem.core.injected import Injected
 from smolmem.core.prices import cost
 from smolmem.core.values import Run, Step
@@ -55,8 +56,7 @@ class StepDetail:
     @property
     def editable_fields(self) -> list[str]:
         """The fields that can be edited: texts that are not too long for a form."""
-        names = ("task", "plan", "model_output", "observations")
-        values = ((name, getattr(self.original, name, None)) for name in names)
+        values = ((name, getattr(self.original, name, None)) for name in EDITABLE)
         return [name for name, value in values if isinstance(value, str) and len(value) <= formatting.MAX_TEXT]
 
     @cached_property
@@ -188,6 +188,7 @@ class StepVersion:
     """One version of a step: when and how it came about, and its changes to the version before, line by line."""
 
     at: datetime
+    event: int
     label: str
     changes: list[tuple[str, str]]
 
@@ -203,9 +204,26 @@ def step_versions(memory: Memory, id: int) -> list[StepVersion]:
         changes = [(line[:1], line[1:]) for line in lines if not line.startswith(("---", "+++"))][:400]
         after_run = run.ended is not None and revision.at > run.ended
         label = "recorded" if not versions else "edited after the run" if after_run else "changed during the run"
-        versions.append(StepVersion(revision.at, label, changes))
+        versions.append(StepVersion(revision.at, revision.event, label, changes))
         before = text
     return versions
+
+
+EDITABLE = ("task", "plan", "model_output", "observations")
+
+
+def restore_version(step: Step, event: int) -> Step:
+    """Makes the texts of an earlier version the texts of a step again; a new revision, as any edit.
+
+    Raises:
+        NotFound: if the step has no such version.
+    """
+    revision = next((each for each in step.history() if each.event == event), None)
+    if revision is None:
+        raise NotFound(f"step {step.id} has no version {event}.")
+    earlier, now = revision.to_smolagents(), step.to_smolagents()
+    names = [name for name in EDITABLE if hasattr(now, name) and hasattr(earlier, name)]
+    return step.edit(**{name: getattr(earlier, name) for name in names})
 
 
 _COMPARED = ("task", "plan", "model_output", "code_action", "observations", "error", "observations_images")
