@@ -94,7 +94,8 @@ class Inspector:
         if query.get("fragment"):
             return self.render("_runs.html", **values)
         version = page_data.data_version(self.memory)
-        choices = run_list.filter_choices(self.memory) | {"orders": run_list.ORDERS, "periods": run_list.PERIODS}
+        orders = {"orders": run_list.ORDERS, "later_orders": [*run_list.ORDERS.items()][1:]}
+        choices = run_list.filter_choices(self.memory) | orders | {"periods": run_list.PERIODS}
         return self.render("runs.html", **values, **choices, data_version=version)
 
     def run(self, request: Request) -> Response:
@@ -328,7 +329,8 @@ _HTTP_ERRORS = {
 
 def _sorted_by(query: Mapping[str, str], order: str) -> str:
     """The address of the list in another order."""
-    return f"/?{urlencode(parameters.next_page(query, None) | {'sort': order})}"
+    address = parameters.next_page(query, None) | {"sort": "" if order == "newest" else order}
+    return f"/?{urlencode({name: value for name, value in address.items() if value})}"
 
 
 def _selected_step(steps: Sequence[page_data.StepSummary], requested: int | None) -> int | None:

@@ -18,6 +18,10 @@ MAX_STEPS = 600
 """Longer runs are aligned up to so many steps."""
 MAX_CHARACTERS = 6_000
 """Longer texts of a step are compared up to so many characters."""
+MAX_PAIRS = 400
+"""Steps that differ are paired by likeness if there are no more possible pairs than these,"""
+COMPARED_CHARACTERS = 600
+"""by the beginnings of their texts."""
 SUGGESTED = 12
 NEWEST = 300
 """Suggestions are made among so many of the newest runs."""
@@ -91,9 +95,40 @@ def _aligned(left: Sequence[Step], right: Sequence[Step]) -> list[Line]:
         if act == "equal":
             lines.append(Line(equal=end - begin))
         else:
-            pairs = zip_longest(left[begin:end], right[other_begin:other_end])
-            lines += [_line(mine, yours) for mine, yours in pairs]
+            lines += [_line(*pair) for pair in _pairs(left[begin:end], right[other_begin:other_end])]
     return lines
+
+
+def _pairs(left: Sequence[Step], right: Sequence[Step]) -> list[tuple[Step | None, Step | None]]:
+    """Steps that differ, each beside the one that it is most like; many steps are paired by their order."""
+    if not left or not right or len(left) * len(right) > MAX_PAIRS:
+        return list(zip_longest(left, right))
+    alike = [[_similarity(mine, yours) for yours in right] for mine in left]
+    best = [[0.0] * (len(right) + 1) for _ in range(len(left) + 1)]
+    for row in reversed(range(len(left))):
+        for column in reversed(range(len(right))):
+            paired = best[row + 1][column + 1] + alike[row][column]
+            best[row][column] = max(paired, best[row + 1][column], best[row][column + 1])
+    pairs, row, column = list[tuple[Step | None, Step | None]](), 0, 0
+    while row < len(left) and column < len(right):
+        if best[row][column] == best[row + 1][column + 1] + alike[row][column]:
+            pairs.append((left[row], right[column]))
+            row, column = row + 1, column + 1
+        elif best[row][column] == best[row + 1][column]:
+            pairs.append((left[row], None))
+            row += 1
+        else:
+            pairs.append((None, right[column]))
+            column += 1
+    return pairs + list(zip_longest(left[row:], right[column:]))
+
+
+def _similarity(left: Step, right: Step) -> float:
+    """How much two steps of one kind have in common, from 0 to 1; steps of different kinds have nothing."""
+    if left.kind != right.kind:
+        return 0.0
+    mine, yours = (re.findall(r"\w+", step.text[:COMPARED_CHARACTERS]) for step in (left, right))
+    return SequenceMatcher(None, mine, yours).ratio()
 
 
 def _done(step: Step) -> tuple[str, str, str | None, tuple[str, ...]]:
@@ -124,7 +159,10 @@ def suggestions(memory: Memory, run: Run | None = None) -> list[Suggestion]:
     """Runs worth comparing: forks with their origin, and runs of one agent on the same task; of one run, if given."""
     newest = memory.runs(scope="*", limit=NEWEST, managed=False)
     found = [*_forks(memory, newest), *_same_task(newest)] if run is None else _around(memory, run, newest)
-    unique = {(each.left.id, each.right.id): each for each in found if each.left.id != each.right.id}
+    unique: dict[tuple[str, str], Suggestion] = {}
+    for each in found:
+        if each.left.id != each.right.id:
+            unique.setdefault((each.left.id, each.right.id), each)
     return list(unique.values())[:SUGGESTED]
 
 

@@ -47,7 +47,8 @@ for (const form of $$("form[data-live]")) {
       if (request === latest) setHtml(target, html);
     } catch (error) { if (request === latest) showError(target, error); }
   };
-  form.addEventListener("input", (event) => { clearTimeout(timer); timer = setTimeout(update, event.target.type === "search" ? 140 : 0); });
+  form.addEventListener("input", (event) => { if (event.target.type === "search") { clearTimeout(timer); timer = setTimeout(update, 140); } });
+  form.addEventListener("change", (event) => { if (event.target.type !== "search") update(); });
   form.addEventListener("submit", (event) => { event.preventDefault(); update(); });
   form.update = update;
 }
