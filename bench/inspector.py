@@ -336,12 +336,22 @@ def _pages(run: str, step: int, until: float) -> Iterator[tuple[str, str, float 
         f"/?text=slow&status=failed&agent={AGENTS[0]}&scope=default&fragment=1",
         100,
     )
+    yield "filter: model", "/?model=scripted&fragment=1", 100
+    yield "filter: tool", "/?tool=roll_back&fragment=1", 150
+    yield "filter: a tool that nobody called", "/?tool=nothing&fragment=1", 150
+    yield "filter: last 7 days", "/?since=7d&fragment=1", 100
+    for order in ("duration", "tokens", "oldest"):
+        yield f"sorted by {order}", f"/?sort={order}&fragment=1", 150
+    yield "dashboard: 30 days", "/dashboard", 300
+    yield "dashboard: all time", "/dashboard?period=all", 300
+    yield "dashboard: one scope", "/dashboard?scope=acme%2Fops", 500
     yield "older runs: the 100th page", f"/?until={until!r}&fragment=1", 100
     yield "data version", "/data-version", None
     yield "memory page", "/memory", None
     yield "memory search, two rare words", "/memory?q=417+482&fragment=1", None
     yield "memory search, three words that every step has", "/memory?q=slow+database+index&fragment=1", None
     yield "compare page", "/compare", None
+    yield f"compare: a run of {LONG} steps with itself", f"/compare?left={run}&right={run}", None
     yield "patterns page", "/patterns", None
     yield "patterns: a rule on 20,000 steps", "/patterns?rule=failures&threshold=3&window=10", None
 

@@ -111,7 +111,7 @@ def _step_summary(row: dict[str, Any]) -> StepSummary:
         output_tokens=row["output_tokens"] or 0,
         tools=json.loads(row["tools"]),
         removed=row["place"] is None,
-        text=" ".join(managed_task(row["text"]).split()).removeprefix("Thought: "),
+        text=" ".join(managed_task(row["text"]).partition("<code>")[0].split()).removeprefix("Thought: "),
     )
 
 
