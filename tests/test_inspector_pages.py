@@ -304,6 +304,15 @@ def test_called_agents_are_a_tree_below_the_step_that_called_them_with_all_sums(
     assert f"/runs/{helper.id}/fork" in browser.one("#step-detail").get_attribute("innerHTML")
 
 
+def test_the_time_of_a_called_agent_is_counted_once(shown: Memory) -> None:
+    manager = of(shown, "researcher")
+    found = waterfall(shown, manager)
+    caller = next(row for row in found.rows if row.step is not None and row.step.number == 1 and row.depth == 0)
+    assert [span.kind for span in caller.spans] == ["model", "agent"]
+    assert caller.totals.tool_seconds == 0
+    assert found.totals.model_seconds + found.totals.tool_seconds <= (manager.seconds or 0)
+
+
 def test_the_title_of_a_called_agent_is_its_task(shown: Memory) -> None:
     listed = run_list.list_runs(shown, {"agent": "researcher"})
     (called,) = listed.groups[0].runs[0].called

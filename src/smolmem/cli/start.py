@@ -66,7 +66,7 @@ def demo(env: Environment, path: str | None, no_ui: bool, **server: Any) -> None
         raise Unwritable(f"{path} exists already and was not changed: give another path, or open it with --db.")
     key = env.key if env.key_file else None
     env.output.hint("Sample agents are running…")
-    fill(path, key)
+    fill(path, key, pace=0.02)
     commands = ("runs", "replay", "search why could nobody buy", "stats", "ui")
     tries = [f"smolmem {rest} --db {shlex.quote(path)}" for rest in commands]
     text = "\n".join([f"{path} holds sample runs. Try:", "", *(f"  {line}" for line in tries)])

@@ -27,7 +27,7 @@ MAX_DEPTH = 6
 
 @dataclass(frozen=True)
 class Span:
-    """A call of the model or of a tool; `ended` is None if it is unknown whether the call happened."""
+    """A call of the model, a tool or an agent; `ended` is None if it is unknown whether the call happened."""
 
     kind: str
     name: str
@@ -110,9 +110,9 @@ class _Tree:
 
     def rows(self, run: Run, depth: int) -> list[Row]:
         """The rows of a run; each called run stands below the step that called it."""
-        steps, spans = self._steps.get(run.id, []), self._spans.get(run.id, [])
-        by_step, unfinished = _assigned(steps, spans)
         waiting = list(self._children.get(run.id, ()))
+        steps, spans = self._steps.get(run.id, []), _apart(self._spans.get(run.id, []), waiting)
+        by_step, unfinished = _assigned(steps, spans)
         rows: list[Row] = []
         for step in steps:
             rows.append(_step_row(run, step, by_step.get(step.id, []), depth))
@@ -145,6 +145,12 @@ def _row(
     began, ended = min([*(times or ())[:1], *ends]), max([*(times or ())[1:], *ends])
     totals = replace(totals, model_seconds=model, tool_seconds=tool)
     return Row(kind, run, depth, totals=totals, spans=spans, began=began, ended=ended)
+
+
+def _apart(spans: Iterable[Span], called: Iterable[Run]) -> list[Span]:
+    """The calls, with those of managed agents apart from those of tools: an agent's time is that of its own run."""
+    agents = {run.agent for run in called}
+    return [replace(span, kind="agent") if span.kind == "tool" and span.name in agents else span for span in spans]
 
 
 def _assigned(steps: Iterable[StepSummary], spans: Iterable[Span]) -> tuple[dict[int, list[Span]], list[Span]]:
