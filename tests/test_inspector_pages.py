@@ -69,9 +69,10 @@ workers.record(sys.argv[1], "resilient", 5, done)
 
 def kill_and_resume(path: Path) -> None:
     """An agent whose process is killed in the middle; another process resumes the run."""
-    working = subprocess.Popen(
-        [sys.executable, "-c", _WORK, str(path)], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent
-    )
+    here = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(here)}
+    command = [sys.executable, "-c", _WORK, str(path)]
+    working = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     assert working.stdout is not None
     while int(working.stdout.readline()) < KILLED_AFTER:
         pass
