@@ -10,7 +10,7 @@ IN_MEMORY := $(shell [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $$4
 demo: .venv/ready      ## an agent repairs a web shop, is killed in the middle, is resumed, and the next one remembers
 	@$(BIN)/python demo.py $(ARGS)
 
-test: .venv/dev .venv/model .venv/oldest .venv/encrypting .venv/axe   ## lint, types, every test
+test: .venv/dev .venv/model .venv/oldest .venv/encrypting .venv/mcp2 .venv/axe   ## lint, types, every test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -29,6 +29,9 @@ torture-smolagents: .venv/dev   ## smolagents' own tests with every agent attach
 
 bench: .venv-bench/ready   ## side by side with what one would use instead
 	.venv-bench/bin/python bench/growth.py $(ARGS)
+
+bench-variables: .venv/ready   ## what an agent's variables cost: a list that grows, a table beside small steps
+	$(BIN)/python bench/variables.py $(ARGS)
 
 bench-vectors: .venv-bench/ready   ## the nearest vectors, side by side with vector databases and libraries
 	.venv-bench/bin/python bench/vectors.py $(ARGS)
@@ -84,6 +87,11 @@ lock:                  ## newest versions of everything that the tests use, for 
 	-mkdir -p $@ && npm pack --silent --pack-destination $@ axe-core@4.14.0 && tar xzf $@/axe-core-*.tgz -C $@
 	@mkdir -p $@ && touch $@
 
+# Release 2 of the MCP SDK, with what it needs, beside release 1: `smolmem mcp` runs with both.
+.venv/mcp2: .venv/ready
+	$(BIN)/pip install -q --upgrade --target $@ "mcp>=2"
+	@touch $@
+
 .venv-bench/ready: pyproject.toml bench/requirements.txt
 	$(PYTHON) -m venv .venv-bench
 	.venv-bench/bin/pip install -q --upgrade "pip>=25.1"
@@ -93,4 +101,4 @@ lock:                  ## newest versions of everything that the tests use, for 
 help:                  ## this list
 	@grep -E '^[a-z-]+:' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/'
 
-.PHONY: demo test check lock torture torture-smolagents bench bench-vectors bench-prompts bench-recall bench-runs bench-inspector quality help
+.PHONY: demo test check lock torture torture-smolagents bench bench-variables bench-vectors bench-prompts bench-recall bench-runs bench-inspector quality help

@@ -252,7 +252,8 @@ import sys, uvicorn
 from smolmem import Memory
 from smolmem.inspector.app import make_app
 from smolmem.inspector.guard import new_access
-from smolmem.inspector.serve import hosts_of, link_of, listen
+from smolmem.inspector.serve import link_of
+from smolmem.listening import hosts_of, listen
 listening = listen("127.0.0.1", 0, strict=True)
 port = listening.getsockname()[1]
 access = new_access(hosts_of("127.0.0.1", port), read_only=False)

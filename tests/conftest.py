@@ -79,6 +79,7 @@ FETCH = ".venv/bin/python -c 'from smolmem.recall import models; models.fetch(mo
 HOW_TO_RUN = {
     "chromium": "apt-get install chromium chromium-driver",
     "axe-core": "make .venv/axe",
+    "mcp 2": "make .venv/mcp2",
     "smolagents": "make .venv/oldest",
     "the local model": FETCH.format("E5"),
     "the second model": FETCH.format("BGE"),

@@ -195,7 +195,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_commands_are_those_of_the_issue() -> None:
     wanted = (
         "runs show steps replay diff fork search notes remember forget context watch alerts stats export load backup "
-        "index erase prune purge verify doctor migrate encrypt decrypt rekey ui demo completion model"
+        "index erase prune purge verify doctor migrate encrypt decrypt rekey ui demo completion model mcp"
     )
     assert sorted(NAMES) == sorted(wanted.split()) == sorted(group.commands)
     assert {command.section for command in NAMES.values()} == set(SECTIONS)
@@ -218,7 +218,7 @@ def test_every_command_has_help_with_examples(name: str, run: Run) -> None:
     assert run("help", name)[1] == out
 
 
-ELSEWHERE = ("encrypt", "decrypt", "rekey", "model")  # test_encryption.py and test_models.py run their examples
+ELSEWHERE = ("encrypt", "decrypt", "rekey", "model", "mcp")  # test_encryption, test_models and test_mcp run these
 EXAMPLES = [example for command in NAMES.values() if command.name not in ELSEWHERE for example in command.examples]
 
 

@@ -39,9 +39,10 @@ from smolmem.core.text import managed_task
 from smolmem.inspector import comparison, dashboard, run_list, step_data
 from smolmem.inspector.app import make_app
 from smolmem.inspector.guard import new_access
-from smolmem.inspector.serve import hosts_of, link_of, listen
+from smolmem.inspector.serve import link_of
 from smolmem.inspector.time_axis import time_axis
 from smolmem.inspector.waterfall import waterfall
+from smolmem.listening import hosts_of, listen
 
 ROOT = Path(__file__).parent.parent
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")

@@ -99,6 +99,7 @@ SIGNATURES = {
     "Memory.notes": "scope kind tag run past limit",
     "Memory.preview": "agent task",
     "Memory.prune": "older_than scope dry_run",
+    "Memory.push_to_hub": "repo scope private redact token progress",
     "Memory.purge": "origin url scope dry_run",
     "Memory.recall": "question limit scope agent run kind since until min_trust floor group rerank",
     "Memory.remember": "text kind tags expires supersedes sources scope origin",

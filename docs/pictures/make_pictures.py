@@ -31,7 +31,8 @@ from smolmem import Memory
 from smolmem.cli import sample
 from smolmem.inspector.app import make_app
 from smolmem.inspector.guard import new_access
-from smolmem.inspector.serve import hosts_of, link_of, listen
+from smolmem.inspector.serve import link_of
+from smolmem.listening import hosts_of, listen
 
 HERE = Path(__file__).parent
 SHOW_STEP = "document.querySelector('#step-list a[aria-current]').scrollIntoView({block: 'end'}); window.scrollTo(0, 0)"

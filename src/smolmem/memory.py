@@ -32,8 +32,9 @@ from smolmem.policies.backtest import Backtest, backtest
 from smolmem.policies.detectors import alert_lines
 from smolmem.policies.transcript import TOKENS, as_text
 from smolmem.policies.watch import Watch
+from smolmem.publishing import Publishing
 from smolmem.recall.engine import EmbedderChoice, RecallEngine
-from smolmem.recalling import Recalling, check_retention
+from smolmem.recalling import check_retention
 from smolmem.store.base import Durability, Progress
 from smolmem.store.contents import fingerprint_key
 from smolmem.store.encryption import KEY_VARIABLE
@@ -49,7 +50,7 @@ log = logging.getLogger("smolmem")
 Agent = TypeVar("Agent", bound=MultiStepAgent)
 
 
-class Memory(Recalling):
+class Memory(Publishing):
     """Everything your agents did, in one file.
 
     Usable from many threads and processes at once, and as a context manager.

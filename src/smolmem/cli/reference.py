@@ -77,6 +77,7 @@ _SHAPES = {
     "forget": "array of `kind` (note, step, run) and `id`",
     "model": "array of `name`, `used`, `here`, `megabytes`, `languages`, `needs`, `missing`, `sources`, `path`; with "
     "`fetch` and `use` one of them",
+    "mcp": "nothing",
     "erase": "`at`, `runs`, `steps`, `notes`, `counts`, `bytes_freed`, `finished`, `dry_run`",
     "purge": "`sources` and `derived`, arrays of `kind`, `id`, `why` and `text`; `receipt`, as `erase` returns it",
     "prune": "array of `at`, `runs`, `steps`, `notes`, `counts`, `bytes_freed`, `finished`, `dry_run`",
