@@ -1573,7 +1573,6 @@ def test_only_the_pages_that_read_damaged_data_fail_each_with_one_sentence(site:
     raw.execute(f"PRAGMA foreign_keys = OFF; {damage}")
     assert raw.changes() > 0
     raw.close()
-    site.memory._journal.part.cache_clear()
     found = {target: site.get(target) for target in [*targets, f"/runs/{run.id}/json"]}
     broken = {target: one for target, one in found.items() if one.status != 200}
     assert broken
