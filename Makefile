@@ -92,6 +92,14 @@ lock:                  ## newest versions of everything that the tests use, for 
 	$(BIN)/pip install -q --upgrade --target $@ "mcp>=2"
 	@touch $@
 
+phoenix: .venv-phoenix/ready   ## a Phoenix of its own, for the test that sends traces to it; Python 3.11 or newer
+
+.venv-phoenix/ready:
+	$(PYTHON) -m venv .venv-phoenix
+	.venv-phoenix/bin/pip install -q --upgrade "pip>=25.1"
+	.venv-phoenix/bin/pip install -q arize-phoenix
+	@touch $@
+
 .venv-bench/ready: pyproject.toml bench/requirements.txt
 	$(PYTHON) -m venv .venv-bench
 	.venv-bench/bin/pip install -q --upgrade "pip>=25.1"
@@ -101,4 +109,4 @@ lock:                  ## newest versions of everything that the tests use, for 
 help:                  ## this list
 	@grep -E '^[a-z-]+:' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/'
 
-.PHONY: demo test check lock torture torture-smolagents bench bench-variables bench-vectors bench-prompts bench-recall bench-runs bench-inspector quality help
+.PHONY: demo test check lock torture torture-smolagents bench bench-variables bench-vectors bench-prompts bench-recall bench-runs bench-inspector quality phoenix help

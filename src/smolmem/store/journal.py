@@ -55,7 +55,7 @@ class Journal(Records):
             self._refuse_taken_over({*named[0], *named[1], *(run["parent"] for run in batch.runs)})
             if batch.new_session:
                 self.add("session", batch.session)
-            saved = [self._change(batch.session["id"], change, chain) for change in batch.changes]
+            saved = [self.apply(batch.session["id"], change, chain) for change in batch.changes]
             results = {(run, column): self.keep(encoded, chain) for run, column, encoded in batch.results}
             for run in batch.runs:
                 given = {column: number for (of, column), number in results.items() if of == run["id"]}
@@ -81,7 +81,8 @@ class Journal(Records):
         row = run if run["status"] == "running" else run | self.run_counts(run["id"])
         self.store.do("put_run", row | {"hash": seal("run", row)})
 
-    def _change(self, session: str, change: Change, chain: Chain) -> Saved:
+    def apply(self, session: str, change: Change, chain: Chain | None = None) -> Saved:
+        """Writes one change to a session; part of the caller's transaction."""
         record = self._keep_optional(change.encoded, chain)
         rendered = self._keep_optional(change.rendered, chain)
         prompt, suffix = change.prompt, tuple[int, ...]()
@@ -101,10 +102,10 @@ class Journal(Records):
         }
         return Saved(self.append(event, change.facts, last=change.last), rendered, prompt, suffix)
 
-    def _keep_optional(self, encoded: Encoded | None, chain: Chain) -> int | None:
+    def _keep_optional(self, encoded: Encoded | None, chain: Chain | None) -> int | None:
         return None if encoded is None else self.keep(encoded, chain)
 
-    def _prompt(self, prompt: SharedPrompt, chain: Chain) -> tuple[int, tuple[int, ...]]:
+    def _prompt(self, prompt: SharedPrompt, chain: Chain | None) -> tuple[int, tuple[int, ...]]:
         suffix = tuple(item if isinstance(item, int) else self.keep(item, chain) for item in prompt.suffix)
         row = {"parent": prompt.parent, "keep": prompt.keep, "size": prompt.size, "suffix": json.dumps(suffix)}
         return int(self.add("prompt", row)), suffix
