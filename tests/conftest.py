@@ -18,7 +18,7 @@ from smolmem.recall.indexer import BackgroundIndexer
 pytest.register_assert_rewrite("conformance", "recalling")
 
 TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))
-INDEXING = ("test_recall", "test_models", "test_provenance")
+INDEXING = ("test_recall", "test_models", "test_provenance", "test_leases", "test_locks")
 """Modules whose tests run with the thread that indexes in the background; so do processes that tests start."""
 
 

@@ -29,6 +29,7 @@ from smolmem.recall.notes import add_note_passages
 from smolmem.recall.passages import passages_of, spellings
 from smolmem.recall.provenance import NOT_INDEXED, Provenance
 from smolmem.store.base import Progress, Row, Store
+from smolmem.store.fork_hooks import no_fork
 from smolmem.store.journal import Journal
 from smolmem.store.leases import Leases
 from smolmem.store.passage_rows import PassageOwner, add_passages, drop_passages, json_list, reindex_after
@@ -197,7 +198,8 @@ class BackgroundIndexer:
         embedder = self._embedder()
         if embedder is None:
             return None
-        from smolmem.recall.vector_writer import VectorWriter
+        with no_fork:
+            from smolmem.recall.vector_writer import VectorWriter
 
         return VectorWriter(journal.store, embedder)
 

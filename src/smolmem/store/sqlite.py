@@ -76,8 +76,9 @@ class SqliteStore:
         self._syncs = True
         self._connection: apsw.Connection | None = None
         self._reopens = False
-        self._open()
-        fork_hooks.stores.add(self)
+        with fork_hooks.no_fork:
+            self._open()
+            fork_hooks.stores.add(self)
 
     @property
     def url(self) -> str:
