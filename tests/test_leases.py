@@ -15,8 +15,8 @@ from typing import Any
 
 import apsw
 import pytest
-from contents import unpacked
 from conftest import Clock
+from contents import unpacked
 from scripted import Scripted, answer, calls, code, code_agent
 from smolagents import ActionStep, CodeAgent, TaskStep, ToolCallingAgent, tool
 from smolagents.monitoring import Timing
