@@ -220,7 +220,7 @@ def _long_run(memory: Memory) -> None:
 
 def _index(journal: Journal, indexed: int) -> None:
     """Indexes the newest steps; older steps are taken off the list of pending steps."""
-    with journal.store.write():
+    with journal.store._transaction(sync=True):
         connection = journal.store._connection  # type: ignore[attr-defined]
         connection.execute("DELETE FROM unread WHERE step <= (SELECT max(id) FROM step) - ?", (indexed,))
     index_pending(journal)

@@ -197,12 +197,15 @@ class Conformance:
     def test_a_transaction_is_all_or_nothing(self, memory: Memory, url: str) -> None:
         store = open_store(url)
         row = {"id": "s", "scope": "a", "agent": "a", "began": 1.0, "fork_of": None, "fork_at": None, "hash": b"h"}
-        with pytest.raises(RuntimeError), store.write():
+
+        def fail() -> None:
             store.do("add_session", row)
             raise RuntimeError
+
+        with pytest.raises(RuntimeError):
+            store.transact(fail)
         assert store.rows("sessions", {}) == []
-        with store.write():
-            store.do("add_session", row)
+        store.transact(lambda: store.do("add_session", row))
         assert store.rows("sessions", {}) == [row]
         store.close()
 

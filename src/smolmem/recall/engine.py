@@ -124,8 +124,7 @@ class RecallEngine:
 
     def follow_sources(self) -> None:
         """Notes what was made from text of low trust, before that text is erased."""
-        with self._journal.store.write(sync=False):
-            Provenance(self._journal).catch_up_all()
+        self._journal.store.transact(lambda: Provenance(self._journal).catch_up_all(), sync=False)
 
     def close(self) -> None:
         """Ends indexing; what is left stays pending."""

@@ -82,11 +82,14 @@ class Notes:
             "sources": json.dumps(list(sources)),
         }
         kept = self._contents.without_secrets("note", row)
-        with self._store.write():
+
+        def write() -> None:
             self._contents.add("note", kept)
             add_note_passages(self._store, kept, exposed=self._is_exposed(kept))
             if past is not None:
                 drop_passages(self._store, self._store.rows("note_passages", {"note": past.id}))
+
+        self._store.transact(write)
         return self._note(kept)
 
     def _is_exposed(self, row: Row) -> bool:
@@ -178,8 +181,7 @@ class Notes:
         """Drops the passages of notes that have expired."""
         over = self._store.rows("expired", {"now": clock.now()})
         if over:
-            with self._store.write(sync=False):
-                drop_passages(self._store, over)
+            self._store.transact(lambda: drop_passages(self._store, over), sync=False)
 
     def forget(self, first: Target, *, influenced: bool = False, scope: str | None = None) -> list[Target]:
         """Leaves something, and the notes that came of it, out of recall; returns all of that.
@@ -196,16 +198,18 @@ class Notes:
             if target not in gone:
                 gone.append(target)
                 coming += self._came_of(target, influenced, scope)
-        with self._store.write():
-            for what, name in gone:
-                if not self._store.rows("forgotten", {"what": what, "target": name}):
-                    row = {"what": what, "target": name, "at": time.time()}
-                    self._store.do("add_forgotten", row | {"hash": seal("forgotten", row)})
-                passages = self._passages(what, name)
-                drop_passages(self._store, passages)
-                for session, step in {(row["session"], row["step"]) for row in passages if row["step"] is not None}:
-                    reindex_after(self._store, session, step)
+        self._store.transact(lambda: self._forget(gone))
         return gone
+
+    def _forget(self, gone: list[Target]) -> None:
+        for what, name in gone:
+            if not self._store.rows("forgotten", {"what": what, "target": name}):
+                row = {"what": what, "target": name, "at": time.time()}
+                self._store.do("add_forgotten", row | {"hash": seal("forgotten", row)})
+            passages = self._passages(what, name)
+            drop_passages(self._store, passages)
+            for session, step in {(row["session"], row["step"]) for row in passages if row["step"] is not None}:
+                reindex_after(self._store, session, step)
 
     def _passages(self, what: str, target: str) -> list[Row]:
         if what == "step":

@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from importlib import resources
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
+T = TypeVar("T")
 Row = dict[str, Any]
 Durability = Literal["full", "normal"]
 Progress = Callable[[int, int], None]
@@ -46,10 +46,17 @@ class Store(Protocol):
         """
         ...
 
-    def write(self, *, sync: bool = True) -> AbstractContextManager[None]:
-        """The only way into a transaction: all of it is on disk when the block ends, or none.
+    @property
+    def numbers_have_gaps(self) -> bool:
+        """Whether a number may be missing between two ids, because a transaction that took it was undone."""
+        ...
 
-        Without `sync` it survives a killed process at once, and a power cut once the next synced write returned.
+    def transact(self, body: Callable[[], T], *, sync: bool = True) -> T:
+        """The only way into a transaction: all that `body` writes is on disk when this returns, or nothing.
+
+        The body may run several times, because servers undo transactions that conflict: it must change nothing but
+        the store. Without `sync` the transaction survives a killed process at once, and a power cut once the next
+        synced transaction returned.
         """
         ...
 

@@ -44,21 +44,24 @@ class Journal(Records):
 
     def save(self, batch: Batch) -> list[Saved]:
         """Writes a batch in one transaction and returns the ids of its changes, in order."""
-        with self.store.write():
-            named = (change.run for change in batch.changes), (run["id"] for run in batch.runs)
-            self._refuse_taken_over({*named[0], *named[1], *(run["parent"] for run in batch.runs)})
-            if batch.new_session:
-                self.add("session", batch.session)
-            saved = [self._change(batch.session["id"], change) for change in batch.changes]
-            results = {(run, column): self.keep(encoded) for run, column, encoded in batch.results}
-            for run in batch.runs:
-                given = {column: number for (of, column), number in results.items() if of == run["id"]}
-                self._put_run({**run, **given})
-            began = [run["id"] for run in batch.runs if run["status"] == "running" and run["writer"] == self.writer]
-            if began:
-                self._renew_within()
+        began = [run["id"] for run in batch.runs if run["status"] == "running" and run["writer"] == self.writer]
+        saved = self.store.transact(lambda: self._save(batch, renews=bool(began)))
         self._heartbeat.add(began)
         self._heartbeat.remove(run["id"] for run in batch.runs if run["status"] != "running")
+        return saved
+
+    def _save(self, batch: Batch, *, renews: bool) -> list[Saved]:
+        named = (change.run for change in batch.changes), (run["id"] for run in batch.runs)
+        self._refuse_taken_over({*named[0], *named[1], *(run["parent"] for run in batch.runs)})
+        if batch.new_session:
+            self.add("session", batch.session)
+        saved = [self._change(batch.session["id"], change) for change in batch.changes]
+        results = {(run, column): self.keep(encoded) for run, column, encoded in batch.results}
+        for run in batch.runs:
+            given = {column: number for (of, column), number in results.items() if of == run["id"]}
+            self._put_run({**run, **given})
+        if renews:
+            self._renew_within()
         return saved
 
     def saved(self, session: str, skip: int) -> list[Saved]:
@@ -153,17 +156,23 @@ class Journal(Records):
 
         An answer need not be synced: should a power cut take it, nothing that was synced depends on it yet.
         """
-        with self.store.write(sync=outcome is None):
+
+        def begin() -> int:
             self._refuse_taken_over([call["run"]])
             given = {"arguments": self.keep(arguments), "outcome": self._keep_optional(outcome)}
             return int(self.add("call", {**call, **given}))
 
+        return self.store.transact(begin, sync=outcome is None)
+
     def end_call(self, number: int, call: CallRow, arguments: Encoded, outcome: Encoded) -> None:
         """Writes how a call ended; should a power cut take that, the call is unknown, not forgotten."""
-        with self.store.write(sync=False):
+
+        def end() -> None:
             self._refuse_taken_over([call["run"]])
             row: dict[str, Any] = {**call, "arguments": self.keep(arguments), "outcome": self.keep(outcome)}
             self.store.do("end_call", row | {"id": number, "hash": seal("call", row)})
+
+        self.store.transact(end, sync=False)
 
     # --- who works on a run ----------------------------------------------------------------------------------------
 
@@ -181,17 +190,20 @@ class Journal(Records):
         Raises:
             CannotResume: if the run is finished, or a living process writes it.
         """
-        with self.store.write():
-            before = self.run_row(run)
-            if before["status"] == "finished":
-                raise CannotResume(f"run {run[:8]} is finished: memory.run({run[:8]!r}).answer is its answer.")
-            if before["status"] == "running":
-                self._take_over(before)
-            now: dict[str, Any] = {**before, "status": "running", "writer": self.writer, "ended": None}
-            now |= {"answer": None, "failure": None}
-            self._put_run(now)
-            self._renew_within()
+        claimed = self.store.transact(lambda: self._claim(run))
         self._heartbeat.add([run])
+        return claimed
+
+    def _claim(self, run: str) -> tuple[RunRow, RunRow]:
+        before = self.run_row(run)
+        if before["status"] == "finished":
+            raise CannotResume(f"run {run[:8]} is finished: memory.run({run[:8]!r}).answer is its answer.")
+        if before["status"] == "running":
+            self._take_over(before)
+        now: dict[str, Any] = {**before, "status": "running", "writer": self.writer, "ended": None}
+        now |= {"answer": None, "failure": None}
+        self._put_run(now)
+        self._renew_within()
         return before, cast(RunRow, now)
 
     def in_use(self, run: str) -> str:
@@ -214,9 +226,13 @@ class Journal(Records):
 
     def release(self, before: RunRow) -> None:
         """Gives a claimed run back as it was."""
-        with self.store.write():
+        row: Row = {**before, "status": "interrupted"} if before["status"] == "running" else {**before}
+
+        def put_back() -> None:
             self._refuse_taken_over([before["id"]])
-            self._put_run({**before, "status": "interrupted"} if before["status"] == "running" else {**before})
+            self._put_run(row)
+
+        self.store.transact(put_back)
         self.leave(before["id"])
 
     def leave(self, run: str) -> None:
@@ -241,8 +257,7 @@ class Journal(Records):
             )
 
     def _renew_lease(self) -> None:
-        with self.store.write(sync=False):
-            self._renew_within()
+        self.store.transact(self._renew_within, sync=False)
 
     def _renew_within(self) -> None:
         self.leases.acquire_within(self.writer, self.writer, heartbeat.LEASE_SECONDS)

@@ -25,7 +25,7 @@ import secrets
 import stat
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -36,7 +36,7 @@ import apsw
 from smolmem.core import faults
 from smolmem.core.errors import REPAIR, Busy, Damaged, NotAStore, StoreError, TooNew, Unwritable
 from smolmem.store import fork_hooks, private_files
-from smolmem.store.base import Durability, Progress, Row, migrations, statements
+from smolmem.store.base import Durability, Progress, Row, T, migrations, statements
 from smolmem.store.copies import copy, give_name, sync_file
 from smolmem.store.driver_errors import explained
 from smolmem.store.encryption import Key, connect, require_encrypting_build
@@ -102,9 +102,18 @@ class SqliteStore:
             raise StoreError(f"{self.path} is closed, and another file or none is at its path.")
         return SqliteStore(str(self._absolute), self.durability, self._key)
 
+    @property
+    def numbers_have_gaps(self) -> bool:
+        """SQLite gives the number of a row that was undone to the next row."""
+        return False
+
+    def transact(self, body: Callable[[], T], *, sync: bool = True) -> T:
+        """One transaction; see `Store.transact`. It never conflicts: it has the lock from the beginning."""
+        with self._transaction(sync=sync):
+            return body()
+
     @contextmanager
-    def write(self, *, sync: bool = True) -> Iterator[None]:
-        """One transaction; see `Store.write`."""
+    def _transaction(self, *, sync: bool) -> Iterator[None]:
         with self.lock:
             try:
                 with self._wrapped("written"):

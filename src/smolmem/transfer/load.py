@@ -74,18 +74,15 @@ def load(
         Damaged: it holds what no export holds; the message names the line.
         TooNew: a later smolmem made it.
     """
-    with archive.opened(Path(path)) as box, journal.store.write():
-        loading = _Loading(journal, box, None if scope is None else check_scope(scope), keep=trust == "keep")
-        for number, line in archive.lines(box, progress):
-            try:
-                loading.take(line)
-            except (Wrong, InvalidArgument) as error:
-                raise archive.damaged(box.path, f"line {number}: {str(error).rstrip('.')}") from error
-        try:
-            loading.finish()
-        except Wrong as error:
-            raise archive.damaged(box.path, str(error)) from error
-    return Imported(os.fspath(path), dict(loading.added), dict(loading.skipped), len(loading.differing))
+
+    def read() -> _Loading:
+        with archive.opened(Path(path)) as box:
+            loading = _Loading(journal, box, None if scope is None else check_scope(scope), keep=trust == "keep")
+            loading.take_all(progress)
+            return loading
+
+    done = journal.store.transact(read)
+    return Imported(os.fspath(path), dict(done.added), dict(done.skipped), len(done.differing))
 
 
 class _Loading:
@@ -127,6 +124,18 @@ class _Loading:
             "forgotten": self._forgotten,
             "end": self._end,
         }
+
+    def take_all(self, progress: Progress | None) -> None:
+        """Every line of the export."""
+        for number, line in archive.lines(self._box, progress):
+            try:
+                self.take(line)
+            except (Wrong, InvalidArgument) as error:
+                raise archive.damaged(self._box.path, f"line {number}: {str(error).rstrip('.')}") from error
+        try:
+            self.finish()
+        except Wrong as error:
+            raise archive.damaged(self._box.path, str(error)) from error
 
     def take(self, line: bytes) -> None:
         """One more line."""
