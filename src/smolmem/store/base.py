@@ -110,7 +110,12 @@ class Store(Protocol):
 
 
 def statements(backend: str) -> dict[str, str]:
-    """The named statements of a backend."""
+    """The named statements of a backend: those of SQLite, and what the backend says differently."""
+    found = _named_statements("sqlite")
+    return found if backend == "sqlite" else found | _named_statements(backend)
+
+
+def _named_statements(backend: str) -> dict[str, str]:
     text = _sql(backend).joinpath("queries.sql").read_text(encoding="utf-8")
     parts = re.split(r"^-- name: (\w+)$", text, flags=re.MULTILINE)[1:]
     return {name: body.strip() for name, body in zip(parts[::2], parts[1::2], strict=True)}

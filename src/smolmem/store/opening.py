@@ -24,4 +24,17 @@ def open_store(url: str | os.PathLike[str], durability: Durability = "full", key
     if scheme is None or scheme[1] == "sqlite":
         path = text[scheme.end() :].removeprefix("/") if scheme else text
         return SqliteStore(path, durability, resolve_key(key))
-    raise NotAStore(f"{text!r} is not a store smolmem can open: give the path of a file, for instance 'agent.db'.")
+    if scheme[1] in ("postgresql", "postgres"):
+        return _open_server(text, durability)
+    raise NotAStore(
+        f"{scheme[0]}… is not a store smolmem can open: give the path of a file, for instance 'agent.db', "
+        "or postgresql://user@host/database."
+    )
+
+
+def _open_server(url: str, durability: Durability) -> Store:
+    try:
+        from smolmem.store.postgres import PostgresStore
+    except ImportError as error:
+        raise NotAStore("PostgreSQL needs its driver: pip install 'smolmem[postgres]'.") from error
+    return PostgresStore(url, durability)

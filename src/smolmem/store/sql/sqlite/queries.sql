@@ -194,7 +194,7 @@ WHERE (:scope IS NULL OR run.scope = :scope OR substr(run.scope, 1, length(:belo
        OR (:status = 'interrupted' AND run.status = 'running' AND writer IN (SELECT value FROM json_each(:gone))))
   AND (:since IS NULL OR step.at >= :since)
   AND (:until IS NULL OR step.at < :until)
-  AND (:failed IS NULL OR (step.error IS NOT NULL) = :failed)
+  AND (:failed IS NULL OR CASE WHEN step.error IS NULL THEN 0 ELSE 1 END = :failed)
   AND (:error IS NULL OR step.error = :error)
   AND (:tool IS NULL OR EXISTS (SELECT 1 FROM json_each(step.tools) WHERE value = :tool))
   AND (:text IS NULL OR instr(lower(step.text), lower(:text)) > 0)
