@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from conformance import Conformance
-from servers import pg_url, server  # noqa: F401
 
 
 class TestPostgres(Conformance):

@@ -60,6 +60,15 @@ class Store(Protocol):
         """
         ...
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether each statement with a result is a message to a server."""
+        ...
+
+    def announce(self, contents: Mapping[bytes, bytes]) -> None:
+        """Contents, by hash, that the transaction will add: a server gets all of them with one message."""
+        ...
+
     def do(self, name: str, values: Mapping[str, Any]) -> Any:
         """Runs a statement; returns the first column of its first row, if it gives one."""
         ...

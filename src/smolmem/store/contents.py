@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from functools import lru_cache
 from typing import Any
@@ -55,6 +55,11 @@ def id_prefix(given: Any) -> str | None:
     return prefix if prefix and all(letter in "0123456789abcdef" for letter in prefix) else None
 
 
+def _contents_of(encoded: Encoded) -> list[tuple[str, bytes]]:
+    """The hashes and bytes of all contents of a value; the value itself comes last."""
+    return [*encoded.blobs.items(), (encoded.key, encoded.record)]
+
+
 class Contents:
     """Reads and writes the contents and prompts of a store."""
 
@@ -64,6 +69,7 @@ class Contents:
         self.part = lru_cache(maxsize=2048)(self._read_part)
         self.live_part = lru_cache(maxsize=2048)(self._read_live_part)
         self._latest_prompt: tuple[int, list[int]] = (0, [])
+        self._packed: dict[str, bytes] = {}
 
     # --- contents --------------------------------------------------------------------------------------------------
 
@@ -88,15 +94,21 @@ class Contents:
         """
         return self.checked(self.store.rows("content", {"id": number}), f"content {number}", packing.RECORD)
 
+    def announce(self, values: Iterable[Encoded | None]) -> None:
+        """Tells a server which values the transaction is about to store: all of them are sent in one message."""
+        if self.store.is_remote:
+            given = [value for value in values if value is not None]
+            self._packed = {key: packing.pack(data) for value in given for key, data in _contents_of(value)}
+            self.store.announce({bytes.fromhex(key): packed for key, packed in self._packed.items()})
+
     def keep(self, encoded: Encoded) -> int:
         """Stores a value once and returns its id; part of the caller's transaction."""
-        for key, data in encoded.blobs.items():
-            self._keep(bytes.fromhex(key), packing.pack(data))
-        return self._keep(bytes.fromhex(encoded.key), packing.pack(encoded.record))
+        return [self._keep(key, data) for key, data in _contents_of(encoded)][-1]
 
-    def _keep(self, key: bytes, packed: bytes) -> int:
-        added = self.store.do("add_content", {"hash": key, "bytes": packed})
-        return int(self.store.do("content_id", {"hash": key}) if added is None else added)
+    def _keep(self, key: str, data: bytes) -> int:
+        row = {"hash": bytes.fromhex(key), "bytes": self._packed.get(key) or packing.pack(data)}
+        added = self.store.do("add_content", row)
+        return int(self.store.do("content_id", {"hash": row["hash"]}) if added is None else added)
 
     def blob(self, key: str) -> bytes:
         """The bytes with a hash, for the codec."""

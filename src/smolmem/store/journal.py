@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
 from typing import Any, cast
 
@@ -51,6 +51,7 @@ class Journal(Records):
         return saved
 
     def _save(self, batch: Batch, *, renews: bool) -> list[Saved]:
+        self.announce(_values_of(batch))
         named = (change.run for change in batch.changes), (run["id"] for run in batch.runs)
         self._refuse_taken_over({*named[0], *named[1], *(run["parent"] for run in batch.runs)})
         if batch.new_session:
@@ -158,6 +159,7 @@ class Journal(Records):
         """
 
         def begin() -> int:
+            self.announce([arguments, outcome])
             self._refuse_taken_over([call["run"]])
             given = {"arguments": self.keep(arguments), "outcome": self._keep_optional(outcome)}
             return int(self.add("call", {**call, **given}))
@@ -168,6 +170,7 @@ class Journal(Records):
         """Writes how a call ended; should a power cut take that, the call is unknown, not forgotten."""
 
         def end() -> None:
+            self.announce([arguments, outcome])
             self._refuse_taken_over([call["run"]])
             row: dict[str, Any] = {**call, "arguments": self.keep(arguments), "outcome": self.keep(outcome)}
             self.store.do("end_call", row | {"id": number, "hash": seal("call", row)})
@@ -266,3 +269,12 @@ class Journal(Records):
         """Closes the store. The lease of a run that is still in progress is no longer renewed."""
         self._heartbeat.stop()
         self.store.close()
+
+
+def _values_of(batch: Batch) -> Iterator[Encoded | None]:
+    """All values that a batch stores."""
+    for change in batch.changes:
+        yield from (change.encoded, change.rendered, change.variables)
+        if isinstance(change.prompt, SharedPrompt):
+            yield from (item for item in change.prompt.suffix if not isinstance(item, int))
+    yield from (encoded for _, _, encoded in batch.results)

@@ -32,6 +32,7 @@ class Address:
     shown: str
     schema: str
     scope: str | None
+    url: str = field(repr=False)
     conninfo: str = field(repr=False)
     secrets: tuple[str, ...] = field(repr=False)
 
@@ -71,6 +72,7 @@ def parse(url: str) -> Address:
         shown=urlunsplit(("postgresql", netloc, parts.path, _query(shown), "")),
         schema=schema,
         scope=scope,
+        url=url,
         conninfo=urlunsplit(("postgresql", parts.netloc, parts.path, _query(told), "")),
         secrets=tuple(sorted(set(secrets), key=len, reverse=True)),
     )

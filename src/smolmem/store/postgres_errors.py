@@ -35,8 +35,14 @@ def explained(error: psycopg.Error, address: Address, done: str) -> StoreError:
         return Unwritable(f"{what}: {detail}. Grant the rights to this user; docs/postgres.md has a script for roles.")
     if state in ("53100", "53200"):
         return Unwritable(f"{what}: the server has no space left ({detail}). What was written before is safe.")
-    if state.startswith("08") or state in _RECOVERING or isinstance(error, (errors.OperationalError, psycopg.InterfaceError)):
-        return ConnectionLost(f"{what}: {detail or 'the connection is lost'}. Check that the server is up and reachable.")
+    if (
+        state.startswith("08")
+        or state in _RECOVERING
+        or isinstance(error, (errors.OperationalError, psycopg.InterfaceError))
+    ):
+        return ConnectionLost(
+            f"{what}: {detail or 'the connection is lost'}. Check that the server is up and reachable."
+        )
     return StoreError(f"{what}: {detail}.")
 
 

@@ -29,8 +29,11 @@ _FILTERS = dict.fromkeys(("since", "until", "runs", "agents", "apart", "roles", 
 _tokenizers = threading.local()
 ADDS = frozenset(_COLUMNS)
 COUNTS = frozenset({"count_documents", "count_passages"})
-FINDS = {name: f"{name.removesuffix('_where')}_where" for level in ("documents", "passages")
-         for name in (f"find_{level}", f"find_{level}_where")}
+FINDS = {
+    name: f"{name.removesuffix('_where')}_where"
+    for level in ("documents", "passages")
+    for name in (f"find_{level}", f"find_{level}_where")
+}
 """Statements that search, and the one statement that does: without filters, all its filters are open."""
 
 

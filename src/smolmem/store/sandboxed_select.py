@@ -11,7 +11,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any
 
@@ -54,9 +54,14 @@ def select(path: str, scope: str, statement: str, key: Key | None = None) -> lis
     Raises:
         InvalidArgument: it is not a SELECT over those, or it takes too long.
     """
-    connection = connect(path, apsw.SQLITE_OPEN_READONLY, key)
-    try:
+    with closing(connect(path, apsw.SQLITE_OPEN_READONLY, key)) as connection:
         connection.set_busy_timeout(5_000)
+        return select_from(connection, scope, statement)
+
+
+def select_from(connection: apsw.Connection, scope: str, statement: str) -> list[Row]:
+    """`select` through a connection that is used for nothing else."""
+    try:
         connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
         connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
         hidden = f"v{secrets.token_hex(16)}"
@@ -74,8 +79,6 @@ def select(path: str, scope: str, statement: str, key: Key | None = None) -> lis
         raise InvalidArgument(
             f"not a SELECT that works here ({error}): the tables are {', '.join(sorted(VIEWS))}, to read only."
         ) from error
-    finally:
-        connection.close()
 
 
 def _rows(connection: apsw.Connection, statement: str) -> list[Row]:

@@ -131,6 +131,14 @@ class SqliteStore:
                 raise
             self._be_patient(BUSY_SECONDS)
 
+    @property
+    def is_remote(self) -> bool:
+        """The file is here."""
+        return False
+
+    def announce(self, contents: Mapping[bytes, bytes]) -> None:
+        """Nothing is gained here."""
+
     def do(self, name: str, values: Mapping[str, Any]) -> Any:
         """Runs a statement; see `Store.do`."""
         with self.lock:

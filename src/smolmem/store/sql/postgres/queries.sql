@@ -7,6 +7,14 @@ WITH added AS (
 )
 SELECT id FROM added UNION ALL SELECT id FROM content WHERE hash = :hash LIMIT 1;
 
+-- name: add_contents
+WITH
+    given AS (SELECT * FROM unnest(CAST(:hashes AS BYTEA[]), CAST(:contents AS BYTEA[])) AS given (hash, bytes)),
+    added AS (
+        INSERT INTO content (hash, bytes) SELECT hash, bytes FROM given ON CONFLICT (hash) DO NOTHING RETURNING hash, id
+    )
+SELECT hash, id FROM added UNION ALL SELECT content.hash, content.id FROM given JOIN content ON content.hash = given.hash;
+
 -- name: add_prompt
 INSERT INTO prompt (id, parent, keep, size, suffix, hash) VALUES (:new_id, :parent, :keep, :size, :suffix, :hash);
 
@@ -114,12 +122,12 @@ SELECT rows FROM words_size WHERE level = 'passages';
 -- name: find_documents_where
 WITH
     asked AS (
-        SELECT word, count(*) AS times, (SELECT count(*) FROM document_words WHERE terms @> ARRAY[word]) AS having
+        SELECT word, count(*) AS times, (SELECT count(*) FROM document_words WHERE terms @> ARRAY[word]) AS seen
         FROM unnest(CAST(:scored AS TEXT[])) AS word GROUP BY word
     ),
     rare AS (
-        SELECT word, times * CASE WHEN 2 * having < total.rows
-            THEN ln((total.rows - having + 0.5) / (having + 0.5)) ELSE 1e-6 END AS weight
+        SELECT word, times * CASE WHEN 2 * seen < total.rows
+            THEN ln((total.rows - seen + 0.5) / (seen + 0.5)) ELSE 1e-6 END AS weight
         FROM asked, words_size AS total WHERE total.level = 'documents'
     ),
     found AS (
@@ -139,12 +147,12 @@ WHERE place IS NOT NULL GROUP BY found.id ORDER BY score DESC, found.id LIMIT :l
 -- name: find_passages_where
 WITH
     asked AS (
-        SELECT word, count(*) AS times, (SELECT count(*) FROM passage_words WHERE terms @> ARRAY[word]) AS having
+        SELECT word, count(*) AS times, (SELECT count(*) FROM passage_words WHERE terms @> ARRAY[word]) AS seen
         FROM unnest(CAST(:scored AS TEXT[])) AS word GROUP BY word
     ),
     rare AS (
-        SELECT word, times * CASE WHEN 2 * having < total.rows
-            THEN ln((total.rows - having + 0.5) / (having + 0.5)) ELSE 1e-6 END AS weight
+        SELECT word, times * CASE WHEN 2 * seen < total.rows
+            THEN ln((total.rows - seen + 0.5) / (seen + 0.5)) ELSE 1e-6 END AS weight
         FROM asked, words_size AS total WHERE total.level = 'passages'
     ),
     found AS (
@@ -236,3 +244,25 @@ SELECT 1;
 -- name: store_bytes
 SELECT CAST(coalesce(sum(pg_total_relation_size(pg_class.oid)), 0) AS BIGINT)
 FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE nspname = :schema AND relkind = 'r';
+
+-- name: copy_run
+SELECT id, scope, agent, agent_type, title, status, began, ended, parent, fork_of, model, steps, errors, input_tokens,
+    output_tokens
+FROM run WHERE scope = :scope ORDER BY rowid LIMIT :limit;
+
+-- name: copy_step
+SELECT step.id, step.run, step.kind, step.number, step.at, step.seconds, step.error, step.tools, step.input_tokens,
+    step.output_tokens, substr(step.text, 1, 20000) AS text
+FROM run JOIN step ON step.run = run.id WHERE run.scope = :scope ORDER BY step.id LIMIT :limit;
+
+-- name: copy_note
+SELECT id, scope, kind, substr(text, 1, 20000) AS text, tags, origin, run, at, expires, supersedes
+FROM note WHERE scope = :scope ORDER BY rowid LIMIT :limit;
+
+-- name: copy_forgotten
+SELECT what, target FROM forgotten
+WHERE (what = 'run' AND target IN (SELECT id FROM run WHERE scope = :scope))
+   OR (what = 'note' AND target IN (SELECT id FROM note WHERE scope = :scope))
+   OR (what = 'step' AND target IN (
+        SELECT CAST(step.id AS TEXT) FROM run JOIN step ON step.run = run.id WHERE run.scope = :scope))
+LIMIT :limit;

@@ -165,7 +165,7 @@ SELECT DISTINCT writer FROM run WHERE status = 'running';
 SELECT id, writer FROM run WHERE id IN (SELECT value FROM json_each(:ids)) AND writer <> :writer LIMIT 1;
 
 -- name: running_below
-WITH RECURSIVE below (id) AS (SELECT CAST(:run AS TEXT) UNION SELECT run.id FROM run JOIN below ON run.parent = below.id)
+WITH RECURSIVE below (id) AS (SELECT id FROM run WHERE id = :run UNION SELECT run.id FROM run JOIN below ON run.parent = below.id)
 SELECT run.* FROM below JOIN run ON run.id = below.id WHERE run.status = 'running' AND run.id <> :run;
 
 -- name: take_lease
@@ -410,7 +410,7 @@ SELECT * FROM recalled WHERE step = :step ORDER BY id LIMIT 1;
 
 -- name: family_recalled
 WITH RECURSIVE
-    above (id) AS (SELECT CAST(:run AS TEXT) UNION SELECT run.parent FROM run JOIN above ON run.id = above.id WHERE run.parent IS NOT NULL),
+    above (id) AS (SELECT id FROM run WHERE id = :run UNION SELECT run.parent FROM run JOIN above ON run.id = above.id WHERE run.parent IS NOT NULL),
     family (id) AS (SELECT id FROM above UNION SELECT run.id FROM run JOIN family ON run.parent = family.id)
 SELECT recalled.* FROM family JOIN recalled ON recalled.run = family.id WHERE block IS NOT NULL ORDER BY recalled.id;
 
@@ -456,7 +456,7 @@ WHERE words > 0 ORDER BY words DESC, step DESC LIMIT :limit;
 -- name: pending_before
 WITH RECURSIVE
     above (id) AS (
-        SELECT value FROM json_each(:runs)
+        SELECT id FROM run WHERE id IN (SELECT value FROM json_each(:runs))
         UNION
         SELECT run.parent FROM run JOIN above ON run.id = above.id WHERE run.parent IS NOT NULL
     ),
@@ -533,7 +533,7 @@ WHERE CAST(source.value AS TEXT) = CAST(:source AS TEXT) OR (source.value = '*' 
 
 -- name: exposure_of
 WITH RECURSIVE lineage (session, until) AS (
-    SELECT CAST(:session AS TEXT), CAST(NULL AS BIGINT)
+    SELECT id, CAST(NULL AS BIGINT) FROM session WHERE id = :session
     UNION ALL
     SELECT session.fork_of, CASE WHEN lineage.until < session.fork_at THEN lineage.until ELSE session.fork_at END
     FROM lineage JOIN session ON session.id = lineage.session WHERE session.fork_of IS NOT NULL
