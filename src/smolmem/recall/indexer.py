@@ -41,7 +41,7 @@ log = logging.getLogger("smolmem")
 
 BATCH = 8
 """Steps that are indexed in one transaction: short enough that a writer hardly waits."""
-SEARCH_SECONDS = 0.05
+SEARCH_SECONDS, REMOTE_SEARCH_SECONDS = 0.05, 0.3
 """How long a search indexes what is pending before it searches."""
 MATCHING = 32
 """Pending steps with a word of the question that a search indexes besides."""
@@ -63,7 +63,7 @@ def index_for(journal: Journal, words: list[str]) -> bool:
     Returns:
         Whether something is still pending.
     """
-    end = time.monotonic() + SEARCH_SECONDS
+    end = time.monotonic() + (REMOTE_SEARCH_SECONDS if journal.store.is_remote else SEARCH_SECONDS)
     while time.monotonic() < end:
         if not _index_some(journal, newest=True):
             return False

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -75,6 +75,16 @@ class Store(Protocol):
 
     def rows(self, name: str, values: Mapping[str, Any], seconds: float | None = None) -> list[Row]:
         """All rows of a query, each a dict.
+
+        Raises:
+            TimeoutError: if it took longer than `seconds`.
+        """
+        ...
+
+    def rows_of_each(
+        self, name: str, each: Sequence[Mapping[str, Any]], seconds: float | None = None
+    ) -> list[list[Row]]:
+        """`rows` for several sets of values; a server gets all of them with one message.
 
         Raises:
             TimeoutError: if it took longer than `seconds`.

@@ -18,7 +18,7 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import psycopg
@@ -213,12 +213,25 @@ class PostgresStore:
         return rows[0][0] if rows else None
 
     def rows(self, name: str, values: Mapping[str, Any], seconds: float | None = None) -> list[Row]:
-        """All rows of a query; see `Store.rows`. The order in which runs and notes were written is no column."""
+        """All rows of a query; see `Store.rows`."""
         with self.lock:
             statement, values = self._statement(name, values)
-            found = self._run(statement, values, seconds, "read")
-        kept = [place for place, column in enumerate(found.names) if column != "rowid"]
-        return [{found.names[place]: row[place] for place in kept} for row in found.rows]
+            return _as_dicts(self._run(statement, values, seconds, "read"))
+
+    def rows_of_each(
+        self, name: str, each: Sequence[Mapping[str, Any]], seconds: float | None = None
+    ) -> list[list[Row]]:
+        """The rows of a query for several sets of values, with one message; see `Store.rows_of_each`."""
+        if self._is_writing or self._is_reading or not each:
+            return [self.rows(name, values, seconds) for values in each]
+        with self.lock:
+            asked = [self._statement(name, values) for values in each]
+
+            def read() -> list[Result]:
+                texts = [self._link.filled(statement.text, values) for statement, values in asked]
+                return self._send_alone(texts, [*self._bounds(), *_time_limit(seconds)], seconds, "read")
+
+            return [_as_dicts(found) for found in self._again(read)]
 
     def columns(self, name: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         """All rows of a query by column; see `Store.columns`."""
@@ -246,26 +259,28 @@ class PostgresStore:
 
     def _run(self, statement: _Statement, values: Mapping[str, Any], seconds: float | None, done: str) -> Result:
         """The result of one statement, in the transaction or by itself."""
-        text = self._link.filled(statement.text, values) if self._is_writing else ""
-        limit = [] if seconds is None else [f"SET LOCAL statement_timeout = {int(seconds * 1000)}"]
+        limit = _time_limit(seconds)
         if self._is_writing:
             self._waiting += [(text, None) for text in limit]
-            return self._send(text, done, seconds)
-        return self._again(lambda: self._run_alone(statement, values, limit, seconds, done))
+            return self._send(self._link.filled(statement.text, values), done, seconds)
 
-    def _run_alone(
-        self, statement: _Statement, values: Mapping[str, Any], limit: list[str], seconds: float | None, done: str
-    ) -> Result:
-        text, before = self._link.filled(statement.text, values), [*self._bounds(), *limit]
+        def read() -> Result:
+            text = self._link.filled(statement.text, values)
+            return self._send_alone([text], [*self._bounds(), *limit], seconds, done)[0]
+
+        return self._again(read)
+
+    def _send_alone(self, texts: list[str], before: list[str], seconds: float | None, done: str) -> list[Result]:
+        """The results of statements that read, in a transaction of their own if something has to be set for them."""
         if self._is_reading or not before:
-            return self._link.send([*limit, text], done, seconds)[-1]
+            return self._link.send([*before, *texts], done, seconds)[len(before) :]
         try:
-            return self._link.send(["BEGIN", *before, text, "COMMIT"], done, seconds)[-2]
+            return self._link.send(["BEGIN", *before, *texts, "COMMIT"], done, seconds)[len(before) + 1 : -1]
         except BaseException:
             self._link.roll_back()
             raise
 
-    def _again(self, read: Callable[[], Result]) -> Result:
+    def _again(self, read: Callable[[], T]) -> T:
         """Reads; again and again for some seconds, if the connection breaks."""
         deadline = time.monotonic() + self._patience
         while True:
@@ -367,6 +382,16 @@ class PostgresStore:
                 if not left or not (racing or error.sqlstate in CONFLICTS):
                     raise explained(error, self._address, "created") from error
                 time.sleep(random.uniform(0, 0.1))  # noqa: S311
+
+
+def _as_dicts(found: Result) -> list[Row]:
+    """Rows as dicts. The order in which runs and notes were written is none of their columns in SQLite."""
+    kept = [place for place, column in enumerate(found.names) if column != "rowid"]
+    return [{found.names[place]: row[place] for place in kept} for row in found.rows]
+
+
+def _time_limit(seconds: float | None) -> list[str]:
+    return [] if seconds is None else [f"SET LOCAL statement_timeout = {int(seconds * 1000)}"]
 
 
 _PARAMETER = re.compile(r"('(?:[^']|'')*')|--[^\n]*|(?<!:):([a-z_]\w*)|%")

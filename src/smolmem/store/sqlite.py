@@ -25,7 +25,7 @@ import secrets
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -157,6 +157,12 @@ class SqliteStore:
             except apsw.ExecutionCompleteError:  # no rows
                 return []
             return [dict(zip(names, row, strict=True)) for row in cursor]
+
+    def rows_of_each(
+        self, name: str, each: Sequence[Mapping[str, Any]], seconds: float | None = None
+    ) -> list[list[Row]]:
+        """The rows of a query for several sets of values; see `Store.rows_of_each`."""
+        return [self.rows(name, values, seconds) for values in each]
 
     def columns(self, name: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         """All rows of a query by column; see `Store.columns`."""

@@ -125,13 +125,13 @@ WITH
         SELECT word, count(*) AS times, (SELECT count(*) FROM document_words WHERE terms @> ARRAY[word]) AS seen
         FROM unnest(CAST(:scored AS TEXT[])) AS word GROUP BY word
     ),
-    rare AS (
-        SELECT word, times * CASE WHEN 2 * seen < total.rows
-            THEN ln((total.rows - seen + 0.5) / (seen + 0.5)) ELSE 1e-6 END AS weight
+    rare AS MATERIALIZED (
+        SELECT word, times * CAST(CASE WHEN 2 * seen < total.rows
+            THEN ln((total.rows - seen + 0.5) / (seen + 0.5)) ELSE 1e-6 END AS DOUBLE PRECISION) AS weight
         FROM asked, words_size AS total WHERE total.level = 'documents'
     ),
     found AS (
-        SELECT words.id, words.terms, words.counts, 1.2 * (0.25 + 0.75 * words.size * total.rows / total.terms) AS norm
+        SELECT words.id, words.terms, words.counts, CAST(0.3 + 0.9 * words.size * total.rows / total.terms AS DOUBLE PRECISION) AS norm
         FROM document_words AS words JOIN passage ON passage.id = words.id, words_size AS total
         WHERE total.level = 'documents' AND words.terms @> CAST(:all AS TEXT[]) AND words.terms && CAST(:any AS TEXT[])
           AND (:since IS NULL OR passage.at >= :since)
@@ -140,7 +140,7 @@ WITH
           AND (:agents IS NULL OR passage.agent IN (SELECT value FROM json_each(:agents)))
           AND (:apart IS NULL OR passage.session <> :apart)
     )
-SELECT found.id, CAST(sum(rare.weight * 2.2 * counts[place] / (counts[place] + norm)) AS DOUBLE PRECISION) AS score
+SELECT found.id, sum(rare.weight * 2.2 * counts[place] / (counts[place] + norm)) AS score
 FROM found CROSS JOIN rare CROSS JOIN LATERAL array_position(found.terms, rare.word) AS place
 WHERE place IS NOT NULL GROUP BY found.id ORDER BY score DESC, found.id LIMIT :limit;
 
@@ -150,13 +150,13 @@ WITH
         SELECT word, count(*) AS times, (SELECT count(*) FROM passage_words WHERE terms @> ARRAY[word]) AS seen
         FROM unnest(CAST(:scored AS TEXT[])) AS word GROUP BY word
     ),
-    rare AS (
-        SELECT word, times * CASE WHEN 2 * seen < total.rows
-            THEN ln((total.rows - seen + 0.5) / (seen + 0.5)) ELSE 1e-6 END AS weight
+    rare AS MATERIALIZED (
+        SELECT word, times * CAST(CASE WHEN 2 * seen < total.rows
+            THEN ln((total.rows - seen + 0.5) / (seen + 0.5)) ELSE 1e-6 END AS DOUBLE PRECISION) AS weight
         FROM asked, words_size AS total WHERE total.level = 'passages'
     ),
     found AS (
-        SELECT words.id, words.terms, words.counts, 1.2 * (0.25 + 0.75 * words.size * total.rows / total.terms) AS norm
+        SELECT words.id, words.terms, words.counts, CAST(0.3 + 0.9 * words.size * total.rows / total.terms AS DOUBLE PRECISION) AS norm
         FROM passage_words AS words JOIN passage ON passage.id = words.id, words_size AS total
         WHERE total.level = 'passages' AND words.terms @> CAST(:all AS TEXT[]) AND words.terms && CAST(:any AS TEXT[])
           AND (:since IS NULL OR passage.at >= :since)
@@ -168,7 +168,7 @@ WITH
           AND passage.role NOT IN (SELECT value FROM json_each(:but))
           AND (:apart IS NULL OR passage.session <> :apart)
     )
-SELECT found.id, CAST(sum(rare.weight * 2.2 * counts[place] / (counts[place] + norm)) AS DOUBLE PRECISION) AS score
+SELECT found.id, sum(rare.weight * 2.2 * counts[place] / (counts[place] + norm)) AS score
 FROM found CROSS JOIN rare CROSS JOIN LATERAL array_position(found.terms, rare.word) AS place
 WHERE place IS NOT NULL GROUP BY found.id ORDER BY score DESC, found.id LIMIT :limit;
 
