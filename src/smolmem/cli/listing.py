@@ -129,7 +129,7 @@ def fork(env: Environment, run: str, step: int | None) -> None:
         shared = sum(each.kind == "action" for each in forked.steps)
     lines = (
         "from smolmem import Memory",
-        f"Memory({env.url!r}).resume(agent, {forked.id[:8]!r})  # agent: with the same tools as before",
+        f"Memory({env.shown!r}).resume(agent, {forked.id[:8]!r})  # agent: with the same tools as before",
     )
     env.output.result({"run": forked, "python": list(lines)}, lambda: _forked(forked, shared, lines))
 

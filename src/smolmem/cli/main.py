@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import click
 
-from smolmem.cli import erasing, listing, local_models, maintenance, replaying, searching, start, watching
+from smolmem.cli import erasing, listing, local_models, maintenance, moving, replaying, searching, start, watching
 from smolmem.cli.commands import HELP_SETTINGS, OVERVIEW, CommandGroup, NoSuchCommand, common_options
 from smolmem.cli.environment import URL_VARIABLE, Environment
 from smolmem.core.errors import InvalidArgument, SmolmemError, StoreError
@@ -37,9 +37,10 @@ def group(ctx: click.Context, version: bool) -> None:
         env.output.text(json.dumps({"version": __version__}) if env.json else __version__)
         ctx.exit()
     if ctx.invoked_subcommand is None:
-        state = "The store is" if os.path.exists(env.path) else "There is no store yet at"
+        is_there = "://" in env.path or os.path.exists(env.path)
+        state = "The store is" if is_there else "There is no store yet at"
         hint = f"--db PATH or {URL_VARIABLE} name another store. `smolmem --help` lists all commands."
-        env.output.text(f"{OVERVIEW}\n{state} {env.url}; {hint}")
+        env.output.text(f"{OVERVIEW}\n{state} {env.shown}; {hint}")
 
 
 group.params[:0] = common_options()
@@ -49,6 +50,7 @@ for each in (
     local_models.model,
     *(watching.alerts, watching.watch),
     *(maintenance.export, maintenance.load, maintenance.index, maintenance.backup),
+    *(moving.copy, moving.roles),
     *(erasing.erase, erasing.prune, erasing.purge),
     *(maintenance.verify, maintenance.doctor, maintenance.migrate),
     *(maintenance.encrypt, maintenance.decrypt, maintenance.rekey),

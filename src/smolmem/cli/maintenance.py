@@ -118,9 +118,10 @@ def _repaired(env: Environment) -> tuple[Finding]:
 def _diagnosis(env: Environment) -> Diagnosis:
     """An old store is examined without opening it, because opening a store migrates it."""
     from smolmem.doctor import examine_path, versions
+    from smolmem.store.opening import is_server
 
     try:
-        version, newest = versions(env.url, env.key)
+        version, newest = (0, 0) if is_server(env.url) else versions(env.url, env.key)
         if version == newest:
             with env.open() as memory:
                 return memory.doctor()
@@ -137,7 +138,10 @@ def migrate(env: Environment, no_backup: bool) -> None:
     Opening an old store migrates it, too, but keeps no copy.
     """
     from smolmem.doctor import versions
+    from smolmem.store.opening import is_server
 
+    if is_server(env.url):
+        raise NotAStore(f"{env.shown} is on a server: opening it migrates it. Make a copy with pg_dump before.")
     before, newest = versions(env.url, env.key)
     copy = None
     if before < newest and not no_backup:

@@ -146,9 +146,9 @@ def migrations(backend: str) -> list[str]:
     return [_sql(backend).joinpath(name).read_text(encoding="utf-8") for name in files]
 
 
-def views(backend: str) -> str:
-    """The script that makes the views a user's SELECT can read."""
-    text: str = _sql(backend).joinpath("views.sql").read_text(encoding="utf-8")
+def script(backend: str, name: str) -> str:
+    """A script of a backend: `views` that a user's SELECT can read, or `roles`."""
+    text: str = _sql(backend).joinpath(f"{name}.sql").read_text(encoding="utf-8")
     return text
 
 

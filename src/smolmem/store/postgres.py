@@ -281,12 +281,12 @@ class PostgresStore:
             raise
 
     def _again(self, read: Callable[[], T]) -> T:
-        """Reads; again and again for some seconds, if the connection breaks."""
+        """Reads; again and again for some seconds, if the connection breaks or the server undoes the transaction."""
         deadline = time.monotonic() + self._patience
         while True:
             try:
                 found = read()
-            except ConnectionLost:
+            except (ConnectionLost, Conflict):
                 if self._is_reading or time.monotonic() > deadline:
                     self._patience = 0.0
                     raise

@@ -18,7 +18,7 @@ from typing import Any
 import apsw
 
 from smolmem.core.errors import InvalidArgument
-from smolmem.store.base import Row, views
+from smolmem.store.base import Row, script
 from smolmem.store.encryption import Key, connect
 
 SECONDS = 1.0
@@ -65,7 +65,7 @@ def select_from(connection: apsw.Connection, scope: str, statement: str) -> list
         connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
         connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
         hidden = f"v{secrets.token_hex(16)}"
-        connection.execute(views("sqlite").replace("hidden", hidden))
+        connection.execute(script("sqlite", "views").replace("hidden", hidden))
         connection.execute("INSERT INTO temp.mine VALUES (?)", (scope,))
         connection.limit(apsw.SQLITE_LIMIT_LENGTH, BYTES)
         connection.limit(apsw.SQLITE_LIMIT_SQL_LENGTH, 20_000)

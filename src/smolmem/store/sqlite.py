@@ -27,7 +27,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +48,7 @@ from smolmem.store.header import (
     stored_header,
 )
 from smolmem.store.sandboxed_select import select, time_limit
+from smolmem.store.sqlite_schema import expected_schema, migrate, schema
 from smolmem.store.vanished import Place, status_of
 
 BUSY_SECONDS = 30.0
@@ -369,7 +369,7 @@ class SqliteStore:
         self._syncs = self.durability == "full"
         connection.execute(_SYNC[self._syncs])
         if version < latest:
-            _migrate(connection, latest)
+            migrate(connection, latest)
             self._refuse_changed(connection, latest)
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
 
@@ -381,9 +381,9 @@ class SqliteStore:
             connection.execute("COMMIT")
 
     def _refuse_changed(self, connection: apsw.Connection, version: int) -> None:
-        found = _schema(connection)
-        if found != _expected_schema(version):
-            strange = sorted(name for _, name, _ in found ^ _expected_schema(version))
+        found = schema(connection)
+        if found != expected_schema(version):
+            strange = sorted(name for _, name, _ in found ^ expected_schema(version))
             raise Damaged(
                 f"{self.path} has a schema that smolmem did not make ({', '.join(strange[:5])}); "
                 "nothing in it was used: restore it from a backup."
@@ -484,40 +484,3 @@ def _set_wal(connection: apsw.Connection) -> None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
-
-
-def _migrate(connection: apsw.Connection, latest: int) -> None:
-    """Brings the schema up to date in one transaction: all of it, or nothing.
-
-    What a statement could have to undo is kept in memory, not in the system's folder of temporary files.
-    """
-    before = connection.pragma("temp_store")
-    connection.pragma("temp_store", "MEMORY")
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        for number in range(connection.pragma("user_version"), latest):
-            connection.execute(migrations("sqlite")[number])
-            connection.pragma("user_version", number + 1)
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-    finally:
-        connection.pragma("temp_store", before)
-
-
-def _schema(connection: apsw.Connection) -> frozenset[tuple[str, str, str]]:
-    found = connection.execute("SELECT type, name, coalesce(sql, '') FROM sqlite_schema")
-    return frozenset((str(kind), str(name), str(sql)) for kind, name, sql in found)
-
-
-@cache
-def _expected_schema(version: int) -> frozenset[tuple[str, str, str]]:
-    scratch = apsw.Connection(":memory:")
-    try:
-        for script in migrations("sqlite")[:version]:
-            scratch.execute(script)
-        return _schema(scratch)
-    finally:
-        scratch.close()

@@ -74,12 +74,11 @@ def load(
         Damaged: it holds what no export holds; the message names the line.
         TooNew: a later smolmem made it.
     """
+    below = None if scope is None else check_scope(scope)
 
     def read() -> _Loading:
         with archive.opened(Path(path)) as box:
-            loading = _Loading(journal, box, None if scope is None else check_scope(scope), keep=trust == "keep")
-            loading.take_all(progress)
-            return loading
+            return _Loading(journal, box, below, keep=trust == "keep").take_all(progress)
 
     done = journal.store.transact(read)
     return Imported(os.fspath(path), dict(done.added), dict(done.skipped), len(done.differing))
@@ -91,8 +90,7 @@ class _Loading:
     def __init__(self, journal: Journal, box: Inbox, scope: str | None, *, keep: bool) -> None:
         self._keeps_origins = keep
         self._store, self._box, self._scope = journal.store, box, scope
-        # with caches of its own: should all be undone, nothing stays behind
-        self._journal = Journal(journal.store, journal.redactor)
+        self._journal = Journal(journal.store, journal.redactor)  # with caches of its own, should all be undone
         self._root: str | None = None
         self.added: Counter[str] = Counter()
         self.skipped: Counter[str] = Counter()
@@ -125,20 +123,20 @@ class _Loading:
             "end": self._end,
         }
 
-    def take_all(self, progress: Progress | None) -> None:
+    def take_all(self, progress: Progress | None) -> _Loading:
         """Every line of the export."""
         for number, line in archive.lines(self._box, progress):
             try:
-                self.take(line)
+                self._take(line)
             except (Wrong, InvalidArgument) as error:
                 raise archive.damaged(self._box.path, f"line {number}: {str(error).rstrip('.')}") from error
         try:
-            self.finish()
+            self._finish()
         except Wrong as error:
             raise archive.damaged(self._box.path, str(error)) from error
+        return self
 
-    def take(self, line: bytes) -> None:
-        """One more line."""
+    def _take(self, line: bytes) -> None:
         if self._over:
             raise Wrong("it stands behind the end")
         kind, row = shaped(line)
@@ -150,8 +148,7 @@ class _Loading:
             self._takes[kind](row)
         self._lines += 1
 
-    def finish(self) -> None:
-        """That was the last line."""
+    def _finish(self) -> None:
         if not self._over:
             raise Wrong("it is cut short: the end is missing")
         if self._waiting:

@@ -13,7 +13,9 @@ WITH
     added AS (
         INSERT INTO content (hash, bytes) SELECT hash, bytes FROM given ON CONFLICT (hash) DO NOTHING RETURNING hash, id
     )
-SELECT hash, id FROM added UNION ALL SELECT content.hash, content.id FROM given JOIN content ON content.hash = given.hash;
+SELECT hash, id FROM added
+UNION ALL
+SELECT content.hash, content.id FROM given JOIN content ON content.hash = given.hash;
 
 -- name: add_prompt
 INSERT INTO prompt (id, parent, keep, size, suffix, hash) VALUES (:new_id, :parent, :keep, :size, :suffix, :hash);
@@ -23,8 +25,8 @@ INSERT INTO step
     (id, run, session, place, kind, number, at, seconds, error, tools, input_tokens, output_tokens, text, revision,
      record, prompt, hash)
 VALUES
-    (:new_id, :run, :session, :place, :kind, :number, :at, :seconds, :error, :tools, :input_tokens, :output_tokens, :text,
-     :revision, :record, :prompt, :hash);
+    (:new_id, :run, :session, :place, :kind, :number, :at, :seconds, :error, :tools, :input_tokens, :output_tokens,
+     :text, :revision, :record, :prompt, :hash);
 
 -- name: add_call
 INSERT INTO call (id, run, turn, kind, name, arguments, began, ended, failed, outcome, hash)
@@ -131,7 +133,8 @@ WITH
         FROM asked, words_size AS total WHERE total.level = 'documents'
     ),
     found AS (
-        SELECT words.id, words.terms, words.counts, CAST(0.3 + 0.9 * words.size * total.rows / total.terms AS DOUBLE PRECISION) AS norm
+        SELECT words.id, words.terms, words.counts,
+            CAST(0.3 + 0.9 * words.size * total.rows / total.terms AS DOUBLE PRECISION) AS norm
         FROM document_words AS words JOIN passage ON passage.id = words.id, words_size AS total
         WHERE total.level = 'documents' AND words.terms @> CAST(:all AS TEXT[]) AND words.terms && CAST(:any AS TEXT[])
           AND (:since IS NULL OR passage.at >= :since)
@@ -156,7 +159,8 @@ WITH
         FROM asked, words_size AS total WHERE total.level = 'passages'
     ),
     found AS (
-        SELECT words.id, words.terms, words.counts, CAST(0.3 + 0.9 * words.size * total.rows / total.terms AS DOUBLE PRECISION) AS norm
+        SELECT words.id, words.terms, words.counts,
+            CAST(0.3 + 0.9 * words.size * total.rows / total.terms AS DOUBLE PRECISION) AS norm
         FROM passage_words AS words JOIN passage ON passage.id = words.id, words_size AS total
         WHERE total.level = 'passages' AND words.terms @> CAST(:all AS TEXT[]) AND words.terms && CAST(:any AS TEXT[])
           AND (:since IS NULL OR passage.at >= :since)
@@ -224,7 +228,7 @@ SELECT 0;
 SELECT 0;
 
 -- name: table_bytes
-SELECT pg_total_relation_size(CAST(:name AS REGCLASS)) AS bytes;
+SELECT coalesce(pg_total_relation_size(to_regclass(:name)), 0) AS bytes;
 
 -- name: secure_delete
 SELECT 1;
