@@ -195,7 +195,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_commands_are_those_of_the_issue() -> None:
     wanted = (
         "runs show steps replay diff fork search notes remember forget context watch alerts stats export load backup "
-        "index erase prune purge verify doctor migrate encrypt decrypt rekey ui demo completion model"
+        "index erase prune purge verify doctor migrate encrypt decrypt rekey ui demo completion model copy roles"
     )
     assert sorted(NAMES) == sorted(wanted.split()) == sorted(group.commands)
     assert {command.section for command in NAMES.values()} == set(SECTIONS)
@@ -218,7 +218,8 @@ def test_every_command_has_help_with_examples(name: str, run: Run) -> None:
     assert run("help", name)[1] == out
 
 
-ELSEWHERE = ("encrypt", "decrypt", "rekey", "model")  # test_encryption.py and test_models.py run their examples
+ELSEWHERE = ("encrypt", "decrypt", "rekey", "model", "copy", "roles")
+"""Commands whose examples other test files run: test_encryption.py, test_models.py, test_postgres.py."""
 EXAMPLES = [example for command in NAMES.values() if command.name not in ELSEWHERE for example in command.examples]
 
 
@@ -630,7 +631,7 @@ def test_a_file_that_is_not_there_is_named_and_never_made(
     needs |= {"erase": ["a", "--yes"], "prune": ["--older-than", "9d", "--yes"]}
     needs |= {"purge": ["--origin", "web", "--yes"]}
     needs |= {name: ["x"] for name in ("search", "context", "remember", "export", "backup")}
-    for name in set(NAMES) - {"load", "demo", "completion", "doctor", "migrate", "model"}:
+    for name in set(NAMES) - {"load", "demo", "completion", "doctor", "migrate", "model", "copy", "roles"}:
         code, out, err = run(name, *needs.get(name, []))
         assert (code, out) == (3, ""), name
         assert err.startswith("smolmem: There is no store at smolmem.db: name a store with --db PATH"), name

@@ -85,6 +85,8 @@ _SHAPES = {
     "index": "`indexed`, `passages`, `vectors`",
     "load": "`path`, `added`, `skipped`, `differing`",
     "backup": "`path`, `bytes`",
+    "copy": "`source`, `target`, `added`, `skipped`",
+    "roles": "`url`, `role`",
     "verify": "`url`, `checked`, `problems`, `count`",
     "doctor": "`url`, `findings`, an array of `level` (ok, hint, warning, problem), `text`, `repair`",
     "migrate": "`url`, `before`, `after`, `backup`",
