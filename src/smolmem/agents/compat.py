@@ -399,8 +399,11 @@ class Interpreter:
     @property
     def functions(self) -> dict[str, Any]:
         """Functions that are sent along with the tools."""
-        functions: dict[str, Any] = self._executor.additional_functions
-        return functions
+        return self._executor.additional_functions  # type: ignore[no-any-return]
+
+    def defines(self, name: str) -> bool:
+        """Whether code has defined a function of that name."""
+        return name in self._executor.custom_tools
 
     def clear(self, state: dict[str, Any]) -> None:
         """Forgets everything that code has made."""
@@ -443,10 +446,7 @@ def is_builtin(name: str) -> bool:
 
 
 def is_safe_to_repeat(agent: Any, name: str) -> bool:
-    """Whether a call can be made again: the tool says so, or it is a managed agent, whose own run continues.
-
-    `final_answer` only returns what it is given.
-    """
+    """Whether a call can be made again: a tool that says so, a managed agent (its run continues), `final_answer`."""
     if name == "final_answer" or name in agent.managed_agents:
         return True
     return bool(getattr(agent.tools.get(name), "safe_to_repeat", False))

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 from smolagents import MultiStepAgent
 from smolagents.memory import ActionStep, FinalAnswerStep, TaskStep
 
-from smolmem.agents import compat, ledger, observed_list, observed_models, variables
+from smolmem.agents import compat, ledger, observed_list, observed_models
 from smolmem.agents.active_runs import ActiveRun, ActiveRuns
 from smolmem.agents.failures import Failures
 from smolmem.agents.injections import Injections
@@ -40,6 +40,7 @@ from smolmem.agents.known_classes import classes_of
 from smolmem.agents.ledger import Fenced, Ledger
 from smolmem.agents.prompt_renderer import PromptRenderer, RecorderState
 from smolmem.agents.session import Care, Session, Surroundings
+from smolmem.agents.variables import Variables
 from smolmem.core import codec
 from smolmem.core.codec import Encoded
 from smolmem.core.errors import TakenOver
@@ -89,6 +90,7 @@ class Recorder:
         self._memory = agent.memory
         self._unsaved_lists: list[_UnsavedList] = []
         self._session = self._new_session()
+        self._variables = Variables(journal.encode)
         self.ledger = Ledger(journal, self.runs.turn, failures.count, strict=strict)
         state = RecorderState(
             lambda: self._session,
@@ -423,9 +425,7 @@ class Recorder:
     def _save_list(self, unsaved: _UnsavedList, care: Care) -> None:
         session = unsaved.session
         self._resolve_doubt(session)
-        surroundings = Surroundings(
-            self._journal.number, self.prompts.recognised, self._variables, self._journal.encode
-        )
+        surroundings = Surroundings(self._journal.number, self.prompts.recognised, self._snapshot, self._journal.encode)
         drafts = session.compare(unsaved.steps, unsaved.system, surroundings, time.time(), care)
         if not drafts and self.runs.are_saved:
             return
@@ -435,6 +435,8 @@ class Recorder:
         saved = self._journal.save(Batch(session.row, not session.saved_events, rows, results, changes))
         session.accept(drafts, saved, self._journal.stored)
         session.in_doubt = None
+        for change in changes:
+            self._variables.saved(() if change.variables is None else change.variables.blobs)
         self.runs.saved()
 
     def _resolve_doubt(self, session: Session) -> None:
@@ -445,10 +447,10 @@ class Recorder:
                 session.accept(session.in_doubt, found, self._journal.stored)
             session.in_doubt = None
 
-    def _variables(self, step: Any) -> Encoded | None:
-        return (
-            variables.snapshot(self.agent, self._journal.encode) if isinstance(step, (TaskStep, ActionStep)) else None
-        )
+    def _snapshot(self, step: Any) -> Encoded | None:
+        if not isinstance(step, (TaskStep, ActionStep)):
+            return None
+        return self._variables.snapshot(self.agent, getattr(step, "code_action", None))
 
     @contextmanager
     def guard(self, *, quiet: bool = False) -> Iterator[None]:

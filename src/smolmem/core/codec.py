@@ -29,7 +29,7 @@ from smolmem.core.instances import NotRestored
 from smolmem.core.mutations import Outcome
 from smolmem.core.redaction import Known, Redactor, may_lack_secrets
 from smolmem.core.text import storable
-from smolmem.core.wire import Decode, Decoder, Encode, Encoder, Json
+from smolmem.core.wire import Decode, Decoder, Encode, Encoder, Inside, Json
 
 KINDS: dict[type, str] = {
     memory.SystemPromptStep: "system_prompt",
@@ -138,6 +138,7 @@ class Encoded:
     blobs: dict[str, bytes]
     model_input: Sequence[Any] | None = None
     redacted: bool = False
+    inside: Inside = Inside()  # noqa: RUF009 - a constant
 
 
 # --- writing ------------------------------------------------------------------------------------------------------
@@ -165,7 +166,7 @@ def encode(value: Any, redactor: Redactor | None = None) -> Encoded:
 def _encoded(tree: Json, encoder: Encoder, model_input: Any, redactor: Redactor | None) -> Encoded:
     record = wire.dumps(tree)
     clean = record if redactor is None else redactor.record(tree, record, encoder)
-    return Encoded(clean, wire.fingerprint(clean), encoder.blobs, model_input, redacted=clean is not record)
+    return Encoded(clean, wire.fingerprint(clean), encoder.blobs, model_input, clean is not record, encoder.inside)
 
 
 def is_described(value: Any) -> bool:

@@ -30,9 +30,9 @@ import json
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from smolmem.core import instances
 from smolmem.core.packing import Undecodable
@@ -144,6 +144,14 @@ def safe_text(describe: Callable[[Any], str], value: object, longest: int = MAX_
     return text if len(text) <= longest else f"{text[:longest]}… ({len(text):,} characters)"
 
 
+class Inside(NamedTuple):
+    """The ids of the objects in a value, except texts and numbers; foreign: one is not a container of the language."""
+
+    ids: Collection[int] = ()
+    is_foreign: bool = False
+    is_described: bool = False
+
+
 class Encoder:
     """Turns values into JSON; `blobs` collects what is stored beside it, by fingerprint.
 
@@ -159,6 +167,8 @@ class Encoder:
         """How many values have no encoding of their own, and are only described."""
         self.placeholders = 0
         """How many of them are placeholders already."""
+        self._is_foreign = False
+        self._containers: Collection[int] = ()
         self.texts: dict[str, bytes] = {}
         """Texts that are not readable in the JSON itself, by hash."""
         self._seen: dict[int, int] = {}
@@ -173,7 +183,13 @@ class Encoder:
         try:
             return self(value)
         finally:
+            self._containers = self._seen.keys()
             self._seen, self._keep = outer
+
+    @property
+    def inside(self) -> Inside:
+        """What the last value holds."""
+        return Inside(self._containers, self._is_foreign, self.described > 0)
 
     def __call__(self, value: Any) -> Json:
         """A value inside the one that is being written."""
@@ -226,6 +242,7 @@ class Encoder:
         del self._keep[before:]
 
     def _tagged(self, value: Any, cls: type) -> Json:
+        self._is_foreign |= cls not in _BUILT_IN
         encode = self.exact.get(cls)
         if encode is not None:
             return encode(self, value)
@@ -288,6 +305,9 @@ class Encoder:
                 if outermost:
                     self._budget = None
         return described
+
+
+_BUILT_IN = frozenset({tuple, set, frozenset, bytes, bytearray})
 
 
 class _TooMuch(Exception):
@@ -469,6 +489,7 @@ def _unknown(decoder: Decoder, wire: dict[str, Json]) -> Placeholder:
 _CYCLE = make_placeholder({"type": "smolmem.cycle", "repr": "<the value that holds this one>"})
 _FILLED_LATER: tuple[Decode, ...] = (_object, _dict)
 _UNCOUNTED: dict[str, Decode] = {  # what is not a container has no number
+    "alone": lambda decoder, wire: next(iter(decoder.value(wire["v"]).values())),
     "ref": Decoder.reference,
     "text": Decoder.text,
     "int": lambda decoder, wire: int(wire["v"], 16),

@@ -14,7 +14,7 @@ from contextlib import closing
 from functools import lru_cache
 from typing import Any
 
-from smolmem.core import codec, packing, prompts, wire
+from smolmem.core import chunks, codec, packing, prompts, wire
 from smolmem.core.codec import Encoded
 from smolmem.core.errors import REPAIR, Damaged
 from smolmem.core.prompts import PromptLink
@@ -112,11 +112,14 @@ class Contents:
 
     def blob(self, key: str) -> bytes:
         """The bytes with a hash, for the codec."""
+        return self._by_key(key, packing.BLOB)
+
+    def _by_key(self, key: str, allowed: packing.Allowance) -> bytes:
         try:
             found = self.store.rows("content_by_hash", {"hash": bytes.fromhex(key)})
         except (ValueError, TypeError) as error:
             raise packing.Undecodable(f"{key!r} is not a hash") from error
-        return self.checked(found, f"content {key[:12]}")
+        return self.checked(found, f"content {key[:12]}", allowed)
 
     def checked(self, found: list[Row], what: str, allowed: packing.Allowance = packing.BLOB) -> bytes:
         """The bytes of a content row, if they are what was written."""
@@ -146,10 +149,36 @@ class Contents:
 
     def missing_variables(self, number: int, known: Known) -> dict[str, list[Secret]]:
         """The secrets that a snapshot of variables lacks and that are not known, by variable."""
-        stored = wire.loads(self.record(number))
-        groups = (("variable", stored.get("variables")), ("state", stored.get("state")))
-        named = {f"{word} {name}": item for word, group in groups for name, item in (group or {}).items()}
+        stored = self._snapshot(number)
+        named: dict[str, Any] = {}
+        for group in (stored, *(part["v"][""] for part in stored.get("together", []))):
+            for word, names in (("variable", group.get("variables")), ("state", group.get("state"))):
+                named |= {f"{word} {name}": item for name, item in (names or {}).items()}
         return self._missing(named, known)
+
+    def variables(self, number: int | None, **options: Any) -> Any:
+        """The variables of a snapshot: `variables`, `state`, and the names of those that were too `large`."""
+        if number is None:
+            return None
+        found = self._decoded(number, wire.dumps(self._snapshot(number)), **options)
+        for group in found.pop("together", []):
+            for name in ("variables", "state"):
+                found[name] |= group.get(name, {})
+        found["state"] |= {name: found["variables"].get(name) for name in found.pop("same", [])}
+        return found
+
+    def _snapshot(self, number: int) -> Any:
+        try:
+            return chunks.assembled(wire.loads(self.record(number)), self._chunk)
+        except (packing.Undecodable, LookupError, TypeError, AttributeError) as error:
+            raise self.damaged(f"content {number}: {error}") from error
+
+    def _chunk(self, key: str) -> bytes:
+        return self._by_key(key, packing.RECORD)
+
+    def named_below(self, numbers: Iterable[int]) -> set[str]:
+        """The hashes of all contents that these contents name, also through chunks."""
+        return chunks.named_below(map(self.content, numbers), self._chunk)
 
     def _missing(self, fields: Mapping[str, Any], known: Known) -> dict[str, list[Secret]]:
         try:

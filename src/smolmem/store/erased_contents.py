@@ -20,13 +20,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from smolmem.core import codec, packing, wire
+from smolmem.core.chunks import NAMED
 from smolmem.store.base import Row
 from smolmem.store.contents import seal
 from smolmem.store.journal import Journal
 from smolmem.store.passage_rows import json_list
 from smolmem.store.reminders import QUOTE, quoted_lines
 
-_BLOB = re.compile(rb'"blob":"([0-9a-f]{40})"')
 _HEAD = re.compile(r"\[(\d+)\] ")
 _SHORTEST = 12
 """Characters of a line that is recognised by its text alone."""
@@ -91,11 +91,11 @@ class Sweep:
             users.setdefault(row["id"], set()).add(row["prompt"])
         doomed = {number for number in given if number not in users}
         blank = {number for number in given & users.keys() if number in erased or users[number] <= lossy}
-        blobs = self._blobs(doomed | blank)
+        named = self._journal.named_below(doomed | blank)
         for number in sorted(blank):
             self.put(number, self._placeholder(number))
         self._delete(doomed)
-        self._drop_blobs(blobs)
+        self._drop_named(named)
 
     def _delete(self, doomed: set[int]) -> None:
         last = self._store.do("last_content", {})
@@ -118,22 +118,33 @@ class Sweep:
         new = [type(each)(role=each.role, content=[{"type": "text", "text": text}]) for each in messages]
         return codec.encode(new if isinstance(value, list) else new[0]).record
 
-    def _blobs(self, numbers: Iterable[int]) -> set[bytes]:
-        return {key for number in numbers for key in _BLOB.findall(self._journal.content(number))}
-
-    def _drop_blobs(self, keys: set[bytes]) -> None:
-        """Deletes blobs that no content names any more."""
+    def _drop_named(self, keys: set[str]) -> None:
+        """Deletes those contents, known by hash, that no content names any more, except contents that go, too."""
         if not keys:
             return
-        left, last = set(keys), 0
-        while left and (rows := self._store.rows("contents_after", {"id": last})):
+        naming: dict[str, set[str]] = {}  # by the content that names them; "" for contents that stay
+        last = 0
+        while rows := self._store.rows("contents_after", {"id": last}):
             last = rows[-1]["id"]
             for row in rows:
-                left -= set(_BLOB.findall(self._journal.checked([row], f"content {row['id']}")))
-        numbers = {self._store.do("content_id", {"hash": bytes.fromhex(key.decode())}) for key in left} - {None}
-        numbers -= {row["id"] for row in self._store.rows("contents_in_use", {"ids": json_list(numbers)})}
-        numbers -= {row["id"] for row in self._store.rows("contents_in_prompts", {"ids": json_list(numbers)})}
-        self._delete(numbers)
+                data = self._journal.checked([row], f"content {row['id']}")
+                named = {key.decode() for _, key in NAMED.findall(data)} & keys
+                naming.setdefault(row["hash"].hex() if row["hash"].hex() in keys else "", set()).update(named)
+        staying = naming.pop("", set()) | self._in_use(keys)
+        while further := {key for name in staying & naming.keys() for key in naming[name]} - staying:
+            staying |= further
+        self._delete({number for number in map(self._number, keys - staying) if number is not None})
+
+    def _in_use(self, keys: set[str]) -> set[str]:
+        """Those contents, known by hash, that rows of other tables refer to."""
+        numbers = {number: key for key in keys if (number := self._number(key)) is not None}
+        asked = {"ids": json_list(numbers)}
+        used = self._store.rows("contents_in_use", asked) + self._store.rows("contents_in_prompts", asked)
+        return {numbers[row["id"]] for row in used}
+
+    def _number(self, key: str) -> int | None:
+        found: int | None = self._store.do("content_id", {"hash": bytes.fromhex(key)})
+        return found
 
     def own_parts(self, shown: Iterable[int]) -> set[int]:
         """Contents that hold one message of what steps are shown as: prompts of other shapes are made of them."""
@@ -200,25 +211,33 @@ class Sweep:
             self._store.do("put_step", new | {"hash": seal("step", new)})
 
     def _replace(self, number: int, lines: set[str]) -> bool:
-        """Replaces lines in one content and in the long texts beside it."""
-        before = data = self._journal.content(number)
+        """Replaces lines in one content, and in the long texts and chunks that it names."""
+        before = self._journal.content(number)
         ordered = sorted(lines, key=len, reverse=True)
-        dropped: set[bytes] = set()
-        for key in set(_BLOB.findall(data)):
-            text = self._journal.blob(key.decode())
-            new = text
-            for line in ordered:
-                new = new.replace(line.encode("utf-8", "surrogatepass"), f"{QUOTE}[erased]".encode())
-            if new != text:
+        dropped: set[str] = set()
+        data = self._without(before, ordered, f"erased {number}", dropped)
+        if data != before:
+            self.put(number, data)
+            self._drop_named(dropped)
+        return data != before
+
+    def _without(self, data: bytes, lines: list[str], instead: str, dropped: set[str]) -> bytes:
+        """A record without lines; adds the hashes of contents that were replaced to `dropped`."""
+        for kind, key in set(NAMED.findall(data)):
+            inner = self._journal.blob(key.decode())
+            if kind == b"chunk":
+                new = self._without(inner, lines, instead, dropped)
+            else:
+                new = inner
+                for line in lines:
+                    new = new.replace(line.encode("utf-8", "surrogatepass"), f"{QUOTE}[erased]".encode())
+            if new != inner:
                 fresh = wire.fingerprint(new)
                 self._store.do("add_content", {"hash": bytes.fromhex(fresh), "bytes": packing.pack(new)})
                 data = data.replace(key, fresh.encode())
-                dropped.add(key)
-        for line in ordered:
+                dropped.add(key.decode())
+        for line in lines:
             head = _HEAD.match(line)
-            new_line = f"{head[0]}[erased {number}]" if head is not None else f"{QUOTE}[erased {number}]"
+            new_line = f"{head[0]}[{instead}]" if head is not None else f"{QUOTE}[{instead}]"
             data = data.replace(wire.dumps(line)[1:-1], wire.dumps(new_line)[1:-1])
-        if data != before:
-            self.put(number, data)
-            self._drop_blobs(dropped)
-        return data != before
+        return data

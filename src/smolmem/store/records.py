@@ -310,7 +310,7 @@ class Records(Links):
             turns=turns.get(run, 0),
             done=done.get(run, 0),
             code=code,
-            variables=partial(self.value, variables, secrets=secrets, whole=True),
+            variables=partial(self.variables, variables, secrets=secrets, whole=True),
             records=[timeline.latest[step]["record"] for step in timeline.steps],
             snapshot=variables,
         )

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections import Counter
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
@@ -41,7 +40,6 @@ from smolmem.transfer.lines import FORMAT, VERSION
 
 INLINE = 64 << 10
 """Bytes of a content that stands in its line; longer content becomes a file."""
-_BLOB = re.compile(rb'"blob":"([0-9a-f]{40})"')
 _FORMS = ((b"\x89PNG\r\n\x1a\n", "png"), (b"\xff\xd8\xff", "jpg"), (b"GIF8", "gif"), (b"%PDF-", "pdf"))
 
 
@@ -289,9 +287,8 @@ class _Export:
         ):
             for row in self._pages(query, key):
                 contents.add(*(row[column] for column in columns))
-        for number in contents:
-            for blob in _BLOB.findall(self._records.content(number)):
-                contents.add(self._store.do("content_id", {"hash": bytes.fromhex(blob.decode())}))
+        for key in self._records.named_below(list(contents)):
+            contents.add(self._store.do("content_id", {"hash": bytes.fromhex(key)}))
         self.contents, self.prompts, self.steps = contents, prompts, steps
 
 
