@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -141,18 +142,18 @@ def check(url: str, processes: int, steps: int, failed: int) -> None:
 
 def crash(server: Any, url: str, crashes: int) -> None:
     """The server crashes again and again while workers record."""
-    steps, processes = 200, 2
-    Memory(url).close()
-    workers = [start(url, number, steps) for number in range(processes)]
-    done = 0
-    while done < crashes and any(worker.poll() is None for worker in workers):
-        time.sleep(1.0)
-        workers = [w if w.poll() is None else start(url, processes + done, steps) for w in workers]
-        server.restart_at_once()
-        done += 1
+    steps, processes, done = 60 * crashes, 2, 0
+    with Memory(url, embedder="off") as memory:
+        workers = [start(url, number, steps) for number in range(processes)]
+        while len(memory.runs()) < processes:
+            time.sleep(0.1)
+        while done < crashes and any(worker.poll() is None for worker in workers):
+            server.restart_at_once()
+            done += 1
+            time.sleep(random.uniform(0.2, 1.5))
     failed = sum(worker.wait() != 0 for worker in workers)
     print(f"\n{done} crashes of the server")
-    check(url, len(workers), steps, failed)
+    check(url, processes, steps, failed)
 
 
 class Server:

@@ -5,6 +5,7 @@ Several statements are sent as one message (the simple protocol): that takes as 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -16,6 +17,8 @@ from smolmem.core.errors import StoreError, Unwritable
 from smolmem.store.postgres_address import Address
 from smolmem.store.postgres_errors import ConnectionLost, explained, refused
 
+STARTING_SECONDS = 5.0
+"""Seconds to wait for a server that is starting."""
 LOCK_SECONDS = 30
 """Seconds to wait for another writer."""
 STATEMENT_SECONDS = 120
@@ -72,10 +75,7 @@ class Link:
         return self._connection
 
     def _connect(self) -> psycopg.Connection[Any]:
-        try:
-            connection = psycopg.connect(self.address.conninfo, autocommit=True, prepare_threshold=None)
-        except psycopg.Error as error:
-            raise refused(error, self.address) from None  # the driver's error may hold the password
+        connection = self._reached()
         try:
             cursor = connection.execute(_SETTINGS.format(schema=schema_name(self.address, connection)))
             while cursor.nextset():
@@ -91,6 +91,17 @@ class Link:
                 "Give the address of the primary server."
             )
         return connection
+
+    def _reached(self) -> psycopg.Connection[Any]:
+        """A new connection; waits for a server that is starting."""
+        deadline = time.monotonic() + STARTING_SECONDS
+        while True:
+            try:
+                return psycopg.connect(self.address.conninfo, autocommit=True, prepare_threshold=None)
+            except psycopg.Error as error:
+                if "starting up" not in str(error) or time.monotonic() > deadline:
+                    raise refused(error, self.address) from None  # the driver's error may hold the password
+            time.sleep(0.1)
 
     def filled(self, text: str, values: Mapping[str, Any]) -> str:
         """A statement with its values, escaped for this connection."""
