@@ -47,6 +47,8 @@ SQL = HERE.parent / "src" / "smolmem" / "store" / "sql"
 
 
 class TestPostgres(Conformance):
+    every = 1 if os.environ.get("SMOLMEM_TORTURE") else 10
+
     @pytest.fixture
     def url(self, pg_url: str) -> str:
         return pg_url
