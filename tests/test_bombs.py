@@ -244,7 +244,7 @@ def plant(memory: Memory, field: str, held: Any, blobs: Blobs) -> None:
     change = Change("insert", run.id, 1.0, len(run.steps), encoded=encoded, facts=codec.facts(step))
     for key, data in blobs.items():
         packed = data if data[:1] == b"z" else packing.pack(data)
-        memory._store.do("add_content", {"hash": bytes.fromhex(key), "bytes": packed})
+        memory._store.do("add_content", {"hash": bytes.fromhex(key), "bytes": packed, "base": None})
     session = memory._journal.session_row(run.session)
     memory._journal.save(Batch(session, new_session=False, changes=[change], runs=[memory._journal.run_row(run.id)]))
 

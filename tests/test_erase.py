@@ -14,11 +14,12 @@ from typing import Any
 
 import apsw
 import pytest
+from contents import unpacked
 from rich.console import Console
 from scripted import answer, calling_agent, calls, code, code_agent, weather
 
 from smolmem import CannotResume, Memory, Run, Watch, views
-from smolmem.core import faults, packing
+from smolmem.core import faults
 from smolmem.core.errors import InvalidArgument, NotFound
 from smolmem.render import replay, terminal  # noqa: F401  they register how values are drawn
 from smolmem.store.erase import unfinished
@@ -34,9 +35,7 @@ def memory(path: Path) -> Iterator[Memory]:
 
 def stored_bytes(path: Path) -> bytes:
     """The bytes of a store's files, and every content unpacked: long contents are compressed."""
-    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
-    contents = [packing.unpack(row[0]) for row in connection.execute("SELECT bytes FROM content")]
-    connection.close()
+    contents = unpacked(path)
     files = [Path(f"{path}{ending}") for ending in ("", "-wal", "-shm")]
     return b"".join([*(file.read_bytes() for file in files if file.exists()), *contents])
 

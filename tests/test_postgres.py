@@ -31,7 +31,7 @@ from workers import fork
 
 from smolmem import Memory
 from smolmem.cli.main import main
-from smolmem.core.errors import NotAStore, SmolmemError, StoreError, TooNew, Unwritable
+from smolmem.core.errors import InvalidArgument, NotAStore, SmolmemError, StoreError, TooNew, Unwritable
 from smolmem.store import postgres, postgres_address, writer
 from smolmem.store.base import migrations, statements
 from smolmem.store.leases import Leases
@@ -478,6 +478,11 @@ def test_a_store_of_a_later_release_is_left_as_it_is(pg_url: str) -> None:
         connection_of(memory).execute("UPDATE store SET format = 99")
     with pytest.raises(TooNew, match=r"format 99, this one knows .*upgrade smolmem"):
         Memory(pg_url)
+
+
+def test_a_key_is_for_files(pg_url: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"a key is for SQLite files"):
+        Memory(pg_url, key="a passphrase")
 
 
 def test_a_backup_names_what_to_use_instead(pg: Memory, tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-import apsw
 import pytest
+from contents import unpacked
 from scripted import answer, calling_agent, calls, code, code_agent
 from smolagents import Tool
 from smolagents.memory import ActionStep
@@ -18,7 +18,6 @@ from smolagents.monitoring import Timing
 
 from smolmem import Memory, Run
 from smolmem.cli.main import main
-from smolmem.core import packing
 from smolmem.core.errors import InvalidArgument
 from smolmem.core.rows import Trust
 from smolmem.recall.indexer import _index_some
@@ -398,10 +397,7 @@ def test_purging_a_source_removes_everything_that_came_of_it(path: Path) -> None
         assert memory.verify(), memory.verify().problems
         assert all("hunter2" not in one.text for one in memory.recall("hunter2 mkpurge", 20, floor=0))
         assert not memory.purge(origin="web", url="evil.example")
-    data = path.read_bytes()
-    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
-    data += b"".join(packing.unpack(row[0]) for row in connection.execute("SELECT bytes FROM content"))
-    connection.close()
+    data = path.read_bytes() + b"".join(unpacked(path))
     assert b"mkpurge" not in data
     assert b"hunter2" not in data
 

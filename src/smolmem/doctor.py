@@ -22,6 +22,7 @@ from typing import Literal
 
 import apsw
 
+from smolmem import installed_packages
 from smolmem.agents import compat
 from smolmem.core import clock
 from smolmem.core.display import Drawable
@@ -260,6 +261,7 @@ def _environment(journal: Journal) -> Iterator[Finding]:
     for sentence in compat.check().values():
         yield Finding("warning", sentence, "pip install --upgrade smolmem")
     yield _semantic_recall()
+    yield from (Finding(*each) for each in installed_packages.findings())
 
 
 def _semantic_recall() -> Finding:

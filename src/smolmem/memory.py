@@ -16,6 +16,7 @@ from smolmem.agents.compat import agent_name
 from smolmem.agents.failures import Failures
 from smolmem.agents.inject import Injection, inject
 from smolmem.agents.ledger import Unknown
+from smolmem.agents.live_trace import AttachedTrace, LiveTraces
 from smolmem.agents.preview import Preview, preview, set_views
 from smolmem.agents.recorder import Recorder, recorder_of
 from smolmem.agents.resume import Resumed, drain
@@ -26,14 +27,16 @@ from smolmem.core.errors import InvalidArgument, NotFound, SmolmemError
 from smolmem.core.redaction import SHORTEST, Redact, Redactor
 from smolmem.core.values import Run
 from smolmem.doctor import Diagnosis, examine
+from smolmem.exchange import Exchange
 from smolmem.operations import Operations
 from smolmem.policies.attached_rules import AttachedRules
 from smolmem.policies.backtest import Backtest, backtest
 from smolmem.policies.detectors import alert_lines
 from smolmem.policies.transcript import TOKENS, as_text
 from smolmem.policies.watch import Watch
+from smolmem.publishing import Publishing
 from smolmem.recall.engine import EmbedderChoice, RecallEngine
-from smolmem.recalling import Recalling, check_retention
+from smolmem.recalling import check_retention
 from smolmem.store.base import Durability, Progress
 from smolmem.store.contents import fingerprint_key
 from smolmem.store.encryption import KEY_VARIABLE
@@ -49,7 +52,7 @@ log = logging.getLogger("smolmem")
 Agent = TypeVar("Agent", bound=MultiStepAgent)
 
 
-class Memory(Recalling):
+class Memory(Exchange, Publishing):
     """Everything your agents did, in one file.
 
     Usable from many threads and processes at once, and as a context manager.
@@ -108,6 +111,7 @@ class Memory(Recalling):
         self._journal = Journal(self._store, redactor)
         self._recall = RecallEngine(self._journal, embedder)
         self._operations = Operations(self._journal, self._recall, self._attach, self._bounds)
+        self._live_traces = LiveTraces(self._journal)
         self._failures = Failures()
         self._recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
         self._apply_retention()
@@ -137,6 +141,7 @@ class Memory(Recalling):
         views: Sequence[Any] | None = None,
         watch: Sequence[Watch] | None = None,
         tools: bool = False,
+        trace: str | None = None,
     ) -> Agent:
         """Records an agent, and the agents it manages, and returns the agent.
 
@@ -151,6 +156,8 @@ class Memory(Recalling):
             watch: rules over its steps; steps of earlier runs count, too.
             tools: give the agent the tools `recall_memory`, `remember` and `forget`, and a code agent also `memory`
                 in its code.
+            trace: send its runs, while they are recorded, to this collector of traces; see `trace()`. The agent never
+                waits for the collector.
 
         Raises:
             InvalidArgument: if the agent is attached to another `Memory` or scope, or a view cannot work.
@@ -159,7 +166,7 @@ class Memory(Recalling):
         recorder = self._attach(agent, None if scope is None else check_scope(scope))
         if scope not in (None, recorder.scope):
             raise InvalidArgument(f"this agent is attached with the scope {recorder.scope!r}: detach it first.")
-        access, rules = self._attachments(recorder)
+        access, rules, traced = self._attachments(recorder)
         if views is not None:
             set_views(recorder, views)
         if watch is not None:
@@ -168,13 +175,16 @@ class Memory(Recalling):
             access.remind(reminders)
         if tools:
             access.give_tools()
+        if trace is not None:
+            traced.send_to(trace)
         return agent
 
-    def _attachments(self, recorder: Recorder) -> tuple[MemoryAccess, AttachedRules]:
+    def _attachments(self, recorder: Recorder) -> tuple[MemoryAccess, AttachedRules, AttachedTrace]:
         if recorder.attachments is None:
             access = MemoryAccess(recorder, self._recall, self._journal)
-            recorder.attachments = access, AttachedRules(recorder, self._journal)
-        attachments: tuple[MemoryAccess, AttachedRules] = recorder.attachments
+            rules = AttachedRules(recorder, self._journal)
+            recorder.attachments = access, rules, AttachedTrace(recorder, self._live_traces)
+        attachments: tuple[MemoryAccess, AttachedRules, AttachedTrace] = recorder.attachments
         return attachments
 
     def _attach(self, agent: MultiStepAgent, scope: str | None = None) -> Recorder:
@@ -434,6 +444,7 @@ class Memory(Recalling):
             for recorder in list(self._recorders):
                 self._release(recorder)
         finally:
+            self._live_traces.close()
             self._recall.close()
             self._journal.close()
 

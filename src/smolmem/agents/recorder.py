@@ -141,7 +141,7 @@ class Recorder:
         """Saves what is left and gives the agent back as it was."""
         self.runs.end_manual()
         self.flush()
-        self._session.close(fill=True)
+        self._session.close()
         self.patches.close()
 
     @property

@@ -334,12 +334,10 @@ class Session:
             Entry(step, stored.id, stored.run, stored.key, stored.prompt, stored.rendered, looks, _fields(step))
         )
 
-    def close(self, *, fill: bool = False) -> None:
-        """Gives the steps their own classes back; `fill`: and their model input, in RAM."""
+    def close(self) -> None:
+        """Gives the steps their own classes back; what the model was sent stays on disk until it is looked at."""
         for entry in self.entries if self.system is None else [self.system, *self.entries]:
             observed_steps.unobserve(entry.step)
-            if fill and entry.prompt is not None and MODEL_INPUT in vars(entry.step):
-                vars(entry.step)[MODEL_INPUT] = list(vars(entry.step)[MODEL_INPUT])
 
 
 def _common(entries: Sequence[Entry], steps: Sequence[Any]) -> tuple[int, int]:

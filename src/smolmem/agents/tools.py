@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from smolagents import Tool
+from smolagents.remote_executors import RemotePythonExecutor
 
 from smolmem.agents import compat
 from smolmem.agents.compat import Patches
@@ -175,7 +176,16 @@ class MemoryAccess:
     # --- giving ----------------------------------------------------------------------------------------------------
 
     def give_tools(self) -> None:
-        """Gives the agent tools, and `memory` in its code; the user's own tools of the same names stay."""
+        """Gives the agent tools, and `memory` in its code; the user's own tools of the same names stay.
+
+        Raises:
+            InvalidArgument: if the agent's code runs elsewhere: its tools are copied there, without the memory.
+        """
+        if isinstance(getattr(self._recorder.agent, "python_executor", None), RemotePythonExecutor):
+            raise InvalidArgument(
+                "the code of this agent runs in a remote executor, where its memory is out of reach: attach it without "
+                "tools=True, and with recall=5 for reminders."
+            )
         if not self._has_tools:
             self._has_tools = True
             give_memory_tools(self._recorder.patches, self._recorder.agent, self, self._recorded_method)

@@ -11,7 +11,19 @@ from contextlib import contextmanager
 
 import click
 
-from smolmem.cli import erasing, listing, local_models, maintenance, moving, replaying, searching, start, watching
+from smolmem.cli import (
+    erasing,
+    exchanging,
+    listing,
+    local_models,
+    maintenance,
+    mcp_server,
+    moving,
+    replaying,
+    searching,
+    start,
+    watching,
+)
 from smolmem.cli.commands import HELP_SETTINGS, OVERVIEW, CommandGroup, NoSuchCommand, common_options
 from smolmem.cli.environment import URL_VARIABLE, Environment
 from smolmem.core.errors import InvalidArgument, SmolmemError, StoreError
@@ -47,9 +59,9 @@ group.params[:0] = common_options()
 for each in (
     *(listing.runs, listing.show, listing.steps, replaying.replay, listing.diff, listing.fork, listing.stats),
     *(searching.search, searching.context, searching.notes, searching.remember, searching.forget),
-    local_models.model,
+    *(exchanging.trace, local_models.model, mcp_server.mcp),
     *(watching.alerts, watching.watch),
-    *(maintenance.export, maintenance.load, maintenance.index, maintenance.backup),
+    *(maintenance.export, maintenance.load, exchanging.import_, maintenance.index, maintenance.backup),
     *(moving.copy, moving.roles),
     *(erasing.erase, erasing.prune, erasing.purge),
     *(maintenance.verify, maintenance.doctor, maintenance.migrate),

@@ -29,7 +29,8 @@ smolmem demo                # create a sample store
 ## Options of every command
 
 - `--db PATH` names the store. Without `--db`, the store is `SMOLMEM_URL`; without both, `smolmem.db` in the current
-  folder. A missing file is an error: only `load`, `demo` and `remember --create` create a store.
+  folder. A missing file is an error: only `load`, `import`, `demo` and `remember --create` create a
+  store.
 - `--key-file PATH` names a file with the key of an encrypted store: a passphrase, or `raw:` and 64 hexadecimal digits.
   Without `--key-file`, the key is `SMOLMEM_KEY`; without both, a terminal asks for the key. No option takes the key
   itself, because other users can read the arguments of a process.
@@ -77,6 +78,7 @@ _SHAPES = {
     "forget": "array of `kind` (note, step, run) and `id`",
     "model": "array of `name`, `used`, `here`, `megabytes`, `languages`, `needs`, `missing`, `sources`, `path`; with "
     "`fetch` and `use` one of them",
+    "mcp": "nothing",
     "erase": "`at`, `runs`, `steps`, `notes`, `counts`, `bytes_freed`, `finished`, `dry_run`",
     "purge": "`sources` and `derived`, arrays of `kind`, `id`, `why` and `text`; `receipt`, as `erase` returns it",
     "prune": "array of `at`, `runs`, `steps`, `notes`, `counts`, `bytes_freed`, `finished`, `dry_run`",
@@ -84,6 +86,8 @@ _SHAPES = {
     "export": "`path`, `scope`, `written`, `media`, `bytes`",
     "index": "`indexed`, `passages`, `vectors`",
     "load": "`path`, `added`, `skipped`, `differing`",
+    "import": "`path`, `added`, `skipped`, `differing`",
+    "trace": "`trace`, `run`, `runs`, `spans`, `to`",
     "backup": "`path`, `bytes`",
     "copy": "`source`, `target`, `added`, `skipped`",
     "roles": "`url`, `role`",

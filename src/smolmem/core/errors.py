@@ -8,6 +8,7 @@
     │   ├── Busy              another process holds it for too long
     │   └── Unwritable        no space, no permission, an I/O error
     ├── EmbedderFailed        the embedding model does not answer, or not with vectors
+    ├── CollectorFailed       the collector of traces does not answer, or refuses
     ├── NotFound              no such run or step, or the beginning of an id that fits several
     ├── CannotResume          the run is finished, in use, another agent's, or does not go the same way again
     │   ├── UnknownOutcome    it is unknown whether a tool was called
@@ -54,6 +55,15 @@ class Unwritable(StoreError):
 
 class EmbedderFailed(SmolmemError):
     """The embedding model does not answer, or not with vectors; recall by words is not affected."""
+
+
+class CollectorFailed(SmolmemError):
+    """The collector of traces does not answer, or refuses what it is sent; the record is not affected."""
+
+    def __init__(self, message: str, *, refused: bool = False) -> None:
+        super().__init__(message)
+        self.refused = refused
+        """Whether the collector would refuse the same again."""
 
 
 class NotFound(SmolmemError):

@@ -10,6 +10,8 @@ import os
 import zlib
 from typing import NamedTuple
 
+import zstandard
+
 
 class Undecodable(ValueError):
     """Stored bytes that are not what an encoder writes; the store turns it into `Damaged` with its place."""
@@ -30,19 +32,29 @@ MAX_UNPACKED = "SMOLMEM_MAX_UNPACKED"
 RECORD = Allowance(1_000_000, 8)
 """Each byte of JSON can become an object of 64 bytes."""
 BLOB = Allowance(4_000_000, 50)
+_SHORT = 60
+"""Bytes that are not worth packing."""
 
 
-def pack(data: bytes) -> bytes:
-    """Bytes as they lie on disk: one letter, then the bytes, compressed where that saves space and can be unpacked."""
-    if len(data) > 200:
-        packed = zlib.compress(data, 1)
-        allowed = RECORD if data[:1] in b"{[" else BLOB
+def pack(data: bytes, dictionary: bytes = b"") -> bytes:
+    """Bytes as they lie on disk: one letter, then the bytes, compressed where that saves space and can be unpacked.
+
+    `dictionary` is text that the data repeats; `unpack` needs the same.
+    """
+    allowed = RECORD if data[:1] in b"{[" else BLOB
+    for form, given in ((b"d", dictionary), (b"s", b"")) if dictionary else ((b"s", b""),):
+        packed = _zstd(given).compress(data) if len(data) > _SHORT else data
         if len(packed) < len(data) <= allowed.limit(len(packed)):
-            return b"z" + packed
+            return form + packed
     return b"=" + data
 
 
-def unpack(data: bytes, allowed: Allowance = BLOB) -> bytes:
+def needs_dictionary(data: bytes) -> bool:
+    """Whether bytes were packed with a dictionary."""
+    return data[:1] == b"d"
+
+
+def unpack(data: bytes, allowed: Allowance = BLOB, dictionary: bytes = b"") -> bytes:
     """The bytes that were packed.
 
     Raises:
@@ -51,9 +63,40 @@ def unpack(data: bytes, allowed: Allowance = BLOB) -> bytes:
     form, body = data[:1], data[1:]
     if form == b"=":
         return body
-    if form != b"z":
+    if form == b"z":  # until 0.1
+        return inflate(body, allowed.limit(len(body)))
+    if form not in (b"s", b"d"):
         raise Undecodable("cannot be unpacked: not packed here")
-    return inflate(body, allowed.limit(len(body)))
+    return _decompress(body, allowed.limit(len(body)), dictionary if form == b"d" else b"")
+
+
+def _zstd(dictionary: bytes) -> zstandard.ZstdCompressor:
+    return zstandard.ZstdCompressor(level=3, dict_data=_raw(dictionary), write_checksum=False) if dictionary else _PLAIN
+
+
+def _raw(dictionary: bytes) -> zstandard.ZstdCompressionDict:
+    return zstandard.ZstdCompressionDict(dictionary, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
+
+
+_PLAIN = zstandard.ZstdCompressor(level=3, write_checksum=False)
+
+
+def _decompress(body: bytes, limit: int, dictionary: bytes) -> bytes:
+    try:
+        size = zstandard.get_frame_parameters(body).content_size
+        if size > limit:
+            raise _too_large(body, limit)
+        given = _raw(dictionary) if dictionary else None
+        return zstandard.ZstdDecompressor(dict_data=given).decompress(body, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise Undecodable(f"cannot be unpacked: {error}") from error
+
+
+def _too_large(body: bytes, limit: int) -> Undecodable:
+    return Undecodable(
+        f"cannot be unpacked: {len(body):,} bytes unpack to more than {limit:,}. If you trust the file, set "
+        f"{MAX_UNPACKED} to the bytes that may be unpacked"
+    )
 
 
 def inflate(data: bytes, limit: int) -> bytes:
@@ -66,10 +109,7 @@ def inflate(data: bytes, limit: int) -> bytes:
     try:
         plain = inflater.decompress(data, limit)
         if not inflater.eof and (inflater.unconsumed_tail or len(plain) == limit):
-            raise Undecodable(
-                f"cannot be unpacked: {len(data):,} bytes unpack to more than {limit:,}. If you trust the file, set "
-                f"{MAX_UNPACKED} to the bytes that may be unpacked"
-            )
+            raise _too_large(data, limit)
     except zlib.error as error:
         raise Undecodable(f"cannot be unpacked: {error}") from error
     if not inflater.eof:

@@ -144,6 +144,24 @@ class Redactor:
         clean = wire.dumps(_Walk(self.text, encoder.blobs, self._named).redacted(tree))
         return record if clean == record else clean
 
+    def stored_record(self, tree: Json, fetch: Callable[[str], bytes]) -> tuple[Json, dict[str, bytes]]:
+        """A stored record without secrets, and the new texts beside it; `fetch` reads the texts beside it now."""
+        read: set[str] = set()
+
+        def fetched(key: str) -> bytes:
+            read.add(key)
+            return fetch(key)
+
+        blobs = _Fetched(fetched)
+        clean = _Walk(self.text, blobs, self._named).redacted(tree)
+        return clean, {key: data for key, data in blobs.items() if key not in read}
+
+    def with_rules(self, redact: Redact) -> Redactor:
+        """A redactor with the same fingerprints and named secrets, for other rules besides the own ones."""
+        other = Redactor(self._key, redact, self._secrets, self._environment)
+        other._extra += self._extra
+        return other
+
     def _suspects(self, record: bytes, texts: Mapping[str, bytes]) -> bool:
         """Whether a record may hold a secret. The same long text is part of several records and searched once."""
         if self._is_suspicious(record) or _NAMED_PAIR.search(record):

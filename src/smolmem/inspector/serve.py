@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import logging
-import socket
 import webbrowser
-from contextlib import suppress
 
 import uvicorn
 
-from smolmem.core.errors import InvalidArgument
 from smolmem.core.text import sanitize
 from smolmem.inspector.app import make_app
 from smolmem.inspector.guard import Access, new_access
 from smolmem.inspector.page_data import database_url
+from smolmem.listening import hosts_of, listen
 from smolmem.memory import Memory
 
 PORT = 8265
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
-ANYWHERE = ("0.0.0.0", "::")  # noqa: S104  only if the user asks for it
 
 log = logging.getLogger("smolmem")
 
@@ -59,44 +55,6 @@ def serve(
             webbrowser.open(link)
         config = uvicorn.Config(make_app(memory, access), log_level="warning", access_log=False, server_header=False)
         uvicorn.Server(config).run(sockets=[listening])
-
-
-def listen(host: str, port: int, *, strict: bool) -> socket.socket:
-    """A listening socket at the port or, unless `strict`, at any free port if that one is in use."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # with the protocol, asyncio sets TCP_NODELAY
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        try:
-            made.bind((host, port))
-        except OSError:
-            if strict:
-                raise
-            made.bind((host, 0))
-        made.listen(128)
-    except OSError as error:
-        made.close()
-        raise InvalidArgument(
-            f"cannot listen on {host}:{port} ({error.strerror}): choose another port with --port."
-        ) from None
-    return made
-
-
-def hosts_of(host: str, port: int) -> frozenset[str]:
-    """The host names, with the port, that a browser may use for this server."""
-    own = (
-        {host, *LOOPBACK} if host in LOOPBACK else {host, *LOOPBACK, *_machine_names()} if host in ANYWHERE else {host}
-    )
-    names = {f"[{name}]" if ":" in name else name for name in own}
-    return frozenset({f"{name}:{port}".lower() for name in names} | (names if port == 80 else set()))
-
-
-def _machine_names() -> set[str]:
-    """The names and addresses of this machine, for a server that listens on all of them."""
-    names = {socket.gethostname(), socket.getfqdn()}
-    with suppress(OSError):
-        names |= {str(found[4][0]) for found in socket.getaddrinfo(socket.gethostname(), None)}
-    return names
 
 
 def link_of(host: str, port: int, access: Access) -> str:

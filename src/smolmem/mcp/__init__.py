@@ -1,1 +1,1 @@
-"""The MCP server: recall, notes and runs for any program that speaks the Model Context Protocol."""
+"""A memory as a server of the Model Context Protocol."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from smolmem.agents.preview import Preview
     from smolmem.core.values import Alert, Diff, Excerpt, Note, Recollection, Run, Step
     from smolmem.doctor import Diagnosis
+    from smolmem.exchange import Traced
     from smolmem.policies.backtest import Backtest
     from smolmem.recall.purge import Purged
     from smolmem.store.erase import Erased
@@ -254,6 +255,14 @@ def imported(value: Imported) -> RenderableType:
         )
         lines.append(Text("  → load it into a new file to see them", "dim"))
     return Group(*lines)
+
+
+@draws("Traced")
+def traced(value: Traced) -> RenderableType:
+    """A trace that was sent."""
+    runs = "1 run" if value.runs == 1 else f"{value.runs:,} runs"
+    head = Text.assemble(("✓ ", "green"), (f"{value.spans:,} spans", "bold"), f" of {runs} → {sanitize(value.to)}")
+    return Group(head, Text(f"  trace {value.trace}", "dim"))
 
 
 @draws("Erased")

@@ -11,7 +11,6 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from functools import lru_cache
 from typing import Any
 
 from smolmem.core import chunks, codec, packing, prompts, wire
@@ -20,6 +19,7 @@ from smolmem.core.errors import REPAIR, Damaged
 from smolmem.core.prompts import PromptLink
 from smolmem.core.redaction import Known, Redactor, Secret, may_lack_secrets
 from smolmem.store.base import Row, Store
+from smolmem.store.chains import Chain, Chains
 from smolmem.store.stored_messages import StoredMessages
 
 _WITHOUT_SECRETS = {
@@ -32,6 +32,9 @@ _WITHOUT_SECRETS = {
 before it is cut."""
 
 _UNSEALED = {"session": {"hash"}, "run": {"hash"}, "note": {"hash"}, "step": {"id", "place", "hash", "scope", "agent"}}
+
+
+_CACHED_PARTS = 1024
 
 
 def seal(table: str, row: Mapping[str, Any]) -> bytes:
@@ -66,10 +69,11 @@ class Contents:
     def __init__(self, store: Store, redactor: Redactor | None = None) -> None:
         self.store = store
         self.redactor = redactor or Redactor(fingerprint_key(store), environment=os.environ)
-        self.part = lru_cache(maxsize=2048)(self._read_part)
-        self.live_part = lru_cache(maxsize=2048)(self._read_live_part)
+        self._parts: dict[int, list[Any]] = {}
+        self._live_parts: dict[int, list[Any]] = {}
         self._latest_prompt: tuple[int, list[int]] = (0, [])
         self._packed: dict[str, bytes] = {}
+        self.chains = Chains(lambda number: store.rows("content", {"id": number}))
 
     # --- contents --------------------------------------------------------------------------------------------------
 
@@ -101,14 +105,29 @@ class Contents:
             self._packed = {key: packing.pack(data) for value in given for key, data in _contents_of(value)}
             self.store.announce({bytes.fromhex(key): packed for key, packed in self._packed.items()})
 
-    def keep(self, encoded: Encoded) -> int:
+    def keep(self, encoded: Encoded, chain: Chain | None = None) -> int:
         """Stores a value once and returns its id; part of the caller's transaction."""
-        return [self._keep(key, data) for key, data in _contents_of(encoded)][-1]
+        return [self._keep(key, data, chain) for key, data in _contents_of(encoded)][-1]
 
-    def _keep(self, key: str, data: bytes) -> int:
-        row = {"hash": bytes.fromhex(key), "bytes": self._packed.get(key) or packing.pack(data)}
-        added = self.store.do("add_content", row)
-        return int(self.store.do("content_id", {"hash": row["hash"]}) if added is None else added)
+    def _keep(self, key: str, data: bytes, chain: Chain | None) -> int:
+        row: Row = {"hash": bytes.fromhex(key)}
+        if self.store.is_remote:  # a server finds what it has in the same statement
+            packed = self._packed.get(key) or packing.pack(data)
+            return int(self.store.do("add_content", row | {"bytes": packed, "base": None}))
+        known = self.store.do("content_id", row)
+        if known is not None:
+            return int(known)
+        base, dictionary = (None, b"") if chain is None else self._packed_with(chain)
+        number = int(self.store.do("add_content", row | {"bytes": packing.pack(data, dictionary), "base": base}))
+        if chain is not None:
+            chain.add(number, row["hash"], data)
+        return number
+
+    def _packed_with(self, chain: Chain) -> tuple[int | None, bytes]:
+        """The last content of a chain and what it holds, unless another process has erased the content."""
+        if chain.base is not None and self.store.do("content_hash", {"id": chain.base[0]}) != chain.base[1]:
+            chain.clear()
+        return (None, b"") if chain.base is None else (chain.base[0], chain.dictionary)
 
     def blob(self, key: str) -> bytes:
         """The bytes with a hash, for the codec."""
@@ -125,9 +144,9 @@ class Contents:
         """The bytes of a content row, if they are what was written."""
         if not found:
             raise self.damaged(f"{what} is missing")
-        packed, key = found[0]["bytes"], found[0]["hash"]
+        key = found[0]["hash"]
         try:
-            data = packing.unpack(packed, allowed) if isinstance(packed, bytes) else b""
+            data = self.chains.unpack(found[0], allowed)
         except packing.Undecodable as error:
             raise self.damaged(f"{what} {error}") from error
         if not isinstance(key, bytes) or wire.fingerprint(data) != key.hex():
@@ -193,21 +212,35 @@ class Contents:
         except packing.Undecodable as error:
             raise self.damaged(f"content {number}: {error}") from error
 
-    def _read_part(self, number: int) -> list[Any]:
-        part = self.value(number)
-        return part if isinstance(part, list) else [part]
+    def part(self, number: int) -> list[Any]:
+        """The messages that one step is shown as."""
+        return self._parts.get(number) or self._read_part(self._parts, number)
 
-    def _read_live_part(self, number: int) -> list[Any]:
+    def live_part(self, number: int) -> list[Any]:
         """A part with the secrets that this process has; the part itself, if it lacks none."""
+        known = self._live_parts.get(number)
+        if known is not None:
+            return known
         if not self.missing_secrets(number, Known({})):
             return self.part(number)
-        part = self.value(number, secrets=self.redactor.known)
-        return part if isinstance(part, list) else [part]
+        return self._read_part(self._live_parts, number, secrets=self.redactor.known)
+
+    def _read_part(self, cache: dict[int, list[Any]], number: int, **options: Any) -> list[Any]:
+        """Reads a part. Pictures and long texts are not kept in RAM."""
+        record = self.record(number)
+        part = self._decoded(number, record, **options)
+        messages = part if isinstance(part, list) else [part]
+        if not chunks.NAMED.search(record):
+            cache[number] = messages
+            if len(cache) > _CACHED_PARTS:
+                del cache[next(iter(cache))]
+        return messages
 
     def forget_cached(self) -> None:
         """Reads contents and prompts anew: some were erased."""
-        self.part.cache_clear()
-        self.live_part.cache_clear()
+        self._parts.clear()
+        self._live_parts.clear()
+        self.chains.forget()
         self._latest_prompt = (0, [])
 
     # --- rows ------------------------------------------------------------------------------------------------------

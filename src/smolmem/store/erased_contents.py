@@ -98,6 +98,7 @@ class Sweep:
         self._drop_named(named)
 
     def _delete(self, doomed: set[int]) -> None:
+        self._unchain(doomed)
         last = self._store.do("last_content", {})
         if last in doomed:
             self.put(last, codec.encode(f"[erased {last}]").record)
@@ -105,9 +106,18 @@ class Sweep:
 
     def put(self, number: int, data: bytes) -> None:
         """Gives a content other bytes; whatever refers to it refers to those."""
+        self._unchain({number})
         key = bytes.fromhex(wire.fingerprint(data))
         self._store.do("put_content", {"id": number, "hash": key, "bytes": packing.pack(data)})
         self.replaced += 1
+
+    def _unchain(self, going: set[int]) -> None:
+        """Packs contents by themselves that were packed with contents which go."""
+        later = {row["id"] for row in self._store.rows("contents_packed_with", {"ids": json_list(going)})} - going
+        repacked = [(number, self._journal.content(number)) for number in sorted(later)]
+        for number, data in repacked:
+            key = bytes.fromhex(wire.fingerprint(data))
+            self._store.do("put_content", {"id": number, "hash": key, "bytes": packing.pack(data)})
 
     def _placeholder(self, number: int) -> bytes:
         value = self._journal.value(number)
@@ -205,7 +215,7 @@ class Sweep:
         chain = self.chain(event["prompt"] for event in events if event["prompt"] is not None)
         numbers |= {part for parts in chain.values() for part in parts}
         changed = [number for number in sorted(numbers - {None}) if self._replace(number, lines)]
-        self._journal.part.cache_clear()
+        self._journal.forget_cached()
         for row in self._store.rows("steps_by_records", {"ids": json_list(changed)}):
             new = row | codec.facts(self._journal.value(row["record"]))
             self._store.do("put_step", new | {"hash": seal("step", new)})
@@ -233,7 +243,8 @@ class Sweep:
                     new = new.replace(line.encode("utf-8", "surrogatepass"), f"{QUOTE}[erased]".encode())
             if new != inner:
                 fresh = wire.fingerprint(new)
-                self._store.do("add_content", {"hash": bytes.fromhex(fresh), "bytes": packing.pack(new)})
+                row = {"hash": bytes.fromhex(fresh), "bytes": packing.pack(new), "base": None}
+                self._store.do("add_content", row)
                 data = data.replace(key, fresh.encode())
                 dropped.add(key.decode())
         for line in lines:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timezone
 from typing import Any, cast
 
@@ -20,13 +20,19 @@ from smolmem.core.rows import Batch, CallRow, Change, RunRow, Saved, SharedPromp
 from smolmem.core.values import Alert
 from smolmem.store import heartbeat
 from smolmem.store.alerts import Alerts
-from smolmem.store.base import Row, Store
+from smolmem.store.base import Row, Store, T
+from smolmem.store.chains import Chain
 from smolmem.store.contents import seal
 from smolmem.store.heartbeat import Heartbeat
 from smolmem.store.records import Records
 from smolmem.store.reminders import Reminders
 from smolmem.store.trims import Trims
 from smolmem.store.writer import describe, name_writer
+
+
+def _main_run(batch: Batch) -> str:
+    """The run that most of a batch belongs to."""
+    return batch.changes[-1].run if batch.changes else batch.session["id"]
 
 
 class Journal(Records):
@@ -45,19 +51,26 @@ class Journal(Records):
     def save(self, batch: Batch) -> list[Saved]:
         """Writes a batch in one transaction and returns the ids of its changes, in order."""
         began = [run["id"] for run in batch.runs if run["status"] == "running" and run["writer"] == self.writer]
-        saved = self.store.transact(lambda: self._save(batch, renews=bool(began)))
+        saved = self._transact(_main_run(batch), lambda chain: self._save(batch, chain, renews=bool(began)))
         self._heartbeat.add(began)
         self._heartbeat.remove(run["id"] for run in batch.runs if run["status"] != "running")
         return saved
 
-    def _save(self, batch: Batch, *, renews: bool) -> list[Saved]:
+    def _transact(self, run: str, body: Callable[[Chain | None], T], *, sync: bool = True) -> T:
+        """A transaction whose contents are packed together; at a server each by itself: it gets all in one message."""
+        if self.store.is_remote:
+            return self.store.transact(lambda: body(None), sync=sync)
+        with self.chains.of(run) as chain:
+            return self.store.transact(lambda: body(chain), sync=sync)
+
+    def _save(self, batch: Batch, chain: Chain | None, *, renews: bool) -> list[Saved]:
         self.announce(_values_of(batch))
         named = (change.run for change in batch.changes), (run["id"] for run in batch.runs)
         self._refuse_taken_over({*named[0], *named[1], *(run["parent"] for run in batch.runs)})
         if batch.new_session:
             self.add("session", batch.session)
-        saved = [self._change(batch.session["id"], change) for change in batch.changes]
-        results = {(run, column): self.keep(encoded) for run, column, encoded in batch.results}
+        saved = [self.apply(batch.session["id"], change, chain) for change in batch.changes]
+        results = {(run, column): self.keep(encoded, chain) for run, column, encoded in batch.results}
         for run in batch.runs:
             given = {column: number for (of, column), number in results.items() if of == run["id"]}
             self._put_run({**run, **given})
@@ -79,9 +92,13 @@ class Journal(Records):
         row = run if run["status"] == "running" else run | self.run_counts(run["id"])
         self.store.do("put_run", row | {"hash": seal("run", row)})
 
-    def _change(self, session: str, change: Change) -> Saved:
-        prompt, suffix = self._prompt(change.prompt) if isinstance(change.prompt, SharedPrompt) else (change.prompt, ())
-        rendered = self._keep_optional(change.rendered)
+    def apply(self, session: str, change: Change, chain: Chain | None = None) -> Saved:
+        """Writes one change to a session; part of the caller's transaction."""
+        record = self._keep_optional(change.encoded, chain)
+        rendered = self._keep_optional(change.rendered, chain)
+        prompt, suffix = change.prompt, tuple[int, ...]()
+        if isinstance(prompt, SharedPrompt):
+            prompt, suffix = self._prompt(prompt, chain)
         event = {
             "session": session,
             "run": change.run,
@@ -89,18 +106,18 @@ class Journal(Records):
             "act": change.act,
             "step": change.step,
             "place": change.position,
-            "record": self._keep_optional(change.encoded),
+            "record": record,
             "shown": rendered,
             "prompt": prompt,
-            "state": self._keep_optional(change.variables),
+            "state": self._keep_optional(change.variables, chain),
         }
         return Saved(self.append(event, change.facts, last=change.last), rendered, prompt, suffix)
 
-    def _keep_optional(self, encoded: Encoded | None) -> int | None:
-        return None if encoded is None else self.keep(encoded)
+    def _keep_optional(self, encoded: Encoded | None, chain: Chain | None) -> int | None:
+        return None if encoded is None else self.keep(encoded, chain)
 
-    def _prompt(self, prompt: SharedPrompt) -> tuple[int, tuple[int, ...]]:
-        suffix = tuple(item if isinstance(item, int) else self.keep(item) for item in prompt.suffix)
+    def _prompt(self, prompt: SharedPrompt, chain: Chain | None) -> tuple[int, tuple[int, ...]]:
+        suffix = tuple(item if isinstance(item, int) else self.keep(item, chain) for item in prompt.suffix)
         row = {"parent": prompt.parent, "keep": prompt.keep, "size": prompt.size, "suffix": json.dumps(suffix)}
         return int(self.add("prompt", row)), suffix
 
@@ -158,24 +175,25 @@ class Journal(Records):
         An answer need not be synced: should a power cut take it, nothing that was synced depends on it yet.
         """
 
-        def begin() -> int:
+        def begin(chain: Chain | None) -> int:
             self.announce([arguments, outcome])
             self._refuse_taken_over([call["run"]])
-            given = {"arguments": self.keep(arguments), "outcome": self._keep_optional(outcome)}
+            given = {"arguments": self.keep(arguments, chain), "outcome": self._keep_optional(outcome, chain)}
             return int(self.add("call", {**call, **given}))
 
-        return self.store.transact(begin, sync=outcome is None)
+        return self._transact(call["run"], begin, sync=outcome is None)
 
     def end_call(self, number: int, call: CallRow, arguments: Encoded, outcome: Encoded) -> None:
         """Writes how a call ended; should a power cut take that, the call is unknown, not forgotten."""
 
-        def end() -> None:
+        def end(chain: Chain | None) -> None:
             self.announce([arguments, outcome])
             self._refuse_taken_over([call["run"]])
-            row: dict[str, Any] = {**call, "arguments": self.keep(arguments), "outcome": self.keep(outcome)}
+            kept = {"arguments": self.keep(arguments, chain), "outcome": self.keep(outcome, chain)}
+            row: dict[str, Any] = {**call, **kept}
             self.store.do("end_call", row | {"id": number, "hash": seal("call", row)})
 
-        self.store.transact(end, sync=False)
+        self._transact(call["run"], end, sync=False)
 
     # --- who works on a run ----------------------------------------------------------------------------------------
 

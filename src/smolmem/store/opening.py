@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from smolmem.core.errors import NotAStore
+from smolmem.core.errors import InvalidArgument, NotAStore
 from smolmem.store.base import Durability, Store
 from smolmem.store.encryption import resolve_key
 from smolmem.store.postgres_address import parse
@@ -26,6 +26,8 @@ def open_store(url: str | os.PathLike[str], durability: Durability = "full", key
         path = text[scheme.end() :].removeprefix("/") if scheme else text
         return SqliteStore(path, durability, resolve_key(key))
     if is_server(text):
+        if key is not None:
+            raise InvalidArgument("a key is for SQLite files: how a server encrypts its disk is set at the server.")
         return _open_server(text, durability)
     raise NotAStore(
         f"{scheme[0]}… is not a store smolmem can open: give the path of a file, for instance 'agent.db', "

@@ -20,8 +20,10 @@ from typing import Any
 
 import apsw
 
+from smolmem.core import packing
 from smolmem.core.errors import Damaged
 from smolmem.store.base import Progress, Row
+from smolmem.store.chains import Chains
 from smolmem.store.contents import seal
 from smolmem.store.driver_errors import explained
 from smolmem.store.encryption import Key, connect
@@ -83,6 +85,7 @@ class _Copy:
 
     def __init__(self, source: apsw.Connection, part: Path, key: Key | None) -> None:
         self._source, self._part, self._key = source, part, key
+        self._chains = Chains(self._content_rows)
         self.merged: dict[int, int] = {}
         self.rows = self.indexes = 0
 
@@ -109,13 +112,30 @@ class _Copy:
 
     def _contents(self, target: apsw.Connection) -> None:
         """Copies contents; of contents that are stored twice, the first."""
-        add = "INSERT INTO content (id, hash, bytes) VALUES (?, ?, ?) ON CONFLICT (hash) DO NOTHING"
-        for number, key, data in self._source.execute("SELECT id, hash, bytes FROM content NOT INDEXED ORDER BY id"):
-            target.execute(add, (number, key, data))
+        add = "INSERT INTO content (id, hash, bytes, base) VALUES (?, ?, ?, ?) ON CONFLICT (hash) DO NOTHING"
+        read = "SELECT id, hash, bytes, base FROM content NOT INDEXED ORDER BY id"
+        repacked: set[int] = set()
+        for number, key, data, base in self._source.execute(read):
+            if base in self.merged or base in repacked:  # the contents that it was packed with are not the same ones
+                data, base = self._unchained(number, data, base), None
+                repacked.add(number)
+            target.execute(add, (number, key, data, base))
             if target.changes():
                 self.rows += 1
             else:
                 self.merged[number] = target.execute("SELECT id FROM content WHERE hash = ?", (key,)).get
+
+    def _content_rows(self, number: int) -> list[Row]:
+        found = self._source.execute("SELECT id, bytes, base FROM content WHERE id = ?", (number,)).fetchall()
+        return [dict(zip(("id", "bytes", "base"), row, strict=True)) for row in found]
+
+    def _unchained(self, number: int, packed: bytes, base: int | None) -> bytes:
+        """A content that is packed by itself; as it is, if it is damaged."""
+        try:
+            row = {"id": number, "bytes": packed, "base": base}
+            return packing.pack(self._chains.unpack(row, packing.BLOB))
+        except packing.Undecodable:
+            return packed
 
     def _table(self, target: apsw.Connection, table: str) -> None:
         """Copies a table in the order of its own key. The names of tables and columns are those of our schema."""

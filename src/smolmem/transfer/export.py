@@ -29,14 +29,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from smolmem.core import wire
 from smolmem.core.display import Drawable
+from smolmem.core.redaction import Redactor
 from smolmem.core.version import __version__
 from smolmem.store.base import Progress, Row, Store
 from smolmem.store.journal import Journal
 from smolmem.store.records import Records
 from smolmem.transfer.archive import Outbox, create
 from smolmem.transfer.lines import FORMAT, VERSION
+from smolmem.transfer.redacted import NOT_JSON, Redaction, as_json
 
 INLINE = 64 << 10
 """Bytes of a content that stands in its line; longer content becomes a file."""
@@ -61,15 +62,19 @@ def export(
     scope: str | None = None,
     below: str | None = None,
     progress: Progress | None = None,
+    redactor: Redactor | None = None,
 ) -> Exported:
     """Writes everything, or a scope and (with `below`, its beginning) what lies in it, to a folder or a `.zip`.
+
+    With a redactor, secrets that are stored are replaced with placeholders, and variables are left out: they are stored
+    in chunks, and a secret can lie in two of them.
 
     Raises:
         Unwritable: if the path exists or cannot be written.
         Damaged: if the store is damaged.
     """
     with create(Path(path)) as box, _still(journal.store) as store:
-        written = _Export(Records(store), box, {"scope": scope, "below": below}, progress).write()
+        written = _Export(Records(store), box, {"scope": scope, "below": below}, progress, redactor).write()
     size = os.stat(path).st_size if Path(path).is_file() else box.bytes
     return Exported(os.fspath(path), scope, written, box.media_files, size)
 
@@ -113,8 +118,11 @@ class _Numbers:
 class _Export:
     """One export: it walks the tables together, so that contents and prompts come just before what refers to them."""
 
-    def __init__(self, records: Records, box: Outbox, of: Row, progress: Progress | None) -> None:
+    def __init__(
+        self, records: Records, box: Outbox, of: Row, progress: Progress | None, redactor: Redactor | None = None
+    ) -> None:
         self._records, self._store, self._box, self._of = records, records.store, box, of
+        self._redaction = None if redactor is None else Redaction(redactor, records.blob)
         self._written: Counter[str] = Counter()
         self._progress = progress
         self._total = sum(self._store.rows("export_sizes", {})[0].values()) if progress else 0
@@ -122,7 +130,7 @@ class _Export:
         self.contents: Container[int] = _Everything()
         self.prompts: Container[int] = _Everything()
         self.steps: Container[int] = _Everything()
-        if of["scope"] is not None:
+        if of["scope"] is not None or self._redaction is not None:
             self._choose()
         self._coming = self._content_ids()
         self._next = next(self._coming, None)
@@ -158,7 +166,7 @@ class _Export:
 
     def _line(self, kind: str, row: Row) -> None:
         said = {name: value for name, value in row.items() if value is not None and name != "hash"}
-        self._box.line({"type": kind, **said})
+        self._box.line({"type": kind, **(said if self._redaction is None else self._redaction.row(said))})
         self._written[kind] += 1
         if self._progress is not None and self._box.lines % 200 == 0:
             self._progress(min(self._box.lines, self._total), self._total)
@@ -167,13 +175,14 @@ class _Export:
         while event["prompt"] is not None and self._next_prompt and self._next_prompt["id"] <= event["prompt"]:
             self._prompt(self._next_prompt)
             self._next_prompt = next(self._coming_prompts, None)
-        self._line("event", self._named(event, "record", "shown", "state"))
+        hidden = {} if self._redaction is None else {"state": None}
+        self._line("event", self._named(event | hidden, "record", "shown", "state"))
 
     def _prompt(self, prompt: Row) -> None:
         if prompt["id"] in self.prompts:
             suffix: list[int] = json.loads(self._records.sealed("prompt", prompt)["suffix"])
             self._contents_until(max(suffix, default=0))
-            self._line("prompt", prompt | {"suffix": [self._hash(number) for number in suffix]})
+            self._line("prompt", prompt | {"suffix": [self._key(number) for number in suffix]})
 
     def _run(self, run: Row) -> None:
         del run["number"]
@@ -216,6 +225,11 @@ class _Export:
 
     def _content(self, number: int) -> None:
         key, data = self._hash(number), self._records.content(number)
+        contents = [(key, data)] if self._redaction is None else self._redaction.contents(key, data)
+        for each in contents:
+            self._write_content(*each)
+
+    def _write_content(self, key: str, data: bytes) -> None:
         said, extension = _in_line(data)
         if extension:
             said = {"file": f"media/{key}.{extension}"}
@@ -227,7 +241,12 @@ class _Export:
         """A row whose contents are written, and referred to by their hashes."""
         numbers = {column: row[column] for column in columns if row[column] is not None}
         self._contents_until(max(numbers.values(), default=0))
-        return row | {column: self._hash(number) for column, number in numbers.items()}
+        return row | {column: self._key(number) for column, number in numbers.items()}
+
+    def _key(self, number: int) -> str:
+        """The hash under which a content was written."""
+        key = self._hash(number)
+        return key if self._redaction is None else self._redaction.key(key)
 
     def _read_hash(self, number: int) -> str:
         found = self._store.do("content_hash", {"id": number})
@@ -270,7 +289,7 @@ class _Export:
         """Marks what the rows of a scope refer to."""
         contents, prompts, steps = _Numbers(), _Numbers(), _Numbers()
         for event in self._pages("export_events"):
-            contents.add(event["record"], event["shown"], event["state"])
+            contents.add(event["record"], event["shown"], None if self._redaction else event["state"])
             prompts.add(event["prompt"])
             steps.add(event["step"])
         before = 1 << 62
@@ -303,12 +322,7 @@ def _in_line(data: bytes) -> tuple[dict[str, Any], str]:
         return {}, "bin"
     if "\0" in text:
         return {}, "bin"
-    if text[:1] not in '[{"-0123456789tfn':
-        return {"text": text}, "" if len(data) <= INLINE else "txt"
-    try:
-        value = json.loads(data)
-        if wire.dumps(value) == data:
-            return {"json": value}, "" if len(data) <= INLINE else "json"
-    except (ValueError, RecursionError):
-        pass
-    return {"text": text}, "" if len(data) <= INLINE else "txt"
+    short, value = len(data) <= INLINE, as_json(data)
+    if value is not NOT_JSON:
+        return {"json": value}, "" if short else "json"
+    return {"text": text}, "" if short else "txt"

@@ -213,7 +213,7 @@ class _Loading:
             raise Wrong(f"a content's file is media/<hash>.<ending>, not {row['file'][:80]!r}")
         if wire.fingerprint(data) != row["hash"]:
             raise Wrong(f"content {row['hash'][:12]} is not what was written")
-        self._store.do("add_content", {"hash": key, "bytes": packing.pack(data)})
+        self._store.do("add_content", {"hash": key, "bytes": packing.pack(data), "base": None})
         self.added["content"] += 1
 
     def _number(self, key: str | None) -> int | None:

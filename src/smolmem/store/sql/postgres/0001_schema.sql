@@ -15,8 +15,11 @@ CREATE SEQUENCE ids;
 CREATE TABLE content (
     id    bigint PRIMARY KEY DEFAULT nextval('ids'),
     hash  bytea NOT NULL UNIQUE,
-    bytes bytea NOT NULL
+    bytes bytea NOT NULL,
+    base  bigint
 );
+
+CREATE INDEX content_by_base ON content (base) WHERE base IS NOT NULL;
 
 CREATE TABLE prompt (
     id     bigint PRIMARY KEY DEFAULT nextval('ids'),

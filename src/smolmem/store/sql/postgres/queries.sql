@@ -3,7 +3,7 @@
 
 -- name: add_content
 WITH added AS (
-    INSERT INTO content (hash, bytes) VALUES (:hash, :bytes) ON CONFLICT (hash) DO NOTHING RETURNING id
+    INSERT INTO content (hash, bytes, base) VALUES (:hash, :bytes, :base) ON CONFLICT (hash) DO NOTHING RETURNING id
 )
 SELECT id FROM added UNION ALL SELECT id FROM content WHERE hash = :hash LIMIT 1;
 

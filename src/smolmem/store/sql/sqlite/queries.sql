@@ -1,16 +1,16 @@
 -- One statement each, by name. Values only ever enter as parameters.
 
 -- name: add_content
-INSERT INTO content (hash, bytes) VALUES (:hash, :bytes) ON CONFLICT (hash) DO NOTHING RETURNING id;
+INSERT INTO content (hash, bytes, base) VALUES (:hash, :bytes, :base) ON CONFLICT (hash) DO NOTHING RETURNING id;
 
 -- name: content_id
 SELECT id FROM content WHERE hash = :hash;
 
 -- name: content
-SELECT hash, bytes FROM content WHERE id = :id;
+SELECT id, hash, bytes, base FROM content WHERE id = :id;
 
 -- name: content_by_hash
-SELECT hash, bytes FROM content WHERE hash = :hash;
+SELECT id, hash, bytes, base FROM content WHERE hash = :hash;
 
 -- name: add_prompt
 INSERT INTO prompt (parent, keep, size, suffix, hash) VALUES (:parent, :keep, :size, :suffix, :hash) RETURNING id;
@@ -245,7 +245,7 @@ SELECT
 SELECT status, count(*) AS runs FROM run GROUP BY status;
 
 -- name: contents_after
-SELECT id, hash, bytes FROM content WHERE id > :id ORDER BY id LIMIT 500;
+SELECT id, hash, bytes, base FROM content WHERE id > :id ORDER BY id LIMIT 500;
 
 -- name: prompts_after
 SELECT * FROM prompt WHERE id > :id ORDER BY id LIMIT 500;
@@ -1042,7 +1042,15 @@ SELECT max(id) FROM content;
 SELECT max(id) FROM prompt;
 
 -- name: put_content
-UPDATE content SET hash = :hash, bytes = :bytes WHERE id = :id;
+UPDATE content SET hash = :hash, bytes = :bytes, base = NULL WHERE id = :id;
+
+-- name: contents_packed_with
+WITH RECURSIVE later (id) AS (
+    SELECT id FROM content WHERE base IN (SELECT CAST(value AS BIGINT) FROM json_each(:ids))
+    UNION
+    SELECT content.id FROM content JOIN later ON content.base = later.id
+)
+SELECT id FROM later ORDER BY id;
 
 -- name: put_prompt
 UPDATE prompt SET parent = :parent, keep = :keep, size = :size, suffix = :suffix, hash = :hash WHERE id = :id;

@@ -1,0 +1,87 @@
+"""Runs the MCP server: over standard input and output, or over streamable HTTP behind a token.
+
+A read-only file is served from a copy: recall indexes what is pending, and old files are migrated, so both write.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+from mcp.server.transport_security import TransportSecuritySettings
+
+from smolmem.core.errors import InvalidArgument, Unwritable
+from smolmem.core.text import sanitize
+from smolmem.listening import LOOPBACK, hosts_of, listen
+from smolmem.mcp.bearer import BearerGuard
+from smolmem.mcp.server import MemoryServer, make_server
+from smolmem.memory import Memory
+from smolmem.store.snapshots import is_read_only, snapshot
+
+PATH = "/mcp"
+
+
+def serve_stdio(url: str, *, scope: str, write: bool, key: str | bytes | None = None) -> None:
+    """Serves a memory to the program that started this process, until that program closes standard input."""
+    with _opened(url, scope, write, key) as memory, _own_streams():
+        make_server(memory, write=write).run("stdio")
+
+
+def serve_http(
+    url: str, *, scope: str, write: bool, host: str, port: int, token: str, key: str | bytes | None = None
+) -> None:
+    """Serves a memory over HTTP until the server is stopped; prints the address to standard error.
+
+    Raises:
+        InvalidArgument: the address is in use.
+    """
+    with _opened(url, scope, write, key) as memory, listen(host, port, strict=True, option="--http") as listening:
+        number = listening.getsockname()[1]
+        name = f"[{host}]" if ":" in host else host
+        where = f"{sanitize(url)}, scope {sanitize(scope)}, at http://{name}:{number}{PATH}"
+        print(f"smolmem serves {where}", file=sys.stderr, flush=True)
+        if host not in LOOPBACK:
+            print("The token and all answers are sent unencrypted: use a proxy with TLS.", file=sys.stderr, flush=True)
+        app = BearerGuard(http_app(make_server(memory, write=write)), hosts_of(host, number), token)
+        config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False)
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+def http_app(server: MemoryServer) -> Any:
+    """The server as an ASGI app; `BearerGuard` checks hosts and origins instead of the SDK."""
+    unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)
+    if hasattr(server.settings, "transport_security"):  # release 1 of the SDK
+        server.settings.transport_security = unchecked
+        return server.streamable_http_app()
+    return server.streamable_http_app(transport_security=unchecked)
+
+
+@contextmanager
+def _own_streams() -> Iterator[None]:
+    """Gives the SDK copies of standard input and output: it closes what it is given."""
+    given = sys.stdin, sys.stdout
+    sys.stdin, sys.stdout = (os.fdopen(os.dup(number), mode) for number, mode in ((0, "r"), (1, "w")))
+    try:
+        yield
+    finally:
+        for stream in (sys.stdin, sys.stdout):
+            stream.close()
+        sys.stdin, sys.stdout = given
+
+
+@contextmanager
+def _opened(url: str, scope: str, write: bool, key: str | bytes | None) -> Iterator[Memory]:
+    if write and "*" in scope:
+        raise InvalidArgument(f"{scope!r} covers several scopes: --write needs one scope to write to, --scope NAME.")
+    if not is_read_only(url):
+        with Memory(url, scope=scope, key=key) as memory:
+            yield memory
+    elif write:
+        raise Unwritable(f"{url} is read-only: make it writable, or leave out --write.")
+    else:
+        with snapshot(url, key) as copy, Memory(copy, scope=scope, key=key) as memory:
+            yield memory

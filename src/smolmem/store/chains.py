@@ -1,0 +1,118 @@
+"""Contents that repeat each other, packed together.
+
+What a tool returned stands in the record of the call, in the record of the step, and in the messages that the step is
+shown as. So a content is packed with the contents before it of the same run as a dictionary, and such a repetition
+takes a few bytes. A chain of contents ends after a few steps: reading one content reads the chain before it, and damage
+to one content loses those after it in its chain.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from smolmem.core import packing
+from smolmem.core.packing import Undecodable
+from smolmem.store.base import Row
+
+_LENGTH, _BYTES = 12, 400_000
+"""How many contents, and bytes of them, a chain holds."""
+_RUNS = 64
+_CACHED = 48
+
+
+class Chain:
+    """The contents that the next content of a run may repeat."""
+
+    def __init__(self) -> None:
+        self._contents: list[tuple[int, bytes, bytes]] = []
+
+    def add(self, number: int, key: bytes, data: bytes) -> None:
+        """Adds a content that was packed with this chain; a full chain begins anew."""
+        self._contents.append((number, key, data))
+        if len(self._contents) >= _LENGTH or sum(len(data) for _, _, data in self._contents) > _BYTES:
+            self._contents = []
+
+    @property
+    def base(self) -> tuple[int, bytes] | None:
+        """The number and hash of the last content."""
+        return self._contents[-1][:2] if self._contents else None
+
+    @property
+    def dictionary(self) -> bytes:
+        """What the next content is packed with."""
+        return b"".join(data for _, _, data in self._contents)
+
+    def clear(self) -> None:
+        """Begins anew."""
+        self._contents = []
+
+
+class Chains:
+    """The chains of the runs that a process records, and the contents of chains that were read last."""
+
+    def __init__(self, read: Callable[[int], list[Row]]) -> None:
+        self._read_row = read
+        self._of_runs: OrderedDict[str, Chain] = OrderedDict()
+        self._read: OrderedDict[int, tuple[int | None, bytes]] = OrderedDict()
+
+    @contextmanager
+    def of(self, run: str) -> Iterator[Chain]:
+        """The chain of a run, around a transaction; should the transaction fail, the chain is dropped."""
+        chain = self._of_runs.pop(run, None) or Chain()
+        yield chain
+        self._of_runs[run] = chain
+        if len(self._of_runs) > _RUNS:
+            self._of_runs.popitem(last=False)
+
+    def unpack(self, row: Row, allowed: packing.Allowance) -> bytes:
+        """The bytes of a content row.
+
+        Raises:
+            Undecodable: if they, or the contents they were packed with, are not what was written.
+        """
+        packed = row["bytes"]
+        if not isinstance(packed, bytes):
+            raise Undecodable("cannot be unpacked: not bytes")
+        given = self._dictionary(row["base"]) if packing.needs_dictionary(packed) else b""
+        data = packing.unpack(packed, allowed, given)
+        self._remember(row["id"], row["base"], data)
+        return data
+
+    def _dictionary(self, base: int | None) -> bytes:
+        """The contents of a chain up to its content `base`."""
+        chain: list[tuple[int, int | None, bytes | None, bytes]] = []
+        while base is not None:
+            if len(chain) == _LENGTH:
+                raise Undecodable("cannot be unpacked: a chain of contents that is too long")
+            chain.append(self._link(base))
+            base = chain[-1][1]
+        joined = b""
+        for number, before, packed, data in reversed(chain):
+            if packed is not None:
+                data = packing.unpack(packed, packing.BLOB, joined)
+                self._remember(number, before, data)
+            joined += data
+        return joined
+
+    def _link(self, number: int) -> tuple[int, int | None, bytes | None, bytes]:
+        """A content of a chain: its number, the one before it, and its bytes, packed or not."""
+        known = self._read.get(number)
+        if known is not None:
+            return number, known[0], None, known[1]
+        rows = self._read_row(number)
+        if not rows or not isinstance(rows[0]["bytes"], bytes):
+            raise Undecodable(f"cannot be unpacked: content {number} is missing")
+        return number, rows[0]["base"], rows[0]["bytes"], b""
+
+    def _remember(self, number: int, base: int | None, data: bytes) -> None:
+        if len(data) <= _BYTES:
+            self._read[number] = (base, data)
+            if len(self._read) > _CACHED:
+                self._read.popitem(last=False)
+
+    def forget(self) -> None:
+        """Reads everything anew and begins new chains: contents were erased."""
+        self._of_runs.clear()
+        self._read.clear()

@@ -1,0 +1,230 @@
+"""Runs that another tool recorded, and how they are written to a store: all of them, or none.
+
+Readers of files make a `ForeignRun` from whatever they read: smolagents steps, and the calls that are known. A run's id
+is a hash of where it comes from, so what is imported again is recognised and left as it is. Imported runs have the
+origin `import` and low trust, as everything that was loaded from a file of others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from smolagents.memory import SystemPromptStep
+
+from smolmem.core import codec, prompts
+from smolmem.core.codec import Encoded
+from smolmem.core.errors import SmolmemError
+from smolmem.core.rows import Change, RunRow, SessionRow, SharedPrompt, Status
+from smolmem.core.text import storable
+from smolmem.core.values import Failure
+from smolmem.store.base import Progress, Row
+from smolmem.store.contents import seal
+from smolmem.store.journal import Journal
+from smolmem.store.writer import IMPORTED
+from smolmem.transfer.load import Imported
+
+
+class Unreadable(SmolmemError):
+    """A file that cannot be imported; nothing of it was."""
+
+
+@dataclass(frozen=True)
+class ForeignCall:
+    """A call of a tool, or an answer of a model: `turn` is how many steps the run had when it was made."""
+
+    turn: int
+    name: str
+    arguments: Any
+    outcome: Any
+    began: float
+    ended: float | None
+    failed: bool = False
+    kind: Literal["model", "tool"] = "tool"
+
+
+@dataclass(frozen=True)
+class ForeignRun:
+    """A run of another tool; `key` and `session` are what it is known by there."""
+
+    key: str
+    session: str
+    agent: str
+    agent_type: str
+    steps: Sequence[Any]
+    status: Status
+    began: float
+    ended: float | None
+    answer: Any = None
+    failure: Failure | None = None
+    parent: str | None = None
+    parent_step: int | None = None
+    model: str | None = None
+    max_steps: int | None = None
+    system: str | None = None
+    calls: Sequence[ForeignCall] = field(default=())
+
+    @property
+    def task(self) -> str:
+        """The task, or a word for it."""
+        return next((step.task for step in self.steps if hasattr(step, "task")), "(imported)")
+
+
+def write_runs(
+    journal: Journal, source: str, runs: Sequence[ForeignRun], scope: str, progress: Progress | None = None
+) -> Imported:
+    """Writes runs to a scope, in one transaction; a run that is there already is left as it is."""
+
+    def write() -> _Writing:
+        writing = _Writing(journal, scope)
+        for number, run in enumerate(runs):
+            writing.put(run)
+            if progress is not None:
+                progress(number + 1, len(runs))
+        return writing
+
+    done = journal.store.transact(write)
+    return Imported(source, dict(done.added), dict(done.skipped), 0)
+
+
+class _Writing:
+    """One import."""
+
+    def __init__(self, journal: Journal, scope: str) -> None:
+        # with caches of its own: should all be undone, nothing stays behind
+        self._journal = Journal(journal.store, journal.redactor)
+        self._scope = scope
+        self.added: Counter[str] = Counter()
+        self.skipped: Counter[str] = Counter()
+        self._ends: dict[str, int] = {}
+        self._parts: dict[str, int] = {}
+        self._prompt: tuple[int, list[int]] = (0, [])
+
+    def put(self, run: ForeignRun) -> None:
+        """Writes one run."""
+        row = self._row(run)
+        if self._journal.store.rows("run_row", {"id": row["id"]}):
+            self.skipped["run"] += 1
+            return
+        session = self._session(run, row)
+        self._put_run(row)
+        if run.system is not None:
+            self._step(session, row["id"], SystemPromptStep(run.system), None, run.began)
+        for step in run.steps:
+            self._step(session, row["id"], step, self._ends[session], _time_of(step, run.began))
+            self._ends[session] += 1
+            self.added["step"] += 1
+        for call in run.calls:
+            self._call(row["id"], call)
+        results = {"answer": run.answer, "failure": None if run.failure is None else vars(run.failure)}
+        kept = {name: self._keep(value) for name, value in results.items() if value is not None}
+        self._put_run({**row, **kept, **self._journal.run_counts(row["id"])})
+        self.added["run"] += 1
+
+    def _row(self, run: ForeignRun) -> RunRow:
+        clean = self._journal.redactor.text
+        return {
+            "id": self._id("run", run.key),
+            "session": self._id("session", run.session),
+            "scope": self._scope,
+            "agent": clean(storable(run.agent))[:200] or "agent",
+            "agent_type": storable(run.agent_type)[:200],
+            "title": clean(storable(run.task))[:200],
+            "status": run.status,
+            "began": run.began,
+            "ended": run.ended,
+            "parent": None if run.parent is None else self._id("run", run.parent),
+            "parent_step": run.parent_step,
+            "fork_of": None,
+            "model": None if run.model is None else clean(storable(run.model))[:200],
+            "smolagents": "imported",
+            "max_steps": run.max_steps,
+            "steps": 0,
+            "errors": 0,
+            "input_tokens": 0,
+            "output_tokens": 0,
+            "answer": None,
+            "failure": None,
+            "writer": IMPORTED,
+        }
+
+    def _id(self, what: str, key: str) -> str:
+        text = f"{what} {self._scope} {key}".encode("utf-8", "replace")
+        return hashlib.blake2b(text, digest_size=8).hexdigest()
+
+    def _put_run(self, row: RunRow | Row) -> None:
+        self._journal.store.do("put_run", {**row, "hash": seal("run", row)})
+
+    def _session(self, run: ForeignRun, row: RunRow) -> str:
+        session = row["session"]
+        if session in self._ends:
+            return session
+        if self._journal.store.rows("session_row", {"id": session}):
+            self._ends[session] = len(self._journal.timeline(self._journal.session_row(session)).steps)
+            return session
+        made: SessionRow = {
+            "id": session,
+            "scope": self._scope,
+            "agent": row["agent"],
+            "began": run.began,
+            "fork_of": None,
+            "fork_at": None,
+        }
+        self._journal.add("session", made)
+        self.added["session"] += 1
+        self._ends[session] = 0
+        return session
+
+    def _step(self, session: str, run: str, step: Any, position: int | None, at: float) -> None:
+        encoded = self._journal.encode(step)
+        rendered, _ = prompts.rendered(step, encoded, self._journal.encode)
+        prompt = self._shared(encoded)
+        change = Change(
+            act="insert",
+            run=run,
+            at=at,
+            position=position,
+            encoded=encoded,
+            facts=codec.stored_facts(step, encoded),
+            rendered=rendered,
+            prompt=prompt,
+        )
+        saved = self._journal.apply(session, change)
+        if prompt is not None and saved.prompt is not None:
+            new = zip(prompt.suffix, saved.suffix, strict=True)
+            self._parts.update((part.key, number) for part, number in new if isinstance(part, Encoded))
+            self._prompt = saved.prompt, [*self._prompt[1][: prompt.keep], *saved.suffix]
+
+    def _shared(self, encoded: Encoded) -> SharedPrompt | None:
+        """The prompt of a step as the beginning of the prompt before, and the rest."""
+        if not encoded.model_input:
+            return None
+        made = [self._journal.encode([message]) for message in encoded.model_input]
+        parts = [self._parts.get(part.key, part) for part in made]
+        return prompts.share(parts, len(parts), [self._prompt] if self._prompt[0] else [])
+
+    def _call(self, run: str, call: ForeignCall) -> None:
+        row = {
+            "run": run,
+            "turn": call.turn,
+            "kind": call.kind,
+            "name": storable(call.name)[:200],
+            "arguments": self._keep(call.arguments),
+            "began": call.began,
+            "ended": call.ended,
+            "failed": int(call.failed),
+            "outcome": None if call.ended is None else self._keep(call.outcome),
+        }
+        self._journal.add("call", row)
+        self.added["call"] += 1
+
+    def _keep(self, value: Any) -> int:
+        return self._journal.keep(self._journal.encode(value))
+
+
+def _time_of(step: Any, otherwise: float) -> float:
+    end = getattr(getattr(step, "timing", None), "end_time", None)
+    return float(end) if isinstance(end, (int, float)) else otherwise

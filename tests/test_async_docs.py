@@ -1,0 +1,54 @@
+"""The page about async programs runs, and says what happens; `doctor` names the integrations."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import smolmem
+from smolmem import Memory, installed_packages
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_page_about_async_programs_runs_as_it_stands(tmp_path: Path) -> None:
+    """In a process of its own: the page forks."""
+    source = Path(smolmem.__file__).parent.parent
+    done = subprocess.run(
+        [sys.executable, ROOT / "tests/pages.py", ROOT / "docs/async.md"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (source, ROOT / "tests")))},
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    printed = [line for line in done.stdout.splitlines() if line != "Agent interrupted."]  # smolagents prints it
+    assert printed[0] == "[3, 3, 3]"
+    assert "first" in printed[1]
+    assert int(printed[2]) >= 4, "events of four steps"
+    assert printed[3:] == ["None", "interrupted", "3", "A note of the child process"]
+    with Memory(tmp_path / "agent.db") as memory:
+        assert memory.verify()
+        assert [run.status for run in memory.runs()] == ["finished"] * 5
+
+
+def test_doctor_names_the_integrations_and_their_versions(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {"mcp": "2.3.0", "mcpadapt": "0.1.19", "gradio": "6.31.0"}
+    monkeypatch.setattr(installed_packages, "version", known.get)
+    found = {finding.text: finding for finding in memory.doctor().findings}
+    assert found["Integrations: mcp 2.3.0, gradio 6.31.0."].repair.startswith("pip install 'smolmem[chroma,faiss,lang")
+    assert found["smolagents' MCPClient cannot import mcp 2.3.0; `smolmem mcp` can."].repair == "pip install 'mcp<2'"
+    monkeypatch.setattr(installed_packages, "version", lambda package: None)
+    assert any("Integrations: none." in finding.text for finding in memory.doctor().findings)
+
+
+def test_every_extra_is_an_extra_of_the_package() -> None:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    for extra in set(installed_packages.PACKAGES.values()) - {""}:
+        assert f"\n{extra} = [" in text

@@ -1,0 +1,154 @@
+"""Contents packed with the contents before them: small, readable after any erase, and no bomb."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+import zstandard
+from contents import unpacked
+from scripted import code, code_agent
+from smolagents import tool
+
+from smolmem import Memory
+from smolmem.core import packing
+from smolmem.core.errors import Damaged, StoreError
+from smolmem.store.chains import Chain
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "agent.db"
+
+
+@pytest.fixture
+def memory(path: Path) -> Iterator[Memory]:
+    with Memory(path, embedder="off") as memory:
+        yield memory
+
+
+def pages(size: int) -> Any:
+    @tool
+    def page(number: int) -> str:
+        """A page.
+
+        Args:
+            number: which one
+        """
+        return random.Random(number).randbytes(size // 2).hex()
+
+    return page
+
+
+def recorded(memory: Memory, steps: int = 6, size: int = 2000, first: int = 0) -> Any:
+    codes = [code(f"print(page({number}))") for number in range(first, first + steps)]
+    agent = memory.attach(code_agent(*codes, code("final_answer(0)"), tools=[pages(size)]))
+    agent.run("Read.")
+    memory.detach(agent)
+    return memory.runs()[0]
+
+
+@pytest.mark.parametrize("size", [1000, 100_000])
+def test_a_text_that_stands_in_a_call_a_step_and_its_messages_is_stored_once(
+    memory: Memory, path: Path, size: int
+) -> None:
+    recorded(memory, steps=10, size=size)
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    packed = connection.execute("SELECT sum(length(bytes)) FROM content").get
+    connection.close()
+    assert packed < 10 * (0.7 * size + 1500)  # hex digits are packed to a half
+
+
+def test_every_content_comes_back_in_any_order(memory: Memory, path: Path) -> None:
+    recorded(memory, steps=20)
+    expected = unpacked(path)
+    with Memory(path, embedder="off") as other:
+        numbers = [row["id"] for row in other._store.rows("content_ids_after", {"id": 0})]
+        order = random.Random(1).sample(range(len(numbers)), len(numbers))
+        assert [other._journal.content(numbers[place]) for place in order] == [expected[place] for place in order]
+
+
+def test_what_was_packed_with_an_erased_step_can_still_be_read(memory: Memory) -> None:
+    run = recorded(memory, steps=12)
+    memory.erase(run.steps[4])
+    assert memory.verify().problems == []
+    left = [step.text for step in memory.run(run.id).steps]
+    assert sum("Execution logs" in text for text in left) >= 10
+    assert all(random.Random(number).randbytes(1000).hex() in "".join(left) for number in (0, 1, 2, 9, 11))
+
+
+def test_after_a_failed_transaction_nothing_refers_to_what_was_not_written(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = memory.attach(code_agent(*(code(f"print(page({n}))") for n in range(8)), tools=[pages(500)]))
+    agent.max_steps = 8
+    turn, commit = 0, memory._journal.add
+
+    def failing(table: str, row: Any) -> Any:
+        nonlocal turn
+        turn += 1
+        if turn % 5 == 0 and table != "session":
+            raise StoreError("the disk is full")
+        return commit(table, row)
+
+    monkeypatch.setattr(memory._journal, "add", failing)
+    agent.run("Read.")
+    monkeypatch.setattr(memory._journal, "add", commit)
+    memory.flush()
+    assert memory.verify().problems == []
+    assert len(memory.runs()[0].steps) == 10
+
+
+def test_a_base_that_another_process_erased_is_not_used(memory: Memory, path: Path) -> None:
+    chain = Chain()
+    with memory._store._transaction(sync=True):
+        number = memory._journal.keep(memory._journal.encode("a text " * 50), chain)
+    with Memory(path, embedder="off") as other, other._store._transaction(sync=True):
+        other._store.do("put_content", {"id": number, "hash": b"other", "bytes": b"=other"})
+    with memory._store._transaction(sync=True):
+        after = memory._journal.keep(memory._journal.encode("a text " * 50 + "and more"), chain)
+    assert memory._store.rows("content", {"id": after})[0]["base"] is None
+    assert memory._journal.value(after).endswith("and more")
+
+
+@pytest.mark.parametrize("wrong", ["cycle", "missing", "other"])
+def test_a_wrong_base_is_damage_not_another_text(memory: Memory, path: Path, wrong: str) -> None:
+    recorded(memory)
+    memory.close()
+    connection = apsw.Connection(str(path))
+    packed = connection.execute("SELECT id, base FROM content WHERE base IS NOT NULL ORDER BY id").fetchall()
+    number = packed[3][0]
+    new = {"cycle": number, "missing": 10_000, "other": 1}[wrong]
+    connection.execute("UPDATE content SET base = ? WHERE id = ?", (new, number))
+    connection.close()
+    with Memory(path, embedder="off") as again:
+        with pytest.raises(Damaged, match=f"content {number}"):
+            again._journal.content(number)
+        assert any(f"content {number} " in problem for problem in again.verify().problems)
+
+
+def test_bombs_of_either_kind_are_refused_before_they_unpack() -> None:
+    bomb = b"s" + zstandard.ZstdCompressor().compress(bytes(50_000_000))
+    with pytest.raises(packing.Undecodable, match=r"more than 4,000,000.*SMOLMEM_MAX_UNPACKED"):
+        packing.unpack(bomb)
+    dictionary = random.Random(0).randbytes(200_000)
+    data = zstandard.ZstdCompressionDict(dictionary, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
+    repeated = b"d" + zstandard.ZstdCompressor(dict_data=data).compress(dictionary * 100)
+    with pytest.raises(packing.Undecodable, match="more than"):
+        packing.unpack(repeated, packing.BLOB, dictionary)
+    endless = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(50_000_000))
+    with pytest.raises(packing.Undecodable):
+        packing.unpack(b"s" + endless)
+    for cut in (b"", b"s", b"d", b"sabc", bomb[:100], b"q123"):
+        with pytest.raises(packing.Undecodable):
+            packing.unpack(cut)
+
+
+def test_files_of_the_first_release_can_be_read() -> None:
+    text = b"a text of some length " * 40
+    assert packing.unpack(b"z" + zlib.compress(text)) == text
