@@ -101,7 +101,7 @@ def examine(journal: Journal) -> Diagnosis:
     """Examines an open store, its environment and its use."""
     url, found = journal.store.url, list[Finding]()
     file = (_engine, _integrity, _links, _space, _sizes, _place, _disk, _sync)
-    for look in (*((_server, _links, _sizes) if journal.store.is_remote else file), _environment, *_USE):
+    for look in (*((_engine, _links, _sizes) if journal.store.is_remote else file), _environment, *_USE):
         try:
             found += look(journal)
         except TimeoutError:
@@ -117,16 +117,14 @@ def examine(journal: Journal) -> Diagnosis:
 
 def _engine(journal: Journal) -> Iterator[Finding]:
     engine = journal.store.facts()["engine"]
-    if tuple(map(int, engine.rpartition(" ")[2].split("."))) < SAFE_SQLITE:
+    if journal.store.is_remote:
+        began, _ = time.perf_counter(), journal.store.do("any_pending", {})
+        yield Finding("ok", f"{engine} answers after {1000 * (time.perf_counter() - began):.1f} ms.")
+    elif tuple(map(int, engine.rpartition(" ")[2].split("."))) < SAFE_SQLITE:
         text = f"{engine} can corrupt a file that several programs write (the WAL-reset bug)."
         yield Finding("problem", text, "pip install --upgrade apsw")
     else:
         yield Finding("ok", f"{engine}, free of the WAL-reset bug.")
-
-
-def _server(journal: Journal) -> Iterator[Finding]:
-    began, engine, _ = time.perf_counter(), journal.store.facts()["engine"], journal.store.do("any_pending", {})
-    yield Finding("ok", f"{engine} answers after {1000 * (time.perf_counter() - began):.1f} ms.")
 
 
 def _integrity(journal: Journal) -> Iterator[Finding]:
