@@ -678,6 +678,10 @@ def test_postgresql_15_keeps_and_finds_the_same(expected: list[Any]) -> None:
             with Memory(f"postgresql://postgres@/postgres?host={folder}", strict=True, embedder="off") as memory:
                 assert work(memory) == expected
                 assert memory.stats().engine.startswith("PostgreSQL 15")
+                link: Link = memory._store._link  # type: ignore[attr-defined]
+                for name, text in statements("postgres").items():
+                    if not ENGINE.match(text) and name not in ("find_documents", "find_passages"):
+                        postgres_columns(link, name)
         finally:
             run([DEBIAN / "pg_ctl", "-D", folder / "data", "-m", "immediate", "stop"])
     finally:

@@ -47,7 +47,7 @@ def trace(
     Any run can be sent, also one that failed or was killed. A run is sent with the runs of managed agents that it
     called. Sending a run twice changes nothing. Headers are also read from OTEL_EXPORTER_OTLP_HEADERS.
     """
-    with env.open() as memory, env.output.progress(f"sending to {to}") as progress:
+    with env.read() as memory, env.output.progress(f"sending to {to}") as progress:
         chosen = env.run(memory, run)
         sent = memory.trace(chosen, to, headers=dict(header), prices=prices, progress=progress)
     env.output.result(sent)

@@ -37,6 +37,11 @@ def byte_size(size: float) -> str:
     return f"{size:,.1f} GB"
 
 
+def counted(count: int, noun: str) -> str:
+    """A number of things: `1 step`, `2,000 steps`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def message_role(message: Any) -> str:
     """The role of a chat message, as text."""
     role = getattr(message, "role", "message")

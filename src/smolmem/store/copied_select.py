@@ -12,6 +12,7 @@ from contextlib import closing
 
 import apsw
 
+from smolmem.core.arguments import scope_filter
 from smolmem.core.errors import InvalidArgument
 from smolmem.store.base import Row, Store
 from smolmem.store.sandboxed_select import select_from
@@ -36,7 +37,7 @@ def select(store: Store, scope: str, statement: str) -> list[Row]:
 
 
 def _copy_table(store: Store, copy: apsw.Connection, table: str, scope: str, limit: int) -> None:
-    rows = store.rows(f"copy_{table}", {"scope": scope, "limit": limit})
+    rows = store.rows(f"copy_{table}", {**scope_filter(scope), "limit": limit})
     if len(rows) > MAX_ROWS:
         raise InvalidArgument(
             f"the scope {scope!r} has more than {MAX_ROWS:,} {table}s, too many for a SELECT on a server: "

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache, partial
 from typing import Any
 
-from smolmem.core import codec, wire
+from smolmem.core import wire
 from smolmem.core.arguments import EVERYWHERE, ScopeFilter, in_scope
 from smolmem.core.errors import NotFound
 from smolmem.core.redaction import Known, Redactor
@@ -137,6 +137,8 @@ class Records(Links):
             raise self.damaged(f"step {step} is missing")
         row, latest = self.sealed("step", found[0]), timeline.latest[step]
         if latest["record"] != row["record"]:
+            from smolmem.core import codec
+
             row |= codec.facts(self.value(latest["record"]))
         row |= {
             "session": session,
@@ -275,6 +277,8 @@ class Records(Links):
 
         Each record is decoded once, however many events refer to it, with these secrets put back.
         """
+        from smolmem.core import codec
+
         row, timeline = self.session_row(session), Timeline[Row]()
         step_and_key = lru_cache(maxsize=None)(lambda record, prompt: self._step_and_key(record, prompt, secrets))
         events = list(self._events(row, until))

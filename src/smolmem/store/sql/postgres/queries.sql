@@ -252,21 +252,20 @@ FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE nspname
 -- name: copy_run
 SELECT id, scope, agent, agent_type, title, status, began, ended, parent, fork_of, model, steps, errors, input_tokens,
     output_tokens
-FROM run WHERE scope = :scope ORDER BY rowid LIMIT :limit;
+FROM run WHERE (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :below)
+ORDER BY rowid LIMIT :limit;
 
 -- name: copy_step
 SELECT step.id, step.run, step.kind, step.number, step.at, step.seconds, step.error, step.tools, step.input_tokens,
     step.output_tokens, substr(step.text, 1, 20000) AS text
-FROM run JOIN step ON step.run = run.id WHERE run.scope = :scope ORDER BY step.id LIMIT :limit;
+FROM run JOIN step ON step.run = run.id
+WHERE (:scope IS NULL OR run.scope = :scope OR substr(run.scope, 1, length(:below)) = :below)
+ORDER BY step.id LIMIT :limit;
 
 -- name: copy_note
 SELECT id, scope, kind, substr(text, 1, 20000) AS text, tags, origin, run, at, expires, supersedes
-FROM note WHERE scope = :scope ORDER BY rowid LIMIT :limit;
+FROM note WHERE (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :below)
+ORDER BY rowid LIMIT :limit;
 
 -- name: copy_forgotten
-SELECT what, target FROM forgotten
-WHERE (what = 'run' AND target IN (SELECT id FROM run WHERE scope = :scope))
-   OR (what = 'note' AND target IN (SELECT id FROM note WHERE scope = :scope))
-   OR (what = 'step' AND target IN (
-        SELECT CAST(step.id AS TEXT) FROM run JOIN step ON step.run = run.id WHERE run.scope = :scope))
-LIMIT :limit;
+SELECT what, target FROM forgotten ORDER BY id LIMIT :limit;

@@ -100,8 +100,14 @@ SELECT * FROM run WHERE scope = :scope AND agent = :agent
 ORDER BY coalesce((SELECT max(step.id) FROM step WHERE step.run = run.id), 0) DESC, rowid DESC LIMIT 100;
 
 -- name: run_counts
+-- A step that was interrupted is taken off the list when the run is resumed, and the step with the same number that
+-- finishes it takes its place: both are one step. Other steps that were taken off the list count.
 SELECT
-    count(*) FILTER (WHERE kind = 'action') AS steps,
+    count(*) FILTER (WHERE kind = 'action' AND place IS NOT NULL) + count(DISTINCT coalesce(number, -id)) FILTER (
+        WHERE kind = 'action' AND place IS NULL AND coalesce(number, -id) NOT IN (
+            SELECT coalesce(number, -id) FROM step WHERE run = :run AND kind = 'action' AND place IS NOT NULL
+        )
+    ) AS steps,
     count(error) AS errors,
     CAST(coalesce(sum(input_tokens), 0) AS BIGINT) AS input_tokens,
     CAST(coalesce(sum(output_tokens), 0) AS BIGINT) AS output_tokens
@@ -397,6 +403,19 @@ WHERE vector.passage IS NULL AND passage.id > :above AND passage.id <= :last ORD
 
 -- name: vectors
 SELECT id, passage, facts, numbers FROM vector WHERE scope = :scope AND id > :id AND model = :model ORDER BY id;
+
+-- name: vectors_after
+SELECT id, passage, scope, numbers FROM vector WHERE id > :id AND model = :model ORDER BY id LIMIT :limit;
+
+-- name: vectors_of
+SELECT vector.passage, vector.scope, vector.facts, vector.numbers FROM json_each(:ids) AS wanted
+JOIN vector ON vector.passage = CAST(wanted.value AS BIGINT) AND vector.model = :model;
+
+-- name: newest_vector
+SELECT coalesce(max(id), 0) FROM vector;
+
+-- name: vector_models
+SELECT DISTINCT model FROM vector;
 
 -- name: put_vector
 INSERT OR REPLACE INTO vector (passage, scope, model, facts, numbers)
