@@ -62,8 +62,8 @@ class Environment:
 
     @property
     def path(self) -> str:
-        """The path of the store's file."""
-        return self.url.removeprefix("sqlite:///")
+        """The path of the store's file; of a server, what may be printed."""
+        return self.shown.removeprefix("sqlite:///")
 
     @property
     def read_scope(self) -> str:

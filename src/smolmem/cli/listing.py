@@ -301,7 +301,7 @@ def _unified(found: Diff, left: Run, right: Run) -> Any:
 def stats(env: Environment) -> None:
     """Show how much is stored."""
     with env.read() as memory:
-        figures = replace(memory.stats(), url=env.url)
+        figures = replace(memory.stats(), url=env.shown)
         env.output.result(figures, lambda: _figures(figures, env.output))
 
 

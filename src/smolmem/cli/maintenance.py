@@ -89,7 +89,7 @@ def verify(env: Environment) -> int:
     The exit code is 1 if something was changed.
     """
     with env.read() as memory:
-        report = replace(memory.verify(), url=env.url)
+        report = replace(memory.verify(), url=env.shown)
         env.output.result(report)
     return 0 if report else 1
 
@@ -151,8 +151,8 @@ def migrate(env: Environment, no_backup: bool) -> None:
             _copy(env, copy, progress)
     with env.open():
         after, _ = versions(env.url, env.key)
-    result = {"url": env.url, "before": before, "after": after, "backup": copy}
-    env.output.result(result, lambda: _migrated(env.url, before, after, copy))
+    result = {"url": env.shown, "before": before, "after": after, "backup": copy}
+    env.output.result(result, lambda: _migrated(env.shown, before, after, copy))
 
 
 def _copy(env: Environment, path: str, progress: Any) -> None:
