@@ -699,3 +699,19 @@ def test_postgresql_15_keeps_and_finds_the_same(expected: list[Any]) -> None:
             run([DEBIAN / "pg_ctl", "-D", folder / "data", "-m", "immediate", "stop"])
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_the_inspector_shows_a_store_on_a_server(pg: Memory) -> None:
+    from test_inspector import Site, _loop
+
+    work(pg)
+    run, note = pg.runs()[0], pg.notes()[0]
+    site = Site(pg)
+    step = f"/steps/{run.steps[-1].id}"
+    paths = ["/", "/?q=bicycle", "/memory", "/memory?q=bicycle", "/patterns", "/data-version", f"/runs/{run.id}"]
+    paths += [f"/runs/{run.id}/json", step, f"{step}/prompt", f"{step}/revisions", f"/notes/{note.id}"]
+    for target in paths:
+        found = site.get(target)
+        assert found.status == 200, (target, found.said)
+    assert run.title[:20] in site.get("/").text
+    _loop.run_until_complete(_loop.shutdown_default_executor())
