@@ -269,3 +269,30 @@ ORDER BY rowid LIMIT :limit;
 
 -- name: copy_forgotten
 SELECT what, target FROM forgotten ORDER BY id LIMIT :limit;
+
+-- name: runs_over_time
+SELECT CAST(floor((began - :since) / :width) AS BIGINT) AS bucket, agent, coalesce(model, '') AS model,
+    count(*) AS runs,
+    count(*) FILTER (WHERE status = 'failed') AS failed,
+    count(*) FILTER (WHERE status = 'interrupted'
+        OR (status = 'running' AND writer IN (SELECT value FROM json_each(:gone)))) AS interrupted,
+    count(*) FILTER (WHERE status = 'max_steps') AS max_steps,
+    CAST(sum(steps) AS BIGINT) AS steps, CAST(sum(errors) AS BIGINT) AS errors,
+    CAST(sum(input_tokens) AS BIGINT) AS input_tokens, CAST(sum(output_tokens) AS BIGINT) AS output_tokens,
+    coalesce(sum(greatest(ended - began, 0)) FILTER (WHERE ended IS NOT NULL), 0) AS seconds,
+    coalesce(max(ended - began), 0) AS slowest
+FROM run
+WHERE began >= :since AND began < :until
+  AND (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :below)
+GROUP BY 1, 2, 3 LIMIT 20000;
+
+-- name: recent_failures
+SELECT step.id, step.run, step.error, right(step.text, 300) AS text FROM step
+WHERE step.error IS NOT NULL
+  AND step.id >= coalesce((
+      SELECT min(first.id) FROM (SELECT id FROM run WHERE began >= :since ORDER BY began LIMIT 20) AS early
+      JOIN step AS first ON first.run = early.id), 9223372036854775807)
+  AND (:scope IS NULL OR EXISTS (
+      SELECT 1 FROM run WHERE run.id = step.run
+        AND (run.scope = :scope OR substr(run.scope, 1, length(:below)) = :below)))
+ORDER BY step.id DESC LIMIT 1000;
