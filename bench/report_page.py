@@ -407,8 +407,23 @@ def _inspector(numbers: dict[str, Any]) -> str:
     return f"{intro}\n\n" + table(("page", "time or size", "also"), rows)
 
 
+def _postgres(numbers: dict[str, Any]) -> str:
+    found = numbers["postgres"]
+    rows = [
+        (f"{name}, {case}", amount(one["ms"], "ms"), f"{one['messages']:.1f}", amount(one["bytes"], "bytes"))
+        for case, stores in found["cases"].items()
+        for name, one in stores.items()
+    ]
+    intro = (
+        f"The same run of {found['steps']} steps of a scripted agent in both stores, synced; the time is that of the "
+        f"agent and of recording. The server is on the same machine. Median of {found['rounds']} rounds."
+    )
+    return f"{intro}\n\n" + table(("store", "wall time per step", "messages to the server per step", "store"), rows)
+
+
 SECTIONS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "growth": ("Recording a run", _growth),
+    "postgres": ("PostgreSQL beside SQLite", _postgres),
     "variables": ("Variables of a code agent", _variables),
     "resume": ("Opening, resuming, looking", _resume),
     "recall": ("Recall", _recall),

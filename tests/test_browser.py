@@ -501,7 +501,7 @@ def _note(memory: Memory, text: str, number: int) -> None:
     plain, id = storable(text), f"{number:016x}"
     row = {"id": id, "scope": plain, "kind": plain, "text": f"payload {plain}", "tags": json.dumps([plain])}
     row |= {"origin": plain, "run": None, "at": time.time(), "expires": None, "supersedes": None, "sources": "[]"}
-    with memory._store.write():
+    with memory._store._transaction(sync=True):
         memory._store.do("add_note", row | {"hash": seal("note", row)})
         owner = PassageOwner(scope=plain, session="", step=None, note=id, run=None, agent=plain, at=time.time())
         add_passages(memory._store, owner, [Passage(plain, "user", f"payload {plain}")])
@@ -925,7 +925,7 @@ def test_the_snippet_is_copied(browser: Browser) -> None:
     script = "const done = arguments[0]; navigator.clipboard.readText().then(done, (error) => done(String(error)))"
     copied = browser.chrome.execute_async_script(script)
     assert f'memory.run("{run.id}").restore(agent)' in copied
-    browser.until(lambda: "snippet" in button.text)
+    browser.until(lambda: "Copy the code" in button.text)
 
 
 def test_a_step_is_edited_and_forked_through_the_forms(browser: Browser) -> None:

@@ -28,6 +28,7 @@ def _server_options(function: Function) -> Function:
         option("--port", "N", "The port (default: 8265, or any free port).", type=port),
         flag("--read-only", "Do not allow changes from the browser."),
         flag("--no-browser", "Print the link without opening a browser."),
+        option("--token", "TOKEN", "The token of the link; the link then works again, also after a restart."),
     )
     for decorate in reversed(decorators):
         function = decorate(function)
@@ -75,7 +76,7 @@ def demo(env: Environment, path: str | None, no_ui: bool, **server: Any) -> None
         )
     key = env.key if env.key_file else None
     env.output.hint("Sample agents are running…")
-    fill(path, key)
+    fill(path, key, pace=0.02)
     commands = ("runs {}", "replay {}", "search {} why could nobody buy", "sql {} 'select * from runs'", "ui {}")
     tries = [f"smolmem {command.format(shlex.quote(path))}" for command in commands]
     text = "\n".join([f"{path} holds sample runs. Try:", "", *(f"  {line}" for line in tries)])

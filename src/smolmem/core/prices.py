@@ -48,31 +48,36 @@ def prices() -> Mapping[str, Price]:
     Raises:
         InvalidArgument: the file cannot be read, or is not a mapping of prefixes to pairs of numbers.
     """
-    path = os.environ.get(VARIABLE)
-    if not path:
-        return BUILT_IN
-    try:
-        changed = Path(path).stat().st_mtime_ns
-    except (OSError, ValueError) as error:
-        raise InvalidArgument(f"{VARIABLE} names {path!r}, which cannot be read: {error}.") from None
-    return _from_file(path, changed)
+    return _table(*_source())
 
 
 def cost(model: str, input_tokens: int, output_tokens: int) -> float | None:
     """What tokens of a model cost, in dollars; None if the model has no known price."""
-    price = _price(model, prices())
+    price = _price(model, *_source())
     return None if price is None else (input_tokens * price[0] + output_tokens * price[1]) / 1e6
 
 
-def _price(model: str, table: Mapping[str, Price]) -> Price | None:
+def _source() -> tuple[str, int]:
+    """The user's file and when it was changed: prices are read again once it has changed."""
+    path = os.environ.get(VARIABLE, "")
+    try:
+        return path, Path(path).stat().st_mtime_ns if path else 0
+    except (OSError, ValueError) as error:
+        raise InvalidArgument(f"{VARIABLE} names {path!r}, which cannot be read: {error}.") from None
+
+
+@lru_cache(maxsize=1_000)
+def _price(model: str, path: str, changed: int) -> Price | None:
+    table = _table(path, changed)
     names = (model.lower(), model.lower().rpartition("/")[2])
     fitting = [prefix for prefix in table if any(name.startswith(prefix.lower()) for name in names)]
     return table[max(fitting, key=len)] if fitting else None
 
 
 @lru_cache(maxsize=4)
-def _from_file(path: str, changed: int) -> Mapping[str, Price]:
-    """The prices of a file; read again once the file has changed."""
+def _table(path: str, changed: int) -> Mapping[str, Price]:
+    if not path:
+        return BUILT_IN
     try:
         table = json.loads(Path(path).read_text(encoding="utf-8"))
         return {**BUILT_IN, **{str(prefix): _pair(pair) for prefix, pair in table.items()}}

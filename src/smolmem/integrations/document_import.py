@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from smolmem.core.display import Drawable
 from smolmem.core.errors import InvalidArgument, NotFound
 from smolmem.core.telemetry import quiet_chromadb
 from smolmem.recall.notes import LONGEST
@@ -43,7 +44,7 @@ PICKLED = (
 
 
 @dataclass(frozen=True)
-class ImportedDocuments:
+class ImportedDocuments(Drawable):
     """What was imported: how many documents were added, were here already, or had no text."""
 
     source: str

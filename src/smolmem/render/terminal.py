@@ -248,6 +248,15 @@ def exported(value: Exported) -> RenderableType:
     return Group(head, Text(f"  {_counted(value.written)}", "dim"))
 
 
+@draws("ImportedDocuments")
+def imported_documents(value: Any) -> RenderableType:
+    """What was imported as notes."""
+    head = Text.assemble(("✓ ", "green"), (sanitize(value.source), "bold"), f"  {counted(value.added, 'document')}")
+    left = [(value.skipped, "here already"), (value.empty, "without text")]
+    rest = ", ".join(f"{count:,} {why}" for count, why in left if count)
+    return Group(head, *([Text(f"  {rest}", "dim")] if rest else []))
+
+
 @draws("Imported")
 def imported(value: Imported) -> RenderableType:
     """What was loaded from an export."""
