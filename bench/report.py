@@ -80,7 +80,8 @@ BENCHES = [
           "--rows 6000 --queries 200 --engines smolmem,numpy,faiss,sqlite-vec"),
     Bench("quality", "quality.py", "quality", "--set smolruns --set whowhen --every 2 --embedder off",
           "--set smolruns --every 20 --embedder off"),
-    Bench("quality-local", "quality.py", "quality", "--set smolruns --every 2 --most 10 --embedder local --vectors-alone",
+    Bench("quality-local", "quality.py", "quality",
+          "--set smolruns --every 2 --most 10 --embedder local --vectors-alone",
           "--set smolruns --every 10 --most 2 --embedder local --vectors-alone"),
     Bench("postgres", "postgres.py", "bench-postgres", "--steps 60 --rounds 5", "--steps 30 --rounds 1"),
     Bench("runs", "runs.py", "bench-runs", "", ""),
@@ -259,8 +260,11 @@ def main() -> None:
     folder = given.numbers / "quick" if given.quick else given.numbers
     folder.mkdir(parents=True, exist_ok=True)
     benches = chosen(given, folder)
-    if benches:
-        run_all(benches, given, folder)
+    try:
+        if benches:
+            run_all(benches, given, folder)
+    except KeyboardInterrupt:
+        sys.exit(f"Interrupted. To go on: make report ARGS='--missing{' --quick' if given.quick else ''}'")
     written = render(kept(folder), given.docs, given.quick)
     print(f"{written} is written.")
 
