@@ -425,7 +425,8 @@ class Bench:
         console.print(table, *self._lines, sep="\n")
         ways = {title: {group: _shares(rated) for group, rated in hits.items()} for title, hits in self._rows.items()}
         questions = len(next(iter(self._rows.values()))["all"])
-        about = {"questions": questions, "milliseconds": self._milliseconds, "lines": self._lines}
+        counts = {group: len(rated) for group, rated in next(iter(self._rows.values())).items()}
+        about = {"questions": questions, "counts": counts, "milliseconds": self._milliseconds, "lines": self._lines}
         return {self._title: {"ways": ways, **about}}
 
 

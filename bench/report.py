@@ -36,6 +36,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 ROOT = Path(__file__).parent.parent
 NUMBERS = ROOT / "bench" / "numbers"
 CREWAI = ROOT / ".venv-crewai" / "bin" / "python"
+FORMAT = 1
+"""Of the numbers that are kept: it changes when the page needs others."""
 PACKAGES = [
     *("smolmem", "smolagents", "apsw", "numpy", "langgraph", "langgraph-checkpoint-sqlite", "openai-agents"),
     *("pydantic-ai-harness", "crewai", "chromadb", "faiss-cpu", "lancedb", "sqlite-vec", "mem0ai", "psycopg"),
@@ -62,7 +64,8 @@ class Bench:
     def command(self, quick: bool) -> str:
         """What a reader types to run it alone."""
         data = " DATA=folder" if self.script == "quality.py" else ""
-        return f'make {self.target}{data} ARGS="{self.arguments(quick).replace("MEMORY", "memory.db")}"'
+        arguments = self.arguments(quick).replace("MEMORY", "memory.db")
+        return f"make {self.target}{data}" + (f' ARGS="{arguments}"' if arguments else "")
 
 
 BENCHES = [
@@ -100,7 +103,11 @@ def form(quick: bool) -> list[Bench]:
 
 def run(bench: Bench, given: argparse.Namespace, memory: Path) -> Record:
     """Runs a benchmark in a process of its own; its numbers, or the reason why there are none."""
-    about: Record = {"command": bench.command(given.quick), "at": datetime.now(timezone.utc).isoformat()[:16] + "Z"}
+    about: Record = {
+        "format": FORMAT,
+        "command": bench.command(given.quick),
+        "at": datetime.now(timezone.utc).isoformat()[:16] + "Z",
+    }
     reason = _why_not(bench, given.data)
     if reason is not None:
         return about | {"error": reason}
@@ -203,9 +210,10 @@ def write(path: Path, record: Record) -> None:
 
 
 def kept(folder: Path) -> dict[str, Record]:
-    """The numbers that are there, in the order of the benchmarks."""
+    """The numbers that are there, in the order of the benchmarks; none of another format."""
     paths = {bench.name: folder / f"{bench.name}.json" for bench in BENCHES}
-    return {name: json.loads(path.read_text(encoding="utf-8")) for name, path in paths.items() if path.exists()}
+    found = {name: json.loads(path.read_text(encoding="utf-8")) for name, path in paths.items() if path.exists()}
+    return {name: record for name, record in found.items() if record.get("format") == FORMAT}
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
@@ -244,9 +252,9 @@ def chosen(given: argparse.Namespace, folder: Path) -> list[Bench]:
     """The benchmarks that are to be run."""
     if given.render:
         return []
-    if given.only:
-        return [bench for bench in BENCHES if bench.name in given.only]
     every = form(given.quick)
+    if given.only:
+        return [bench for bench in every if bench.name in given.only]
     if given.missing:
         return [bench for bench in every if "numbers" not in kept(folder).get(bench.name, {})]
     for bench in BENCHES:

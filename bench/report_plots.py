@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
-from report_page import PICTURES, Records, median, quality_sets
+from report_page import HELD_BACK, PICTURES, Records, median, quality_sets
 
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
@@ -83,20 +83,20 @@ def recall(axes: Any, numbers: dict[str, Any]) -> bool:
 
 
 def quality(axes: Any, numbers: dict[str, Any]) -> bool:
-    """Bars: the share of the questions whose step is among the first five."""
-    sets = quality_sets(numbers)
-    ways = list(dict.fromkeys(way for one in sets.values() for way in one["ways"] if "floor" not in way))
+    """Bars: the share of the questions that were held back whose step is among the first five."""
+    sets = {title: one for title, one in quality_sets(numbers).items() if one["counts"].get(HELD_BACK)}
+    ways = list(dict.fromkeys(way for one in sets.values() for way in one["ways"]))
     height = 0.8 / max(len(ways), 1)
     for place, way in enumerate(ways):
-        bars = [(row, one["ways"][way]["all"][0]) for row, one in enumerate(sets.values()) if way in one["ways"]]
+        bars = [(row, one["ways"][way][HELD_BACK][0]) for row, one in enumerate(sets.values()) if way in one["ways"]]
         color = OURS if way.startswith("smolmem") else OTHERS[place % len(OTHERS)]
-        faded = 0.6 if way == "smolmem, local" else 1.0
+        faded = 1.0 if way.endswith(", floor") or not way.startswith("smolmem") else 0.5
         axes.barh([row + place * height for row, _ in bars], [share for _, share in bars], height, label=way,
                   color=color, alpha=faded)  # fmt: skip
     axes.set_yticks([row + 0.4 - height / 2 for row in range(len(sets))], [title.replace(", ", "\n") for title in sets])
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
-    return _finish(axes, "recall@5, %", "", log="")
+    return _finish(axes, "recall@5 of the questions that were held back, %", "", log="")
 
 
 def _finish(axes: Any, xlabel: str, ylabel: str, log: str) -> bool:

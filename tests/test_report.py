@@ -82,6 +82,23 @@ def test_what_was_not_measured_is_named_with_the_reason(records: dict[str, Any])
     assert "- chroma (vectors-small): ImportError: none" in text
 
 
+def test_quality_is_compared_with_default_settings_on_enough_questions_that_no_weight_was_chosen_on(
+    records: dict[str, Any],
+) -> None:
+    ways = {
+        "BM25": {"all": [10, 10], "held back": [40, 80]},
+        "smolmem, off": {"all": [90, 90], "held back": [90, 90]},
+        "smolmem, off, floor": {"all": [80, 80], "held back": [50, 60]},
+    }
+    one = {"ways": ways, "questions": 60, "counts": {"all": 60, "held back": 30}, "milliseconds": {}, "lines": []}
+    records["quality"]["numbers"] = {"chats": one}
+    text = page_of({"quality": records["quality"]})
+    assert "| beside | recall@5: chats | recall@10: chats |" in text
+    assert "| BM25 | 1.25× | **0.75×** |" in text
+    one["counts"]["held back"] = 19
+    assert "Nothing was compared." in page_of({"quality": records["quality"]})
+
+
 @pytest.mark.parametrize("name", [bench.name for bench in report.BENCHES])
 def test_the_page_can_be_written_from_any_one_benchmark(records: dict[str, Any], name: str) -> None:
     text = page_of({name: records[name]})
@@ -161,8 +178,10 @@ def test_quality_without_its_data_and_crewai_without_its_environment_are_reasons
 
 
 def test_only_and_missing_keep_the_other_numbers_and_a_whole_report_begins_anew(tmp_path: Path) -> None:
-    report.write(tmp_path / "growth.json", {"numbers": 1})
-    report.write(tmp_path / "recall.json", {"error": "it failed"})
+    growth, recall = {"format": report.FORMAT, "numbers": 1}, {"format": report.FORMAT, "error": "it failed"}
+    report.write(tmp_path / "growth.json", growth)
+    report.write(tmp_path / "recall.json", recall)
+    report.write(tmp_path / "prompts.json", {"format": "of before", "numbers": 1})
     every = [bench.name for bench in report.form(quick=True)]
     assert "vectors-middle" not in every
 
@@ -172,7 +191,7 @@ def test_only_and_missing_keep_the_other_numbers_and_a_whole_report_begins_anew(
     assert chosen(render=True) == []
     assert chosen(only=["recall"]) == ["recall"]
     assert chosen(missing=True) == [name for name in every if name != "growth"]
-    assert report.kept(tmp_path) == {"growth": {"numbers": 1}, "recall": {"error": "it failed"}}
+    assert report.kept(tmp_path) == {"growth": growth, "recall": recall}
     assert chosen() == every
     assert report.kept(tmp_path) == {}
 
