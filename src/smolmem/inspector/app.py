@@ -277,7 +277,7 @@ class Inspector:
         return RedirectResponse(f"/notes/{note.id}", 303)
 
     def forget(self, request: Request, form: Mapping[str, str]) -> Response:
-        """Removes a note, step or run from recall; with `influenced`, also what depends on it; with `undo`, brings back."""
+        """Removes a note, step or run from recall, with `influenced` also what depends on it; or undoes that."""
         step, undo = parameters.number(form.get("step"), "step"), bool(form.get("undo"))
         target = page_data.erase_target(self.memory, form.get("id", "") if step is None else step)
         changed = self.memory.forget(target.what, influenced=bool(form.get("influenced")), undo=undo)
