@@ -94,8 +94,8 @@ def _looks(path: Path, question: str) -> dict[str, float]:
         memory.recall("page")
         newest = memory.runs()[0]
         return {
-            "runs_ms": _median_ms(memory.runs),
-            "steps_ms": _median_ms(memory.steps),
+            "runs_ms": _median_ms(lambda: memory.runs(limit=10)),
+            "steps_ms": _median_ms(lambda: memory.steps(limit=10)),
             "run_ms": _median_ms(lambda: newest.steps),
             "recall_ms": _median_ms(lambda: memory.recall(question)),
         }
@@ -182,7 +182,8 @@ def page(found: dict[str, Any], fleet: Fleet) -> str:
     """docs/scale.md."""
     about = "; ".join(f"{name}: {value}" for name, value in found["machine"].items())
     steps = [("CPU per step: agent, recording, indexing", "cpu_ms", "ms"), ("record", "bytes_record", "bytes"),
-             ("index", "bytes_index", "bytes"), ("`runs()`", "runs_ms", "ms"), ("`steps()`", "steps_ms", "ms"),
+             ("index", "bytes_index", "bytes"), ("`runs(limit=10)`", "runs_ms", "ms"),
+             ("`steps(limit=10)`", "steps_ms", "ms"),
              ("the steps of one run", "run_ms", "ms"), ("`recall()` by words", "recall_ms", "ms")]  # fmt: skip
     notes = [("CPU per note, with its vector", "cpu_ms", "ms"), ("file", "bytes", "bytes"),
              ("open and first recall", "open_ms", "ms"), ("`recall()` p50", "p50_ms", "ms"),
