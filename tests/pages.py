@@ -11,6 +11,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import fake_ollama
 from PIL import Image
 from scripted import Scripted, code, code_agent
 from smolagents.models import MessageRole
@@ -26,14 +27,21 @@ def names(page: Path) -> dict[str, Any]:
     if page.name == "README.md":
         thoughts = ["print(6 * 7)", "final_answer(42)", "x = 7\nprint(x)", "final_answer(x * x)"]
         return {"model": Scripted(*map(code, thoughts))}
-    return {"make_agent": make_agent, "make_watcher": make_watcher, "take_screenshot": take_screenshot}
+    return {
+        "make_agent": make_agent,
+        "make_watcher": make_watcher,
+        "make_team": make_team,
+        "take_screenshot": take_screenshot,
+    }
 
 
 def run(page: Path) -> dict[str, Any]:
     """Runs a page; returns the names it has defined."""
     defined = names(page)
-    for block in blocks(page):
-        exec(block, defined)
+    with fake_ollama.serving() as address:
+        for block in blocks(page):
+            code_block = block.replace(fake_ollama.ADDRESS, address)
+            exec(compile(code_block, f"{page.name}: {block[:60]!r}", "exec"), defined)
     return defined
 
 
@@ -60,6 +68,19 @@ def make_watcher(**options: Any) -> Any:
         return code("print('health check: 500')") if seen(messages) < 4 else code("final_answer('failing')")
 
     return code_agent(*[think] * 50, **options)
+
+
+def make_team(**options: Any) -> Any:
+    """A manager that asks a researcher the same question twice, and answers."""
+    researcher = code_agent(
+        *[code("final_answer('Crate 7 weighs 42 kg')")] * 50, name="researcher", description="Looks things up."
+    )
+
+    def think(messages: list[Any]) -> str:
+        asked = code("print(researcher('How heavy is crate 7?'))")
+        return asked if seen(messages) < 2 else code("final_answer('42 kg')")
+
+    return code_agent(*[think] * 50, managed_agents=[researcher], **options)
 
 
 def take_screenshot() -> bytes:
