@@ -5,6 +5,7 @@ Also a program of its own, so that the pages can be run with another release of 
 
 from __future__ import annotations
 
+import linecache
 import re
 import sys
 from io import BytesIO
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import fake_ollama
+import tutorial_models
 from PIL import Image
 from scripted import Scripted, code, code_agent
 from smolagents.models import MessageRole
@@ -27,7 +29,7 @@ def names(page: Path) -> dict[str, Any]:
     if page.name == "README.md":
         thoughts = ["print(6 * 7)", "final_answer(42)", "x = 7\nprint(x)", "final_answer(x * x)"]
         return {"model": Scripted(*map(code, thoughts))}
-    return {
+    return tutorial_models.models().get(page.name, {}) | {
         "make_agent": make_agent,
         "make_watcher": make_watcher,
         "make_team": make_team,
@@ -39,9 +41,10 @@ def run(page: Path) -> dict[str, Any]:
     """Runs a page; returns the names it has defined."""
     defined = names(page)
     with fake_ollama.serving() as address:
-        for block in blocks(page):
-            code_block = block.replace(fake_ollama.ADDRESS, address)
-            exec(compile(code_block, f"{page.name}: {block[:60]!r}", "exec"), defined)
+        for number, block in enumerate(blocks(page), 1):
+            source, name = block.replace(fake_ollama.ADDRESS, address), f"<block {number} of {page.name}>"
+            linecache.cache[name] = len(source), None, source.splitlines(True), name  # `@tool` reads its source
+            exec(compile(source, name, "exec"), defined)
     return defined
 
 
