@@ -37,12 +37,14 @@ from smolagents.utils import AgentExecutionError
 from smolmem import Memory
 from smolmem.core import codec, prompts
 from smolmem.core.rows import Batch, Change, RunRow, SessionRow
-from smolmem.recall.indexer import index_pending
 from smolmem.store.journal import Journal
 
 LONG = 500
 """The number of steps of the long run."""
 AGENTS = [f"{name}_{kind}" for name in ("shop", "mail", "build", "stock") for kind in ("monitor", "clerk", "analyst")]
+TOOLS = ["web_search", "query_orders", "send_mail", "check_health", "read_file", "roll_back"]
+CALLED_STEPS = 30
+"""Of each run, the calls of the last steps are in the ledger."""
 SCOPES = ["default", "acme/alice", "acme/bob", "acme/ops", "globex/eve"]
 WORDS = re.findall(
     r"\w+",
@@ -72,8 +74,10 @@ class Prepared:
 
 def prepared(step: Any) -> Prepared:
     """A step as a recorder encodes it."""
-    facts = codec.facts(step)
-    return Prepared(codec.encode(step), facts, prompts.rendered(step)[0], facts["text"])
+    facts, record = codec.facts(step), codec.encode(step)
+    return Prepared(
+        record, facts, prompts.rendered(step, record, lambda value, _: codec.encode(value))[0], facts["text"]
+    )
 
 
 def action(failed: bool) -> Prepared:
@@ -117,7 +121,7 @@ def build(path: Path, runs: int, steps: int, indexed: int) -> None:
             parent = row if row["parent"] is None and number % 20 == 0 else None
         for run in memory.runs(scope="*", status="finished", limit=20):
             run.fork(step=1)
-        _index(journal, indexed)
+        _index(memory, indexed)
         _long_run(memory)
     part.rename(path)
 
@@ -174,7 +178,21 @@ def _write(
     kept = result if status == "failed" else ("answer", sentence(12))
     results = [(row["id"], kept[0], codec.encode(kept[1]))] if status != "interrupted" else []
     journal.save(Batch(session, False, [ended], results, changes[1:]))
+    _write_calls(journal, row["id"], at, size)
     return row
+
+
+def _write_calls(journal: Journal, run: str, at: float, size: int) -> None:
+    """The model's answer and a tool call of each of the last steps of a run."""
+    content = codec.encode(sentence(4))
+    with journal.store.write(sync=False):
+        kept = {"arguments": journal.keep(content), "outcome": journal.keep(content)}
+        for number in range(max(1, size - CALLED_STEPS), size):
+            began = at + 3 * number - 2
+            for kind, name, start, end in (("model", "", 0.0, 1.2), ("tool", chance.choice(TOOLS), 1.3, 1.8)):
+                failed = int(kind == "tool" and chance.random() < 0.05)
+                row = {"run": run, "turn": number, "kind": kind, "name": name, "failed": failed, **kept}
+                journal.add("call", row | {"began": began + start, "ended": began + end})
 
 
 def _changes(row: RunRow, at: float, size: int, steps: tuple[list[Prepared], list[Prepared]]) -> Iterator[Change]:
@@ -218,12 +236,13 @@ def _long_run(memory: Memory) -> None:
     memory.detach(agent)
 
 
-def _index(journal: Journal, indexed: int) -> None:
+def _index(memory: Memory, indexed: int) -> None:
     """Indexes the newest steps; older steps are taken off the list of pending steps."""
-    with journal.store.write():
-        connection = journal.store._connection  # type: ignore[attr-defined]
-        connection.execute("DELETE FROM unread WHERE step <= (SELECT max(id) FROM step) - ?", (indexed,))
-    index_pending(journal)
+    store = memory._journal.store
+    with store.write():
+        connection = store._connection  # type: ignore[attr-defined]
+        connection.execute("DELETE FROM pending WHERE step <= (SELECT max(id) FROM step) - ?", (indexed,))
+    memory.index(progress=False)
 
 
 # --- measuring -------------------------------------------------------------------------------------------------------
@@ -233,7 +252,8 @@ import sys, uvicorn
 from smolmem import Memory
 from smolmem.inspector.app import make_app
 from smolmem.inspector.guard import new_access
-from smolmem.inspector.serve import hosts_of, link_of, listen
+from smolmem.inspector.serve import link_of
+from smolmem.listening import hosts_of, listen
 listening = listen("127.0.0.1", 0, strict=True)
 port = listening.getsockname()[1]
 access = new_access(hosts_of("127.0.0.1", port), read_only=False)
@@ -317,12 +337,22 @@ def _pages(run: str, step: int, until: float) -> Iterator[tuple[str, str, float 
         f"/?text=slow&status=failed&agent={AGENTS[0]}&scope=default&fragment=1",
         100,
     )
+    yield "filter: model", "/?model=scripted&fragment=1", 100
+    yield "filter: tool", "/?tool=roll_back&fragment=1", 150
+    yield "filter: a tool that nobody called", "/?tool=nothing&fragment=1", 150
+    yield "filter: last 7 days", "/?since=7d&fragment=1", 100
+    for order in ("duration", "tokens", "oldest"):
+        yield f"sorted by {order}", f"/?sort={order}&fragment=1", 150
+    yield "dashboard: 30 days", "/dashboard", 300
+    yield "dashboard: all time", "/dashboard?period=all", 300
+    yield "dashboard: one scope", "/dashboard?scope=acme%2Fops", 500
     yield "older runs: the 100th page", f"/?until={until!r}&fragment=1", 100
     yield "data version", "/data-version", None
     yield "memory page", "/memory", None
     yield "memory search, two rare words", "/memory?q=417+482&fragment=1", None
     yield "memory search, three words that every step has", "/memory?q=slow+database+index&fragment=1", None
     yield "compare page", "/compare", None
+    yield f"compare: a run of {LONG} steps with itself", f"/compare?left={run}&right={run}", None
     yield "patterns page", "/patterns", None
     yield "patterns: a rule on 20,000 steps", "/patterns?rule=failures&threshold=3&window=10", None
 

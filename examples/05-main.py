@@ -5,6 +5,9 @@
     python 05-main.py --fault flapping    # a rule detects the pattern, and the agent notifies a person
     python 05-main.py --resume            # resumes the run after a kill -9 or a failure of the model server
 
+    python 05-main.py --fault flapping --patterns callback   # a plain step callback detects it, instead of the rule
+    python 05-main.py --fault errors --verbosity_level 0     # without the log of smolagents
+
 Without --llm_url, a script replaces the model; everything else is real.
 """
 
@@ -15,9 +18,9 @@ from pathlib import Path
 
 import shop_tools
 from llm import MODEL, model_options
-from monitoring import RULES, Unfinished, describe, handle_incident, is_handled, label, make_model
+from monitoring import RULES, STUCK, Unfinished, describe, handle_incident, is_handled, label, make_model
 from shop.control import FAULTS, Health, Shop, ShopError
-from smolagents import LogLevel, Model, Tool, ToolCallingAgent
+from smolagents import ActionStep, Model, Tool, ToolCallingAgent
 from terminal import ExampleError, chapter, console, figures, run_program, say
 
 from smolmem import Memory, Run
@@ -36,27 +39,58 @@ def get_tools() -> list[Tool]:
     return shop_tools.get_tools(shop, console)
 
 
+def track_health_patterns(memory_step: ActionStep, agent: ToolCallingAgent) -> None:
+    """A plain step callback: adds a line to the observation when three of the last ten checks failed.
+
+    It sees the steps of this run in RAM. The rule HEALTH does the same over all recorded runs, once for each incident.
+    """
+    if "health check" not in (memory_step.observations or ""):
+        return
+    recent = [step for step in agent.memory.steps[-9:] if isinstance(step, ActionStep)]
+    failures = sum(failed(step) for step in [*recent, memory_step])  # this step is not on the list yet
+    if failures >= 3:
+        memory_step.observations += f"\n[ALERT] Pattern detected: {failures} failures in the last 10 steps"
+
+
+def failed(step: ActionStep) -> bool:
+    """Whether a step is a health check that failed."""
+    return any(sign in (step.observations or "") for sign in ("health check: 5", "health check: no answer"))
+
+
 def create_agent(
-    llm_url: str | None, model: str = MODEL, *, api_key: str | None = None, verbose: bool = False
+    llm_url: str | None,
+    model: str = MODEL,
+    *,
+    api_key: str | None = None,
+    verbosity_level: int = 2,
+    patterns: str = "callback",
 ) -> ToolCallingAgent:
-    """A plain smolagents agent. Rules also work without a memory, as `step_callbacks=RULES`."""
+    """A plain smolagents agent, with the callback unless a rule watches instead. It needs no memory."""
     return ToolCallingAgent(
         model=get_model(llm_url, model, api_key),
         tools=get_tools(),
         name="ai_monitoring_agent",
         description="An agent that monitors a web application and manages its health.",
         max_steps=25,
-        verbosity_level=LogLevel.DEBUG if verbose else LogLevel.OFF,
+        verbosity_level=verbosity_level,
+        step_callbacks=[track_health_patterns] if patterns == "callback" else [],
     )
 
 
 def work(options: argparse.Namespace) -> None:
     """Handles one incident. The shop stays running if it was running before, or if the run can be resumed."""
-    agent = create_agent(options.llm_url, options.model, api_key=options.api_key, verbose=options.verbose)
+    agent = create_agent(
+        options.llm_url,
+        options.model,
+        api_key=options.api_key,
+        verbosity_level=options.verbosity_level,
+        patterns=options.patterns,
+    )
     keep = options.keep or (shop.running() and not options.resume)
     try:
         with Memory(options.db) as memory:
-            memory.attach(agent, recall=5, watch=RULES)  # the whole integration
+            rules = RULES if options.patterns == "rule" else [STUCK]
+            memory.attach(agent, recall=5, watch=rules)  # the whole integration
             incident(memory, agent, options)
     except (Unfinished, KeyboardInterrupt):
         keep = True
@@ -130,7 +164,10 @@ def main() -> None:
     """Parses the command line."""
     global shop
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    model_options(parser)
+    model_options(parser, verbosity_level=2)
+    parser.add_argument(
+        "--patterns", choices=("rule", "callback"), default="rule", help="what detects patterns (default: %(default)s)"
+    )
     parser.add_argument("--fault", choices=FAULTS, help="inject this fault first")
     parser.add_argument("--task", help="the task of the agent (default: a pager message about the fault)")
     parser.add_argument("--resume", action="store_true", help="resume the unfinished run")

@@ -46,7 +46,7 @@ class Demo:
 
     def agent(self, *, recall: int = 0, watch: Sequence[Watch] = (STUCK,)) -> ToolCallingAgent:
         """A new agent, attached to the memory."""
-        agent = make_agent(self.model, get_tools(self.shop, console), verbose=self.options.verbose)
+        agent = make_agent(self.model, get_tools(self.shop, console), verbosity_level=self.options.verbosity_level)
         return self.memory.attach(agent, recall=recall, watch=watch)
 
     def incident(self, agent: ToolCallingAgent) -> Run:
@@ -184,10 +184,16 @@ class Demo:
     # --- replay and analysis -----------------------------------------------------------------------------------------
 
     def replay(self) -> None:
-        """Replays a run from the record; its agent is gone."""
+        """Replays a run as smolagents does, from RAM, and another one from the record; its agent is gone."""
+        agent = self.agent()
+        handle_incident(self.memory, agent, self.shop, WATCH.format(1))
+        agent.logger.level = LogLevel.ERROR  # replay() prints nothing at the level OFF
+        chapter("Replay by smolagents", "agent.replay(): the last run of an agent, from RAM")
+        agent.replay()
+        chapter("Replay by smolagents, with the prompts", "agent.replay(detailed=True)")
+        agent.replay(detailed=True)
         chapter("Replay", "run.replay(): from the file; nothing is executed, and no agent is needed")
         self.watched().replay(console=console)
-        say("For the last run of an agent in RAM, agent.replay(detailed=True) shows the prompts.", "dim")
 
     def watched(self) -> Run:
         """The run that monitored the intermittent failures; if there is none yet, it is made now."""
@@ -198,9 +204,15 @@ class Demo:
         return runs[0]
 
     def analysis(self) -> None:
-        """Another agent analyzes the history, first all of it, then within a token budget."""
-        chapter("Another agent analyzes the history", "run.to_messages(tokens=…) fits the history into a budget")
+        """Another agent analyzes the history: all messages of an agent in RAM, then a recorded run within a budget."""
         run = self.watched()
+        chapter("Another agent analyzes the history", "agent.write_memory_to_messages(): everything, from RAM")
+        agent = self.agent()
+        run.restore(agent)
+        messages = agent.write_memory_to_messages()
+        say(f"{len(messages)} messages, about {len(str(messages)) // 4:,} tokens, with the system prompt", "bold")
+        say(f"  {self.analyst().run(f'Analyze this monitoring history: {messages}')}")
+        chapter("The same within a budget", "run.to_messages(tokens=…), from the file")
         for tokens in (None, 600):
             history = run.to_messages(tokens=tokens)
             say(f"tokens={tokens}: {len(history)} messages, about {len(str(history)) // 4:,} tokens", "bold")

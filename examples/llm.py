@@ -11,19 +11,20 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-from smolagents import Model, OpenAIServerModel
+from smolagents import LogLevel, Model, OpenAIServerModel
 from terminal import ExampleError
 
 MODEL = "llama3.2"
 PATIENCE = 5.0
 
 
-def model_options(parser: argparse.ArgumentParser) -> None:
+def model_options(parser: argparse.ArgumentParser, verbosity_level: int = LogLevel.OFF) -> None:
     """The options of every example: the model, and the log level of smolagents."""
     parser.add_argument("--llm_url", help="an OpenAI-compatible server, for instance http://localhost:11434/v1")
     parser.add_argument("--model", default=MODEL, help="the name of the model on the server (default: %(default)s)")
     parser.add_argument("--api_key", help="the API key of the server, if it needs one (default: $OPENAI_API_KEY)")
-    parser.add_argument("--verbose", action="store_true", help="also print the log of smolagents")
+    level = "how much smolagents logs: -1 nothing, 0 errors, 1 steps, 2 everything (default: %(default)s)"
+    parser.add_argument("--verbosity_level", type=int, choices=range(-1, 3), default=int(verbosity_level), help=level)
 
 
 def server_model(url: str, name: str, api_key: str | None = None) -> Model:

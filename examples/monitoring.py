@@ -41,11 +41,15 @@ def make_model(llm_url: str | None = None, model: str = MODEL, api_key: str | No
     return server_model(llm_url, model, api_key) if llm_url else ScriptedOperator()
 
 
-def make_agent(model: Model, tools: Sequence[Tool], *, verbose: bool = False) -> ToolCallingAgent:
+def make_agent(model: Model, tools: Sequence[Tool], *, verbosity_level: int = LogLevel.OFF) -> ToolCallingAgent:
     """The agent that monitors the shop; it does not log by default, because the examples print its steps."""
-    level = LogLevel.DEBUG if verbose else LogLevel.OFF
     return ToolCallingAgent(
-        model=model, tools=list(tools), name=NAME, description=DESCRIPTION, max_steps=25, verbosity_level=level
+        model=model,
+        tools=list(tools),
+        name=NAME,
+        description=DESCRIPTION,
+        max_steps=25,
+        verbosity_level=verbosity_level,
     )
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from llm import model_options, server_model
 from scripted_operator import text_of
-from smolagents import ActionStep, CodeAgent, LogLevel, Model, TaskStep
+from smolagents import ActionStep, CodeAgent, Model, PlanningStep, TaskStep
 from smolagents.models import ChatMessage, MessageRole
 from smolagents.monitoring import TokenUsage
 from terminal import ExampleError, chapter, console, run_program, say
@@ -32,6 +32,7 @@ NEXT = "And the Fibonacci number after that?"
 OUTAGE = "How long was the system down yesterday?"
 SUNDAY = "How long was the system down on Sunday?"
 ADDING = "fib = [0, 1]\nfor _ in range(19):\n    fib.append(fib[-1] + fib[-2])"
+PLAN = "1. Add up the numbers from the beginning.\n2. Give the twentieth as the answer.\n<end_plan>"
 HISTORY = "Historical data: System was down for 2 hours yesterday"
 
 
@@ -45,8 +46,13 @@ class ScriptedModel(Model):
         """Returns a thought and code, as a model of a code agent does."""
         texts = [text_of(message) for message in messages if message.role != MessageRole.SYSTEM]
         start = max((place for place, text in enumerate(texts) if text.startswith("New task:")), default=0)
+        if texts and "plan" in texts[-1].lower() and "New task:" not in texts[-1]:
+            return self.answer(PLAN, messages)
         thought, code = self.think(texts[start] if texts else "", "\n".join(texts), len(texts) - start)
-        said = f"Thought: {thought}\n<code>\n{code}\n</code>"
+        return self.answer(f"Thought: {thought}\n<code>\n{code}\n</code>", messages)
+
+    def answer(self, said: str, messages: list[ChatMessage]) -> ChatMessage:
+        """A message with its token usage."""
         heard = sum(len(text_of(message)) for message in messages)
         return ChatMessage(MessageRole.ASSISTANT, said, token_usage=TokenUsage(heard // 4, len(said) // 4))
 
@@ -68,13 +74,12 @@ class ScriptedModel(Model):
 class Tour:
     """The chapters, in order; each creates its own agents."""
 
-    def __init__(self, model: Model, memory: Memory, file: Path, *, verbose: bool) -> None:
-        self.model, self.memory, self.file, self.verbose = model, memory, file, verbose
+    def __init__(self, model: Model, memory: Memory, file: Path, *, verbosity_level: int) -> None:
+        self.model, self.memory, self.file, self.verbosity_level = model, memory, file, verbosity_level
 
     def agent(self, **options: Any) -> CodeAgent:
         """A plain smolagents agent."""
-        level = LogLevel.DEBUG if self.verbose else LogLevel.OFF
-        return CodeAgent(tools=[], model=self.model, max_steps=6, verbosity_level=level, **options)
+        return CodeAgent(tools=[], model=self.model, max_steps=6, verbosity_level=self.verbosity_level, **options)
 
     def access(self) -> None:
         """Reads `agent.memory`; an attached agent has the same memory, and it is also on disk."""
@@ -176,6 +181,28 @@ class Tour:
         reminded = self.memory.attach(self.agent(), recall=1)
         say(f"The same with attach(agent, recall=1): {reminded.run(SUNDAY)}", "green")
 
+    def planning(self) -> None:
+        """Plans are steps of their own; they are recorded as all others."""
+        chapter("8  Plans", "PlanningStep: what an agent with planning_interval plans before it acts")
+        agent = self.memory.attach(self.agent(planning_interval=10))
+        agent.run(FIBONACCI)
+        for step in agent.memory.steps:
+            if isinstance(step, PlanningStep):
+                say(f"PlanningStep: {one_line(text_of(step.model_output_message))}")
+        recorded = self.memory.steps(run=self.memory.runs()[0], kind="planning")
+        say(f"memory.steps(kind='planning'): {len(recorded)} recorded, {len(recorded[0].text)} characters")
+
+    def copying(self) -> None:
+        """The steps of one agent become the beginning of another agent's memory; both runs are recorded."""
+        chapter("9  Memory of another agent", "agent.memory.steps = previous_agent.memory.steps")
+        previous_agent = self.memory.attach(self.agent())
+        self.memory.inject(previous_agent, HISTORY, title="previous session")
+        previous_agent.run(OUTAGE)
+        agent = self.memory.attach(self.agent())
+        agent.memory.steps = previous_agent.memory.steps
+        say(f"{OUTAGE} {agent.run(OUTAGE, reset=False)}", "green")
+        say(f"{len(agent.memory.steps)} steps now, {len(previous_agent.memory.steps)} in the agent that they come from")
+
 
 def stamp(memory_step: ActionStep, agent: Any) -> None:
     """A step callback that writes the time into the step, before the observation."""
@@ -201,9 +228,9 @@ def run_tour(options: argparse.Namespace) -> None:
     file = options.db or Path(tempfile.mkdtemp(prefix="smolmem-")) / "agent.db"
     say(f"Model: {model.model_id}. Memory: {file}", "dim")
     with Memory(file) as memory:
-        tour = Tour(model, memory, file, verbose=options.verbose)
+        tour = Tour(model, memory, file, verbosity_level=options.verbosity_level)
         chapters: list[Callable[[], None]] = [tour.access, tour.callbacks, tour.injection, tour.steps]
-        for part in [*chapters, tour.saving, tour.messages, tour.recall]:
+        for part in [*chapters, tour.saving, tour.messages, tour.recall, tour.planning, tour.copying]:
             part()
         chapter("Verification of the file")
         console.print(memory.verify())

@@ -78,6 +78,7 @@ def no_faults_left() -> Iterator[None]:
 FETCH = ".venv/bin/python -c 'from smolmem.recall import models; models.fetch(models.{})'"
 HOW_TO_RUN = {
     "chromium": "apt-get install chromium chromium-driver",
+    "axe-core": "make .venv/axe",
     "mcp 2": "make .venv/mcp2",
     "smolagents": "make .venv/oldest",
     "the local model": FETCH.format("E5"),

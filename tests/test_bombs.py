@@ -32,7 +32,7 @@ from smolmem.cli.main import main
 from smolmem.core import codec, packing, pictures, wire
 from smolmem.core.errors import Damaged, StoreError
 from smolmem.core.rows import Batch, Change
-from smolmem.inspector import page_data
+from smolmem.inspector import step_data
 
 TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))
 SECONDS, MEGABYTES = 2.0, 100.0
@@ -281,9 +281,9 @@ def read_replay(memory: Memory, folder: Path) -> None:
 
 def read_inspector(memory: Memory, folder: Path) -> None:
     step = memory.steps(limit=1)[0]
-    detail = page_data.step_detail(memory, step.id)
+    detail = step_data.step_detail(memory, step.id)
     assert [detail.sections, detail.pictures, detail.prompt]
-    page_data.step_versions(memory, step.id)
+    step_data.step_versions(memory, step.id)
 
 
 def read_command_line(memory: Memory, folder: Path) -> None:

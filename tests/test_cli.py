@@ -99,7 +99,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Sample:
 def sample(made: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sample:
     """A copy of it, in this folder, under the name that commands look for."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("SMOLMEM_URL", raising=False)
+    monkeypatch.setenv("SMOLMEM_URL", "smolmem.db")  # some tests put other stores beside it
     shutil.copy(made.path, "smolmem.db")
     return made
 
@@ -196,7 +196,7 @@ def test_the_commands_are_those_of_the_issue() -> None:
     wanted = (
         "runs show steps replay diff fork search notes remember forget context watch alerts stats export load backup "
         "index erase prune purge verify doctor migrate encrypt decrypt rekey ui demo completion model mcp "
-        "trace import"
+        "trace import sql tail top"
     )
     assert sorted(NAMES) == sorted(wanted.split()) == sorted(group.commands)
     assert {command.section for command in NAMES.values()} == set(SECTIONS)
@@ -229,10 +229,14 @@ EXAMPLES = [example for command in NAMES.values() if command.name not in ELSEWHE
 def test_every_example_runs(example: str, sample: Sample, run: Run) -> None:
     if "smolmem load" in example:
         assert run("export", "export.zip")[0] == 0
+    shutil.copy("smolmem.db", "agent.db")
+    if "--undo" in example:
+        assert run("forget", sample.note, "--yes")[0] == 0
     ids = {"3f9a2c1b": sample.count[:8], "8d2e01aa": sample.fork[:8], "5c1e92b7": sample.note[:8]}
     line = re.sub("|".join(ids), lambda found: ids[found[0]], example.partition(" > ")[0])
     code, out, err = run(*shlex.split(line)[1:])
     waits = "--follow" in line or ("watch" in line and "--backtest" not in line)
+    waits |= "smolmem tail" in line and "--no-follow" not in line
     assert code == (130 if waits else 0), err
     assert out or waits or " ui" in line
     assert "\x1b" not in out + err
@@ -405,6 +409,8 @@ def test_every_command_speaks_json_with_the_names_that_are_documented(
         "purge": ["--origin", "web", "--dry-run"],
         "watch": ["--rule", "failures", "--threshold", "1", "--backtest"],
         "fork": [sample.count, "--step", "1"],
+        "sql": ["select agent from runs"],
+        "tail": ["--no-follow", "-n", "1"],
         "export": ["out"],
         "load": ["out"],
         "backup": ["copy.db"],
@@ -426,7 +432,7 @@ def test_every_command_speaks_json_with_the_names_that_are_documented(
             known |= values.get(word, set())
         if name == "stats":
             assert known - {"memory", "stats"} <= set(first)
-        else:
+        elif name != "sql":
             assert set(first) <= known, (name, set(first) - known)
     assert inspector == []
 
@@ -483,7 +489,7 @@ def test_forgetting_asks_first_on_a_terminal(sample: Sample, run: Run) -> None:
     assert code == 0
     assert len(json.loads(run("notes", "--json")[1])) == 1
     step = json.loads(run("steps", "--run", sample.weather, "--json")[1])[0]["id"]
-    assert f"step {step} of run" in on_terminal("forget", "--step", str(step), typed="y\n")[1]
+    assert f"step {sample.weather[:8]}/" in on_terminal("forget", "--step", str(step), typed="y\n")[1]
     assert f"Forget run {sample.count[:8]}" in on_terminal("forget", sample.count[:8], typed="\n")[1]
 
 
@@ -631,11 +637,11 @@ def test_a_file_that_is_not_there_is_named_and_never_made(
     needs = {"diff": ["a", "b"], "fork": ["a"], "forget": ["a"], "watch": ["--rule", "x"]}
     needs |= {"erase": ["a", "--yes"], "prune": ["--older-than", "9d", "--yes"]}
     needs |= {"purge": ["--origin", "web", "--yes"], "trace": ["--to", "http://127.0.0.1:1"]}
-    needs |= {name: ["x"] for name in ("search", "context", "remember", "export", "backup")}
+    needs |= {"sql": ["select 1"]} | {name: ["x"] for name in ("search", "context", "remember", "export", "backup")}
     for name in set(NAMES) - {"load", "import", "demo", "completion", "doctor", "migrate", "model"}:
         code, out, err = run(name, *needs.get(name, []))
         assert (code, out) == (3, ""), name
-        assert err.startswith("smolmem: There is no store at smolmem.db: name a store with --db PATH"), name
+        assert err.startswith("smolmem: There is no store at smolmem.db: name a store, as in"), name
     assert run("doctor")[0] == 1
     assert run("migrate")[0] == 3
     assert list(tmp_path.iterdir()) == []
@@ -651,7 +657,7 @@ def test_exit_codes(sample: Sample, run: Run, monkeypatch: pytest.MonkeyPatch) -
     for args, code, said in (
         (["show", "ffff"], 1, "no run 'ffff' in smolmem.db: `smolmem runs` lists them all"),
         (["show", ""], 1, "no run ''"),
-        (["show", sample.count, "--step", "9"], 1, f"run {sample.count[:8]} has no step 9: the run has steps 1 to 3"),
+        (["show", sample.count, "--step", "9"], 1, f"run {sample.count[:8]} has no step 9: it has steps 1 to 3"),
         (["notes", "ffff"], 1, "`smolmem notes` lists"),
         (["steps", "9999"], 1, "`smolmem steps` lists"),
         (["fork", sample.count, "--step", "77"], 1, "77"),
@@ -1017,6 +1023,7 @@ def test_the_gate_lets_nothing_through() -> None:
 @pytest.fixture
 def attacked(hostile: tuple[Path, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SMOLMEM_URL", "smolmem.db")
     shutil.copy(hostile[0], "smolmem.db")
     with Memory("smolmem.db", embedder="off") as memory:
         return hostile[1], [note.id for note in memory.notes(scope="*", limit=1000)]

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import runpy
+import shutil
 import signal
 import socket
 import subprocess
@@ -38,9 +39,11 @@ PROGRAMS = ("simple_memory_example.py", "05-main.py", "06-memory_example.py")
 
 
 def begin(*words: object, on: Path | None = None) -> subprocess.Popen[str]:
-    """Starts a program in the examples folder; `on` is a folder of packages that take precedence."""
+    """Starts a program in the examples folder, without the log of smolagents; packages in `on` come first."""
+    if words[0] == "05-main.py" and "--verbosity_level" not in words:
+        words = (*words, "--verbosity_level", "-1")
     env = {name: value for name, value in os.environ.items() if name != "OPENAI_API_KEY"} | {"COLUMNS": "200"}
-    env |= {} if on is None else {"PYTHONPATH": str(on)}
+    env |= {} if on is None else {"PYTHONPATH": os.pathsep.join([str(on), str(EXAMPLES.parent / "src")])}
     command = [sys.executable, *map(str, words)]
     return subprocess.Popen(command, cwd=EXAMPLES, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
@@ -86,6 +89,9 @@ def test_the_simple_example_runs_every_chapter(tmp_path: Path) -> None:
         "fact from user: On Sunday the system was down for 20 minutes",
         "How long was the system down on Sunday? I know of no outage",
         "The same with attach(agent, recall=1): 20 minutes",
+        "PlanningStep: 1. Add up the numbers from the beginning.",
+        "memory.steps(kind='planning'): 1 recorded",
+        "How long was the system down yesterday? 2 hours yesterday 5 steps now, 3 in the agent that they come from",
         "all as it was written",
     ):
         assert line in told, line
@@ -132,6 +138,49 @@ def test_a_flapping_shop_is_noticed_by_the_rule(place: list[object]) -> None:
     assert "8 checks, 4 of them failed" in told
 
 
+def test_a_plain_callback_notices_it_too(place: list[object]) -> None:
+    told = run("05-main.py", "--fault", "flapping", "--patterns", "callback", "--verbosity_level", "2", *place)
+    assert "[ALERT] Pattern detected: 3 failures in the last 10 steps" in told
+    assert "▲ health" not in told, "the rule does not watch"
+    assert "Step 1" in told, "smolagents logs"
+
+
+def test_detailed_replay_shows_the_prompts(place: list[object]) -> None:
+    told = run("06-memory_example.py", "--demo_mode", "replay", *place)
+    detailed = told.split("agent.replay(detailed=True)")[1].split("run.replay()")[0]
+    assert '"role"' in detailed or "'role'" in detailed
+
+
+@pytest.mark.skipif(
+    not shutil.which("chromium") or not shutil.which("chromedriver"), reason="chromium or chromedriver is not installed"
+)
+@pytest.mark.xdist_group("browser")
+def test_screenshots_leave_ram_and_stay_in_the_record(tmp_path: Path) -> None:
+    told = run("vision_browser.py", "--db", tmp_path / "agent.db", "--verbosity_level", "-1")
+    assert "Answer: The red mug, 9 euros" in told
+    assert "step 1: 0 in RAM, 1 in the record" in told
+    assert "Screenshots in each prompt: 0, 1, 2, 2, 2" in told
+    with Memory(tmp_path / "agent.db") as memory:
+        first = memory.steps(kind="action")[-1]
+        (image,) = first.history()[0].to_smolagents().observations_images
+        assert image.getpixel((5, 300))[:3] == (231, 240, 228), "the colour of the page: a real browser drew it"
+
+
+def test_without_a_browser_the_web_agent_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    told = run("vision_browser.py", "--db", tmp_path / "agent.db", code=1)
+    assert "Chromium is not installed: pip install selenium, and apt install chromium chromium-driver." in told
+
+
+def test_the_folder_works_where_it_was_copied_to(tmp_path: Path) -> None:
+    copied = shutil.copytree(EXAMPLES, tmp_path / "copied", ignore=shutil.ignore_patterns("__pycache__"))
+    needed = [line.split("#")[0].strip() for line in (copied / "requirements.txt").read_text().splitlines()]
+    assert {re.split(r"[<>=]", name)[0] for name in needed if name} == {"smolmem", "openai", "selenium"}
+    command = [sys.executable, "simple_memory_example.py", "--db", str(tmp_path / "agent.db")]
+    done = subprocess.run(command, cwd=copied, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_shop_keeps_running_on_request_and_is_stopped_otherwise(place: list[object], tmp_path: Path) -> None:
     assert "The shop is still running at" in run(
         "05-main.py", *place, "--task", "Watch the shop: check it 2 times", "--keep"
@@ -168,7 +217,7 @@ def test_without_an_unfinished_run_there_is_nothing_to_resume(place: list[object
 def test_the_agent_is_made_as_documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     agent = runpy.run_path(str(EXAMPLES / "05-main.py"))["create_agent"](None, "llama3.2")
-    assert (type(agent), agent.name) == (ToolCallingAgent, "ai_monitoring_agent")
+    assert (type(agent), agent.name, agent.logger.level) == (ToolCallingAgent, "ai_monitoring_agent", 2)
     assert agent.description == "An agent that monitors a web application and manages its health."
     assert {"check_health", "restart_application", "notify_person"} < set(agent.tools)
 
@@ -192,6 +241,9 @@ REPLAYED = (
     "Step 10",
     "answer: Watched the shop",
     "8 health checks, 4 of them failed",
+    "agent.replay(): the last run of an agent, from RAM",
+    "Replaying the agent's steps:",
+    "agent.write_memory_to_messages(): everything, from RAM",
 )
 INJECTED = (
     "Injected: previous session, known issue, baseline, maintenance window",
@@ -419,7 +471,7 @@ def test_the_readme_names_what_is_there() -> None:
     page = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     for command in re.findall(r"python ([\w/-]+\.py)", page):
         assert (EXAMPLES / command).exists(), command
-    flags = "".join(run(program, "--help") for program in PROGRAMS)
+    flags = "".join(run(program, "--help") for program in (*PROGRAMS, "vision_browser.py"))
     for flag in set(re.findall(r"(?<![\w-])--[a-z_]+", page)):
         assert flag in flags, flag
     assert all(f"| `{fault}` |" in page for fault in FAULTS)

@@ -35,7 +35,7 @@ from smolmem.mcp.bearer import check
 from smolmem.mcp.server import make_server
 from smolmem.mcp.transports import http_app
 from smolmem.store import sqlite
-from smolmem.store.snapshots import is_read_only, snapshot
+from smolmem.store.unwritable_files import can_be_written, private_copy
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Use `streamable_http_client` instead:DeprecationWarning"),  # in mcpadapt
@@ -428,19 +428,19 @@ def test_a_read_only_file_is_served_from_a_copy(tmp_path: Path) -> None:
 def test_a_read_only_file_is_not_served_for_writing(
     store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("smolmem.mcp.transports.is_read_only", lambda url: True)
+    monkeypatch.setattr("smolmem.store.unwritable_files.can_be_written", lambda path: False)
     assert main(["mcp", str(store), "--write"]) == 3
     assert "is read-only: make it writable, or leave out --write." in capsys.readouterr().err
 
 
-def test_a_copy_has_the_log_of_a_file_that_nobody_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_has_the_log_of_a_file_that_nobody_closed(tmp_path: Path) -> None:
     with Memory(tmp_path / "agent.db") as memory:
         memory.remember("Deploys happen on Tuesdays")
         assert (tmp_path / "agent.db-wal").stat().st_size > 0
-        with snapshot(str(tmp_path / "agent.db"), None) as copy, Memory(copy) as copied:
+        with private_copy(tmp_path / "agent.db") as copy, Memory(copy) as copied:
             assert [note.text for note in copied.notes()] == ["Deploys happen on Tuesdays"]
-    assert not is_read_only(str(tmp_path / "agent.db"))
-    assert not Path(copy).exists()
+    assert can_be_written(tmp_path / "agent.db")
+    assert not copy.exists()
 
 
 # --- access over HTTP -------------------------------------------------------------------------------------------------

@@ -270,7 +270,7 @@ def test_a_backtest_tells_when_a_rule_would_have_fired_and_does_nothing(memory: 
     with console.file:
         console.print(result)
     drawn = console.export_text()
-    assert "would have fired once in 5 steps of 1 runs" in drawn
+    assert "would have fired once in 5 steps of 1 run" in drawn
     assert "··▲··" in drawn
 
 

@@ -140,7 +140,11 @@ class Shop:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         pid = self._spawn(self._last_port())
-        started = _until(lambda: self._answers(pid) or _ended(pid))
+        try:
+            started = _until(lambda: self._answers(pid) or _ended(pid))
+        except BaseException:  # Ctrl-C: a shop that does not hold the lock yet could not be found and stopped later
+            os.kill(pid, signal.SIGKILL)
+            raise
         if not started or not self.running():
             raise ShopError(f"the shop did not start: {self.log(1) or 'its log is empty'}")
 

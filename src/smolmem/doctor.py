@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -27,7 +28,7 @@ from smolmem.agents import compat
 from smolmem.core import clock
 from smolmem.core.display import Drawable
 from smolmem.core.errors import Damaged, NotAStore, SmolmemError, StoreError
-from smolmem.core.text import byte_size, one_line
+from smolmem.core.text import byte_size, counted, one_line
 from smolmem.recall import models
 from smolmem.recall.embedders import default_model, installed
 from smolmem.store.base import Progress, Row, migrations
@@ -38,6 +39,7 @@ from smolmem.store.journal import Journal
 from smolmem.store.opening import open_store
 from smolmem.store.rebuilding import rebuild
 from smolmem.store.sqlite import SqliteStore
+from smolmem.store.unwritable_files import can_be_written, private_copy
 
 Level = Literal["ok", "hint", "warning", "problem"]
 SAFE_SQLITE = (3, 51, 3)
@@ -49,18 +51,8 @@ LONG_TEXT = 200_000
 NEWEST_STEPS = 20_000
 """The steps that are examined for how the memory is used."""
 _NETWORKS = (
-    "nfs",
-    "cifs",
-    "smb",
-    "afs",
-    "ncp",
-    "9p",
-    "ceph",
-    "gluster",
-    "lustre",
-    "fuse.sshfs",
-    "fuse.rclone",
-    "drvfs",
+    *("nfs", "cifs", "smb", "afs", "ncp", "9p", "ceph", "gluster", "lustre"),
+    *("fuse.sshfs", "fuse.rclone", "drvfs"),
 )
 _TABLES = {
     "contents": ("content",),
@@ -302,12 +294,12 @@ def _unfinished(journal: Journal) -> Iterator[Finding]:
     going = journal.store.rows("open_runs", {"limit": 1000})
     killed = [run for run in going if journal.is_gone(run["writer"])]
     if killed:
-        text = f"{_many(len(killed), 'run')} ended with the process that did it; the newest is {_named(killed[0])}."
+        text = f"{counted(len(killed), 'run')} ended with the process that did it; the newest is {_named(killed[0])}."
         yield Finding("warning", text, f"memory.resume(agent, {killed[0]['id'][:8]!r}) continues it")
     week = time.time() - 7 * 86_400
     left = journal.store.rows("newest_unfinished", {"since": week, "limit": 1000})
     if left:
-        text = f"{_many(len(left), 'run')} of this week did not finish; the newest is {_named(left[0])}."
+        text = f"{counted(len(left), 'run')} of this week did not finish; the newest is {_named(left[0])}."
         yield Finding("hint", text, f"memory.resume(agent, {left[0]['id'][:8]!r}), or smolmem show {left[0]['id'][:8]}")
 
 
@@ -332,13 +324,13 @@ def _long(journal: Journal) -> Iterator[Finding]:
     )
     if prompts:
         most, run = prompts[0]["tokens"], prompts[0]["run"][:8]
-        text = f"{_many(len(prompts), 'run')} sent prompts of more than {LONG_PROMPT:,} tokens"
+        text = f"{counted(len(prompts), 'run')} sent prompts of more than {LONG_PROMPT:,} tokens"
         repair = "memory.attach(agent, views=[views.TokenBudget(…), views.TrimObservations(…)])"
         yield Finding("hint", f"{text}, up to {most:,} (run {run}).", repair)
     texts = journal.store.rows("long_texts", {"newest": NEWEST_STEPS, "bytes": LONG_TEXT, "limit": 1000}, seconds=0.3)
     if texts:
         size, run, number = texts[0]["bytes"], texts[0]["run"][:8], texts[0]["number"]
-        text = f"{_many(len(texts), 'step')} hold more than {LONG_TEXT // 1000} kB of text, up to {byte_size(size)}"
+        text = f"{counted(len(texts), 'step')} hold more than {LONG_TEXT // 1000} kB of text, up to {byte_size(size)}"
         repair = "memory.attach(agent, views=[views.TrimObservations(…)]), or let the tool write to a file"
         yield Finding("hint", f"{text} (step {number} of run {run}).", repair)
 
@@ -353,13 +345,13 @@ def _pending(journal: Journal) -> Iterator[Finding]:
 def _notes(journal: Journal) -> Iterator[Finding]:
     expired = int(journal.store.do("expired_notes", {"now": clock.now()}))
     if expired:
-        text = f"{_many(expired, 'note')} expired since the last recall, and will be left out from the next one on."
+        text = f"{counted(expired, 'note')} expired since the last recall, and will be left out from the next one on."
         yield Finding("ok", text)
     current = journal.store.rows("current_notes", {"now": clock.now(), "limit": 200})
     stale = [note for note in current if journal.store.do("stale", {"id": note["id"], "now": clock.now()})]
     if stale:
         first = one_line(stale[0]["text"], 60)
-        text = f"{_many(len(stale), 'note')} made from sources that are no longer current: {first!r}."
+        text = f"{counted(len(stale), 'note')} made from sources that are no longer current: {first!r}."
         yield Finding("hint", text, f"smolmem forget {stale[0]['id'][:8]}, or remember what is true now")
 
 
@@ -368,10 +360,6 @@ _USE: tuple[Callable[[Journal], Iterator[Finding]], ...] = (_unfinished, _failin
 
 def _named(run: Row) -> str:
     return f"{run['id'][:8]} of {run['agent']}, {one_line(run['title'], 50)!r}"
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 # --- repair -------------------------------------------------------------------------------------------------------
@@ -385,9 +373,9 @@ def repair(path: str | os.PathLike[str], key: str | bytes | None = None, progres
             unchanged.
     """
     done = rebuild(_path(os.fspath(path)), resolve_key(key), progress)
-    merged = f", {_many(done.merged, 'content')} that were stored twice merged" if done.merged else ""
+    merged = f", {counted(done.merged, 'content')} that were stored twice merged" if done.merged else ""
     text = (
-        f"{path} was rebuilt: {_many(done.rows, 'row')} copied, {done.indexes} indexes and the full-text index made "
+        f"{path} was rebuilt: {counted(done.rows, 'row')} copied, {done.indexes} indexes and the full-text index made "
         f"anew{merged}. The file as it was is {done.backup}."
     )
     return Finding("ok", text, f"smolmem verify --db {path}")
@@ -442,9 +430,12 @@ def _outside(url: str, key: str | bytes | None) -> Iterator[Finding]:
         text = f"{path} was written by a later smolmem (format {version}, this one knows {newest})."
         yield Finding("problem", text, "pip install --upgrade smolmem")
         return
-    if not os.access(path, os.W_OK):
-        yield Finding("problem", f"{path} is read-only.", f"chmod u+w {path}, or copy it to where it can be written")
-    yield from _holder(path, resolved)
+    if can_be_written(path):
+        yield from _holder(path, resolved)
+    else:
+        what = path.absolute().parent if os.access(path, os.W_OK) else path
+        text = f"{what} cannot be written: agents cannot record here, and commands look at a copy."
+        yield Finding("warning", text, f"chmod u+w {what}, or copy the store to where it can be written")
     yield from _opens(path, resolved)
     if version < newest:
         yield Finding("hint", f"Its format is {version}; the newest is {newest}.", f"smolmem migrate --db {path}")
@@ -475,10 +466,13 @@ def _opens(path: Path, key: Key | None) -> Iterator[Finding]:
     if size > 500 << 20 or size > shutil.disk_usage(tempfile.gettempdir()).free // 2:
         yield Finding("hint", f"{path} is too large to be tried out on a copy.", f"smolmem verify --db {path}")
         return
-    with tempfile.TemporaryDirectory(prefix="smolmem-") as folder:
-        copy = Path(folder) / path.name
+    with ExitStack() as stack:
+        copy = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="smolmem-"))) / path.name
         try:
-            copy_database(str(path), str(copy), None, key)
+            if can_be_written(path):
+                copy_database(str(path), str(copy), None, key)
+            else:
+                copy = stack.enter_context(private_copy(path, key))
             store = SqliteStore(str(copy), key=key)
             try:
                 problems = [str(value) for row in store.rows("integrity_check", {}) for value in row.values()]

@@ -67,6 +67,9 @@ class Memory(Exchange, Publishing):
         embedder: what semantic recall uses: `local`, a small model that is fetched if it is not on this machine; an
             `EmbeddingServer` such as Ollama; a function from texts to vectors; `off` for words alone. By default the
             local model if it is on this machine, else words alone.
+        vectors: where vectors are searched: by default an exact index that is built in. `faiss`, `chroma:///path`,
+            `chroma+http://host:8000`, `qdrant:///path` or `lancedb:///path` name another one, which is kept in step
+            with the file. The environment variable `SMOLMEM_VECTORS` names it for the command line, too.
         retain: how long runs are kept, by scope: `{"acme/*": timedelta(days=90)}`. Older runs are erased when the
             memory is opened, and by `prune()`.
         redact: what is not stored. By default keys, tokens and passwords of well-known formats, and the values of
@@ -90,6 +93,7 @@ class Memory(Exchange, Publishing):
         durability: Durability = "full",
         strict: bool = False,
         embedder: EmbedderChoice = None,
+        vectors: str | None = None,
         retain: Mapping[str, timedelta] | None = None,
         key: str | bytes | None = None,
         redact: Redact = True,
@@ -105,11 +109,11 @@ class Memory(Exchange, Publishing):
         try:
             named = {**_passphrase(key), **(secrets or {})}
             redactor = Redactor(fingerprint_key(self._store), redact, named, os.environ)
+            self._journal = Journal(self._store, redactor)
+            self._recall = RecallEngine(self._journal, embedder, vectors)
         except BaseException:
             self._store.close()
             raise
-        self._journal = Journal(self._store, redactor)
-        self._recall = RecallEngine(self._journal, embedder)
         self._operations = Operations(self._journal, self._recall, self._attach, self._bounds)
         self._live_traces = LiveTraces(self._journal)
         self._failures = Failures()

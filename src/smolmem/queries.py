@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 from smolmem.core.arguments import ScopeFilter, Time, check_choice, check_count, check_text, scope_filter, to_timestamp
+from smolmem.core.errors import NotFound
 from smolmem.core.rows import STATUSES, STEP_KINDS
 from smolmem.core.values import Alert, Run, Step
-from smolmem.operations import Operations
 from smolmem.store.journal import Journal
+
+if TYPE_CHECKING:  # imports smolagents, which `Reader` does without
+    from smolmem.operations import Operations
 
 
 class Queries:
@@ -58,6 +64,19 @@ class Queries:
             limit=check_count(limit),
         )
         return self._operations.bind_all(found)
+
+    def called_by(self, runs: Iterable[Run]) -> dict[str, list[Run]]:
+        """The runs of managed agents that each run called, directly and indirectly, by the id of the calling run."""
+        asked = [run.id for run in runs]
+        called: dict[str, list[Run]] = {}
+        level, known = list(asked), set(asked)
+        while level:
+            found = self._operations.bind_all(self._journal.called_by(level))
+            for run in found:
+                called.setdefault(str(run.parent), []).append(run)
+            level = [run.id for run in found if run.id not in known]
+            known.update(level)
+        return {id: _below(id, called) for id in asked}
 
     def run(self, id: Run | str) -> Run:
         """One run of this memory's scope, by its id or the beginning of it.
@@ -117,13 +136,30 @@ class Queries:
         )
         return self._operations.bind_all(found)
 
-    def step(self, id: int) -> Step:
-        """One step of this memory's scope, by its id.
+    def step(self, id: int | str) -> Step:
+        """One step of this memory's scope, by its id, or by a reference such as `646430df/3`: step 3 of that run.
 
         Raises:
             NotFound: if there is none.
         """
-        return self._operations.bind(self._journal.step(id, self._bounds))
+        run, slash, number = id.partition("/") if isinstance(id, str) else ("", "", "")
+        if slash and not number.startswith("@"):
+            return self._numbered(self.run(run), number)
+        plain = number[1:] if slash else id
+        known = int(plain) if isinstance(plain, str) and plain.isascii() and plain.isdigit() else plain
+        found = self._operations.bind(self._journal.step(known, self._bounds))  # type: ignore[arg-type]
+        if slash and not found.run.startswith(run.lower()):
+            raise NotFound(f"step {found.id} is of run {found.run[:8]}: {found.reference} is its reference.")
+        return found
+
+    def _numbered(self, run: Run, number: str) -> Step:
+        """The last step with a number: of a step that was interrupted and then finished, the finished one."""
+        numbered = {str(each.number): each for each in run.steps if each.kind == "action" and each.number is not None}
+        if number not in numbered:
+            known = f"steps {' to '.join(dict.fromkeys((min(numbered, key=int), max(numbered, key=int))))}"
+            has = known if numbered else "no numbered steps"
+            raise NotFound(f"run {run.id[:8]} has no step {number}: it has {has}.")
+        return numbered[number]
 
     def alerts(
         self, *, scope: str | None = None, run: Run | str | None = None, rule: str | None = None, limit: int = 100
@@ -134,3 +170,15 @@ class Queries:
 
     def _scope_filter(self, scope: str | None) -> ScopeFilter:
         return scope_filter(self.scope if scope is None else scope)
+
+
+def _below(id: str, called: dict[str, list[Run]]) -> list[Run]:
+    """The runs that a run called, each followed by those that it called itself."""
+    found: dict[str, Run] = {}
+    coming = list(called.get(id, []))
+    while coming:
+        run = coming.pop(0)
+        if run.id not in found:  # a damaged file can hold a circle
+            found[run.id] = run
+            coming[:0] = called.get(run.id, [])
+    return list(found.values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -177,23 +178,27 @@ class Recalling(Queries):
     def _source(self, source: Step | Note | int | str) -> int | str:
         if isinstance(source, (Step, Note)):
             return source.id
-        return self.step(source).id if isinstance(source, int) else self.note(source).id
+        return self.step(source).id if isinstance(source, int) or "/" in source else self.note(source).id
 
-    def forget(self, what: Note | Step | Run | int | str, *, influenced: bool = False) -> list[Forgotten]:
+    def forget(
+        self, what: Note | Step | Run | int | str, *, influenced: bool = False, undo: bool = False
+    ) -> list[Forgotten]:
         """Leaves something out of recall, with the notes that came of it; the record keeps it.
 
         Args:
-            what: a note, a step, a run, the id of a step, or the beginning of the id of a note or run.
+            what: a note, a step, a run, the id or reference of a step, or the beginning of the id of a note or run.
             influenced: also everything that was said in runs that recalled it, and what came of that: the way to
                 remove a poisoned source.
+            undo: recall it again, with everything that was forgotten together with it.
 
         Returns:
-            What recall now leaves out.
+            What recall now leaves out; with `undo`, what recall finds again.
 
         Raises:
             NotFound: if there is no such thing, or the beginning of an id fits several.
         """
-        gone = self._recall.notes.forget(self._target(what), influenced=influenced)
+        notes, target = self._recall.notes, self._target(what)
+        gone = notes.undo_forget(target) if undo else notes.forget(target, influenced=influenced)
         return [Forgotten(kind, id) for kind, id in gone]
 
     def erase(
@@ -211,14 +216,14 @@ class Recalling(Queries):
         an empty memory.
 
         Args:
-            what: a note, a step, a run, the id of a step, or the beginning of the id of a note or run.
+            what: a note, a step, a run, the id or reference of a step, or the beginning of the id of a note or run.
             scope: everything of this scope; `acme/*` for `acme` and all scopes in it.
             before: runs that ended before this time; of this memory's scope, or of `scope`.
             dry_run: delete nothing, and return what would go.
 
         Returns:
-            A receipt with what went. `finished` is False if another process was reading the file: call
-            `finish_erase()` later to remove the last bytes from the disk.
+            A receipt with what went. `finished` is False if another process was reading the file, or if the vector
+            index did not answer: call `finish_erase()` later to remove the last bytes.
 
         Raises:
             NotFound: if there is no such thing, or the beginning of an id fits several.
@@ -293,14 +298,18 @@ class Recalling(Queries):
 
     def finish_erase(self) -> bool:
         """Removes the last erased bytes from the disk, where another process was in the way; false if it still is."""
-        return finish(self._journal)
+        return self._recall.erase_vectors(self._recall.indexed_models()) and finish(self._journal)
 
     def _erase(self, selection: Selection, kinds: list[str], dry_run: bool) -> Erased:
         sessions = sessions_of(self._journal, selection)
         if not dry_run:
             self._recall.follow_sources()
             self._leave_sessions(sessions)
-        return erase(self._journal, selection, kinds, dry_run=dry_run)
+        models = self._recall.indexed_models()
+        receipt = erase(self._journal, selection, kinds, dry_run=dry_run)
+        if receipt and not dry_run and not self._recall.erase_vectors(models):
+            return replace(receipt, finished=False)
+        return receipt
 
     def _leave_sessions(self, sessions: Collection[str]) -> None:
         """Makes attached agents leave sessions that are about to lose steps."""
@@ -308,8 +317,8 @@ class Recalling(Queries):
     def _target(self, what: Note | Step | Run | int | str) -> Target:
         if isinstance(what, Note):
             return "note", what.id
-        if isinstance(what, (Step, int)):
-            return "step", str(self.step(what).id if isinstance(what, int) else what.id)
+        if isinstance(what, (Step, int)) or (isinstance(what, str) and "/" in what):
+            return "step", str(what.id if isinstance(what, Step) else self.step(what).id)
         if isinstance(what, Run):
             return "run", what.id
         notes = self._recall.notes.with_prefix(what, self._bounds)

@@ -140,13 +140,14 @@ class ActiveRuns:
         parent = None if active is None else active.parent
         model = getattr(self.agent, "model", None)
         task = str(getattr(step, "task", "(steps put on the list by hand)")) if active is None else active.task
+        title = task if parent is None else _task_of_manager(self.agent, task)
         run: RunRow = {
             "id": secrets.token_hex(8),
             "session": session,
             "scope": self.scope,
             "agent": storable(compat.agent_name(self.agent)),
             "agent_type": type(self.agent).__name__,
-            "title": self._redacted(storable(task))[:200],
+            "title": self._redacted(storable(title))[:200],
             "status": "running",
             "began": time.time(),
             "ended": None,
@@ -233,3 +234,16 @@ class ActiveRuns:
                     self._turns.pop(run, None)
         self._unsaved.clear()
         self._results.clear()
+
+
+def _task_of_manager(agent: Any, task: str) -> str:
+    """What a manager asked a managed agent for: smolagents puts that into a template of the managed agent."""
+    templates = getattr(agent, "prompt_templates", None) or {}
+    template = str((templates.get("managed_agent") or {}).get("task") or "")
+    before, _, after = template.partition("{{task}}")
+    head, tail = (part.replace("{{name}}", str(agent.name)).strip() for part in (before, after))
+    inner = task.strip()
+    if not head or not inner.startswith(head):
+        return task
+    end = inner.find(tail[:60], len(head)) if tail else -1
+    return inner[len(head) : end if end >= 0 else None].strip() or task

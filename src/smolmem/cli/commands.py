@@ -7,12 +7,13 @@ value in the `Environment` that click passes to the command.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
 
-from smolmem.cli.environment import DEFAULT_DB, KEY_VARIABLE, URL_VARIABLE, Environment
+from smolmem.cli import stores
+from smolmem.cli.environment import KEY_VARIABLE, URL_VARIABLE, Environment
 
 SECTIONS = ("Runs and steps", "Recall and notes", "Rules and alerts", "Maintenance", "Getting started")
 EXIT_CODES = {
@@ -29,6 +30,7 @@ smolmem: the recorded runs of your smolagents agents.
   smolmem replay            show the newest run step by step
   smolmem replay --follow   show a running agent live
   smolmem search WORDS      search everything that was done and noted
+  smolmem tail              show each step as any agent records it
   smolmem ui                open the inspector in the browser
   smolmem demo              create a sample store
   smolmem doctor            check the store and its environment
@@ -65,7 +67,7 @@ def _store(ctx: click.Context, option: click.Parameter, value: Any) -> None:
 def common_options() -> list[click.Option]:
     """The options of every command."""
     stored: dict[str, Any] = {"expose_value": False, "callback": _store}
-    where = f"The store (default: {URL_VARIABLE}, else {DEFAULT_DB} in this folder)."
+    where = f"The store; also the first word after the command (default: {URL_VARIABLE}, else the one in this folder)."
     key = f"A file with the key of an encrypted store (default: {KEY_VARIABLE}, else asked for)."
     return [
         click.Option(["--db"], metavar="PATH", type=click.Path(), help=where, **stored),
@@ -84,6 +86,35 @@ class Command(click.Command):
         self.examples = examples
         self.own_params = list(self.params)
         self.params += common_options()
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Takes the store from the first word, if it names one and the words that the command needs are left."""
+        words = list(self._words(args))
+        needed = sum(param.required for param in self.own_params if isinstance(param, Argument))
+        if len(words) > needed and stores.names_store(args[words[0]]):
+            ctx.ensure_object(Environment).db = args[words[0]]
+            args = args[: words[0]] + args[words[0] + 1 :]
+        return super().parse_args(ctx, args)
+
+    def _words(self, args: list[str]) -> Iterator[int]:
+        """Where the arguments stand that are neither options nor values of options."""
+        takes_value = {
+            name
+            for param in self.params
+            if isinstance(param, click.Option) and not param.is_flag
+            for name in param.opts
+        }
+        skip = False
+        for place, word in enumerate(args):
+            if skip:
+                skip = False
+            elif word == "--":
+                yield from range(place + 1, len(args))
+                return
+            elif word.startswith("-") and word != "-":
+                skip = word in takes_value
+            else:
+                yield place
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Arguments, options, and the options of every command."""
@@ -105,10 +136,15 @@ class CommandGroup(click.Group):
     """All commands; a misspelt command gets a suggestion."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """Finds the command that the first argument names."""
+        """Finds the command that the first argument names, in the singular or the plural."""
+        if args and args[0] not in self.commands:
+            other = args[0].removesuffix("s") if args[0].endswith("s") else f"{args[0]}s"
+            args = [other, *args[1:]] if other in self.commands else args
         if args and args[0] not in self.commands and not args[0].startswith("-"):
             similar = difflib.get_close_matches(args[0], self.commands, 1)
             hint = f"did you mean {similar[0]!r}?" if similar else "`smolmem --help` lists all commands."
+            if stores.names_store(args[0]):
+                hint = f"a command comes first, as in `smolmem runs {args[0]}`."
             raise NoSuchCommand(f"there is no command {args[0]!r}: {hint}", ctx)
         return super().resolve_command(ctx, args)
 

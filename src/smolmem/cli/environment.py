@@ -5,24 +5,26 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from smolmem.cli import stores
 from smolmem.cli.output import Output
-from smolmem.core.errors import InvalidArgument, NotAStore, NotFound
+from smolmem.core.errors import InvalidArgument, NotAStore, NotFound, Unwritable
 from smolmem.core.text import sanitize
 
 if TYPE_CHECKING:
     from smolmem.core.values import Run
     from smolmem.memory import Memory
+    from smolmem.queries import Queries
+    from smolmem.reader import Reader
     from smolmem.store.encryption import Key
     from smolmem.store.journal import Journal
 
-DEFAULT_DB = "smolmem.db"
 URL_VARIABLE = "SMOLMEM_URL"
 KEY_VARIABLE = "SMOLMEM_KEY"
 NEW_KEY_VARIABLE = "SMOLMEM_NEW_KEY"
@@ -39,11 +41,17 @@ class Environment:
         self.scope: str | None = None
         self.key_file: str | None = None
         self.json = False
+        self.asks = True
+        """Whether a store is asked for where there are several; not while a shell completes a word."""
+        self.closing = ExitStack()
+        """Closed when the command has ended."""
+        self.copy: str | None = None
+        """The private copy that the command looks at, if the store cannot be written."""
 
-    @property
+    @cached_property
     def url(self) -> str:
-        """The store: `--db`, else the environment variable, else a file in the current folder."""
-        return self.db or os.environ.get(URL_VARIABLE) or DEFAULT_DB
+        """The store: named by a word or `--db`, else the environment variable, else the only store in this folder."""
+        return self.db or os.environ.get(URL_VARIABLE) or stores.the_only_store(URL_VARIABLE, ask=self.asks)
 
     @property
     def path(self) -> str:
@@ -107,8 +115,57 @@ class Environment:
         """Where results are printed."""
         return Output(self.json)
 
+    @property
+    def is_file(self) -> bool:
+        """Whether the store is a file that exists."""
+        return "://" not in self.path and "\0" not in self.path and Path(self.path).is_file()
+
+    @cached_property
+    def readable(self) -> str:
+        """The store to look at: a private copy of a file that cannot be written, else the store itself."""
+        from smolmem.store.encryption import resolve_key
+        from smolmem.store.unwritable_files import can_be_written, private_copy
+
+        self.require_file()
+        path = Path(self.path)
+        if not self.is_file or can_be_written(path):
+            return self.url
+        with self.output.progress(f"copying {self.path}") as progress:
+            self.copy = str(self.closing.enter_context(private_copy(path, resolve_key(self.key), progress)))
+        return self.copy
+
+    @property
+    def writable(self) -> str:
+        """The store to change.
+
+        Raises:
+            Unwritable: the file, or its folder, is read-only.
+        """
+        from smolmem.store.unwritable_files import can_be_written
+
+        if self.is_file and not can_be_written(Path(self.path)):
+            raise Unwritable(f"{self.path} is read-only: make it writable, or leave out --write.")
+        return self.url
+
+    def look(self) -> Reader:
+        """Opens the store to look at runs, steps and alerts; quicker than `open`, because smolagents is not needed.
+
+        Raises:
+            NotAStore: the file does not exist.
+            StoreError: the file cannot be used.
+        """
+        from smolmem.reader import Reader
+
+        return Reader(self.readable, scope="*", key=self.key)
+
+    def read(self, **options: Any) -> Memory:
+        """Opens the store for a command that changes nothing; a file that cannot be written is read from a copy."""
+        from smolmem.memory import Memory
+
+        return Memory(self.readable, **{"scope": "*", "key": self.key, **options})
+
     def open(self, *, create: bool = False, **options: Any) -> Memory:
-        """Opens the store; a missing file is created only with `create`.
+        """Opens the store for a command that changes it; a missing file is created only with `create`.
 
         Raises:
             NotAStore: the file does not exist.
@@ -123,11 +180,10 @@ class Environment:
     @contextmanager
     def open_journal(self) -> Iterator[Journal]:
         """Opens the journal of the store alone, without recall."""
-        self.require_file()
         from smolmem.store.journal import Journal
         from smolmem.store.opening import open_store
 
-        store = open_store(self.url, key=self.key)
+        store = open_store(self.readable, key=self.key)
         try:
             yield Journal(store)
         finally:
@@ -142,11 +198,11 @@ class Environment:
         path = self.path
         if "://" not in path and "\0" not in path and not os.path.lexists(path):
             raise NotAStore(
-                f"There is no store at {path}: name a store with --db PATH or in {URL_VARIABLE}, "
+                f"There is no store at {path}: name a store, as in `smolmem runs agent.db`, or in {URL_VARIABLE}, "
                 "or create a sample store with `smolmem demo`."
             )
 
-    def run(self, memory: Memory, id: str | None) -> Run:
+    def run(self, memory: Queries, id: str | None) -> Run:
         """The run whose id begins so; without an id the newest run that no other run called.
 
         Raises:

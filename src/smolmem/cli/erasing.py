@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from smolmem.cli.commands import argument, command
 from smolmem.cli.environment import Environment
-from smolmem.cli.options import ORIGINS, choice, count, duration, flag, option, past
+from smolmem.cli.options import ORIGINS, choice, duration, flag, option, past, step_reference
 from smolmem.cli.searching import described
 from smolmem.core.errors import InvalidArgument
 
@@ -25,18 +25,24 @@ _yes = flag("--yes", "Do not ask for confirmation.")
 @command(
     SECTION,
     "smolmem erase 5c1e92b7 --yes",
-    "smolmem erase --step 2 --dry-run",
+    "smolmem erase 3f9a2c1b/2 --dry-run",
     "smolmem erase --scope 'acme/alice' --yes",
     "smolmem erase --before 90d --dry-run",
 )
-@argument("id", "[ID]", "The beginning of the id of a run or a note.", required=False)
-@option("--step", "N", "The id of a step, as `smolmem steps` lists it.", type=count)
+@argument("id", "[ID]", "The beginning of the id of a run or a note, or a step such as 3f9a2c1b/2.", required=False)
+@option("--step", "STEP", "A step: its id, or 3f9a2c1b/2.", type=step_reference)
 @option("--before", "TIME", "Runs that ended before this time: 2025-03-31T12:00, or 90d ago.", type=past)
 @flag("--finish", "Remove bytes that an earlier erase had to leave on the disk.")
 @_dry_run
 @_yes
 def erase(
-    env: Environment, id: str | None, step: int | None, before: float | None, finish: bool, dry_run: bool, yes: bool
+    env: Environment,
+    id: str | None,
+    step: int | str | None,
+    before: float | None,
+    finish: bool,
+    dry_run: bool,
+    yes: bool,
 ) -> int | None:
     """Delete a run, note, step, scope, or old runs for good.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("traces", "steps", "openai", "langgraph", "crewai", "llama-index", "messages")
 """Written out here, because the module that defines these names imports smolagents; a test compares them."""
+DOCUMENTS = "documents"
 
 
 def _header(value: str) -> tuple[str, str]:
@@ -47,7 +48,7 @@ def trace(
     Any run can be sent, also one that failed or was killed. A run is sent with the runs of managed agents that it
     called. Sending a run twice changes nothing. Headers are also read from OTEL_EXPORTER_OTLP_HEADERS.
     """
-    with env.open() as memory, env.output.progress(f"sending to {to}") as progress:
+    with env.read() as memory, env.output.progress(f"sending to {to}") as progress:
         chosen = env.run(memory, run)
         sent = memory.trace(chosen, to, headers=dict(header), prices=prices, progress=progress)
     env.output.result(sent)
@@ -58,21 +59,32 @@ def trace(
     "smolmem import traces.json",
     "smolmem import http://localhost:6006 --scope phoenix",
     "smolmem import steps.json --format steps",
+    "smolmem import chroma:///home/me/chroma/articles",
+    "smolmem import storage/docstore.json --format documents",
 )
-@argument("source", "SOURCE", "A file, or a URL of Phoenix.", type=click.Path())
-@choice("--format", FORMATS, "What the file is (default: recognised by its content).")
-def import_(env: Environment, source: str, format: Format | None) -> None:
-    """Import what another tool saved: traces, steps or chats.
+@argument("source", "SOURCE", "A file, a URL of Phoenix, or a collection of Chroma.", type=click.Path())
+@choice("--format", (*FORMATS, DOCUMENTS), "What the source is (default: recognised by its content).")
+def import_(env: Environment, source: str, format: str | None) -> None:
+    """Import what another tool saved: traces, steps, chats or documents.
 
     Files: OpenInference spans as JSON, get_full_steps() as JSON, SQLite files of OpenAI Agents, LangGraph and CrewAI,
     chat stores of LlamaIndex, lists of messages. All of it is imported into --scope (default: default), or nothing is.
     What the store has already is not changed. Pickles are refused. `smolmem load` reads exports of smolmem.
+
+    Documents become notes, one by one: a collection of Chroma (chroma:///folder/collection or
+    chroma+http://host:8000/collection), and with --format documents a docstore of LlamaIndex or a JSON list.
     """
     if "://" not in source and not os.path.lexists(source):  # before a store is created
         raise NotFound(f"there is no {source}: give a file, or a URL such as http://localhost:6006.")
     with env.open(create=True) as memory, env.output.progress(f"importing {source}") as progress:
-        imported = memory.import_runs(source, scope=env.scope or "default", format=format, progress=progress)
-    env.output.result(imported)
+        scope = env.scope or "default"
+        if format == DOCUMENTS or source.startswith(("chroma://", "chroma+http")):
+            from smolmem.integrations.document_import import import_collection
+
+            env.output.result(import_collection(memory, source, scope=scope, progress=progress))
+        else:
+            runs = memory.import_runs(source, scope=scope, format=cast("Format | None", format), progress=progress)
+            env.output.result(runs)
 
 
 import_.name = "import"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -17,16 +19,17 @@ from smolmem.cli.options import (
     flag,
     limit_option,
     option,
-    optional_run,
     run_argument,
     run_option,
+    step_reference,
 )
 from smolmem.cli.output import Column, Output, duration
 from smolmem.core.errors import NotFound
-from smolmem.core.text import byte_size, one_line
+from smolmem.core.text import byte_size, counted, one_line
 
 if TYPE_CHECKING:
     from smolmem.core.values import Diff, Run, Step
+    from smolmem.queries import Queries
     from smolmem.store.verify import Stats
 
 SECTION = "Runs and steps"
@@ -47,14 +50,65 @@ SECTION = "Runs and steps"
 def runs(env: Environment, **filters: Any) -> None:
     """List runs, the newest first.
 
-    ↳ marks a run that was called by another run, ⑂ a run that was forked from another run.
+    ↳ marks a run that was called by the run above, ⑂ a run that was forked from another run. Tokens and cost include
+    the runs that a run called. Prices are those of well-known models; the JSON file that SMOLMEM_PRICES names adds
+    others, as in {"my-model": [0.5, 1.5]}: dollars for a million input and output tokens.
     """
+    with env.look() as memory:
+        _print_runs(env.output, list(_nested(memory, env.read_scope, filters)))
+
+
+class Listed(NamedTuple):
+    """A run in a list: how far it is indented below the run that called it, and the runs that it called."""
+
+    run: Run
+    depth: int
+    called: list[Run]
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of the run and of those that it called."""
+        return sum(run.input_tokens + run.output_tokens for run in (self.run, *self.called))
+
+    @property
+    def cost(self) -> float | None:
+        """What the run and those that it called cost, in dollars."""
+        from smolmem.render.plain_values import cost
+
+        return cost([self.run, *self.called])
+
+    def as_json(self) -> dict[str, Any]:
+        """The run, and what it used together with the runs that it called."""
+        from smolmem.render.plain_values import plain
+
+        return {**plain(self.run), "total_tokens": self.tokens, "total_cost": self.cost}
+
+
+def _nested(memory: Queries, scope: str, filters: dict[str, Any]) -> Iterator[Listed]:
+    """Runs, the newest first; each run of a managed agent below the run that called it, if that is listed."""
+    found = memory.runs(scope=scope, **filters)
+    called = memory.called_by(found)
+    listed = {run.id for run in found}
+    below = {run.id for id in listed for run in called[id]}
+    for run in found:
+        if run.id in below:
+            continue
+        depths = {run.id: 0}
+        yield Listed(run, 0, called[run.id])
+        for each in called[run.id]:
+            depths[each.id] = depths.get(str(each.parent), 0) + 1
+            if each.id in listed:
+                yield Listed(each, depths[each.id], called[each.id])
+
+
+def _print_runs(out: Output, found: list[Listed]) -> None:
     from smolmem.render.terminal import STYLES
 
-    out = env.output
-    with env.open() as memory:
-        found = memory.runs(scope=env.read_scope, **filters)
-    scopes = len({run.scope for run in found}) > 1 or not out.terminal
+    if out.json:
+        out.result([each.as_json() for each in found])
+        return
+    priced = any(each.cost is not None for each in found)
+    scopes = len({each.run.scope for each in found}) > 1 or not out.terminal
     columns = [
         Column("run"),
         Column("status"),
@@ -63,51 +117,65 @@ def runs(env: Environment, **filters: Any) -> None:
         Column("steps", right=True),
         Column("errors", right=True, wide=True),
         Column("tokens", right=True, wide=True),
+        *([Column("cost", right=True)] if priced else []),
         *([Column("scope", max_width=16)] if scopes else []),
         Column("agent", max_width=20),
         Column("task", rest=True),
     ]
 
-    def row(run: Run) -> list[Any]:
+    def row(each: Listed) -> list[Any]:
+        run = each.run
         return [
             (run.id[:8], "bold"),
-            (run.status, STYLES[run.status]),
+            (run.label, STYLES[run.status]),
             out.time(run.began),
             duration(run.seconds),
-            f"{run.step_count:,}",
+            f"{run.action_count:,}",
             (f"{run.error_count:,}" if run.error_count else "", "red"),
-            f"{run.input_tokens + run.output_tokens:,}",
+            f"{each.tokens:,}",
+            *(["" if each.cost is None else f"${each.cost:.4f}"] if priced else []),
             *([run.scope] if scopes else []),
             run.agent,
-            f"{'↳ ' if run.parent else '⑂ ' if run.fork_of else ''}{run.title}",
+            f"{'  ' * (each.depth - 1)}{'↳ ' if run.parent else '⑂ ' if run.fork_of else ''}{run.title}",
         ]
 
     out.rows(found, columns, row)
 
 
-@command(SECTION, "smolmem show", "smolmem show 3f9a2c1b", "smolmem show 3f9a2c1b --step 1")
-@optional_run
+@command(SECTION, "smolmem show", "smolmem show 3f9a2c1b", "smolmem show 3f9a2c1b/1", "smolmem show agent.db 3f9a2c1b")
+@run_argument(
+    "run", "[RUN]", "The beginning of the run's id, or RUN/N for one step (default: the newest run).", required=False
+)
 @option("--step", "N", "Show only the step with this number, with its whole text.", type=count)
 def show(env: Environment, run: str | None, step: int | None) -> None:
-    """Show one run: task, figures, steps and answer."""
+    """Show one run: task, figures, steps and answer; or one step.
+
+    RUN/N, as `smolmem search` and `smolmem steps` print it, is step N of the run.
+    """
     from smolmem.render.plain_values import whole
 
-    with env.open() as memory:
+    with env.look() as memory:
+        if run is not None and "/" in run:
+            env.output.result(memory.step(run))
+            return
         shown = env.run(memory, run)
         if step is not None:
-            env.output.result(_numbered(shown, step))
+            env.output.result(_numbered(memory, shown, step))
         elif env.json:
             env.output.result(whole(shown))
         else:
             env.output.result(shown, lambda: _with_answer(shown))
 
 
-def _numbered(run: Run, number: int) -> Step:
-    steps = {step.number: step for step in run.steps if step.number is not None}
-    if number not in steps:
-        known = f"the run has steps {min(steps)} to {max(steps)}" if steps else "the run has no numbered steps"
-        raise NotFound(f"run {run.id[:8]} has no step {number}: {known}.")
-    return steps[number]
+def _numbered(memory: Queries, run: Run, number: int) -> Step:
+    """The step of a run with a number, else with that id."""
+    by_id = {step.id: step for step in run.steps}
+    try:
+        return memory.step(f"{run.id}/{number}")
+    except NotFound:
+        if number in by_id:
+            return by_id[number]
+        raise
 
 
 def _with_answer(run: Run) -> Any:
@@ -119,14 +187,15 @@ def _with_answer(run: Run) -> Any:
     return Group(run, Text.assemble(("answer  ", "dim"), one_line(str(run.answer), 2_000)))
 
 
-@command(SECTION, "smolmem fork 3f9a2c1b --step 1")
-@run_argument("run", "RUN", "The beginning of the run's id.")
+@command(SECTION, "smolmem fork 3f9a2c1b --step 1", "smolmem fork 3f9a2c1b/1")
+@run_argument("run", "RUN", "The beginning of the run's id, or RUN/N.")
 @option("--step", "N", "Share the steps up to this number (default: all steps).", type=count)
 def fork(env: Environment, run: str, step: int | None) -> None:
     """Make a new run that shares the steps of another run, and can be resumed."""
+    run, _, number = run.partition("/")
     with env.open() as memory:
-        forked = memory.run(run).fork(step=step)
-        shared = sum(each.kind == "action" for each in forked.steps)
+        forked = memory.run(run).fork(step=count(number) if number else step)
+        shared = forked.action_count
     lines = (
         "from smolmem import Memory",
         f"Memory({env.url!r}).resume(agent, {forked.id[:8]!r})  # agent: with the same tools as before",
@@ -139,7 +208,7 @@ def _forked(run: Run, shared: int, lines: tuple[str, ...]) -> Any:
     from rich.syntax import Syntax
     from rich.text import Text
 
-    text = f"  shares {shared:,} steps with {(run.fork_of or '')[:8]}. Resume the new run with:"
+    text = f"  shares {counted(shared, 'step')} with {(run.fork_of or '')[:8]}. Resume the new run with:"
     head = Text.assemble((run.id[:8], "bold"), text)
     return Group(head, Text(), Syntax("\n".join(lines), "python", theme="ansi_dark", word_wrap=True))
 
@@ -148,9 +217,8 @@ def _forked(run: Run, shared: int, lines: tuple[str, ...]) -> Any:
 
 ANY_ERROR = "any"
 _STEP_COLUMNS = (
-    Column("id", right=True),
-    Column("run"),
-    Column("step", right=True),
+    Column("step"),
+    Column("id", right=True, wide=True),
     Column("kind"),
     Column("at", wide=True),
     Column("took", right=True, wide=True),
@@ -164,9 +232,11 @@ _STEP_COLUMNS = (
     "smolmem steps --error",
     "smolmem steps --tool weather --text sunny",
     "smolmem steps --run 3f9a2c1b --json",
-    "smolmem steps 3",
+    "smolmem steps 3f9a2c1b/1",
 )
-@argument("id", "[ID]", "Show the step with this id, the first column of the list.", type=count, required=False)
+@argument(
+    "id", "[STEP]", "Show this step: the first column of the list, or an id.", type=step_reference, required=False
+)
 @run_option("Only steps of this run.")
 @filter_options
 @choice("--kind", STEP_KINDS, "Only steps of this kind.")
@@ -174,12 +244,12 @@ _STEP_COLUMNS = (
 @option("--error", "[CLASS]", "Only steps that failed, or failed with this error.", is_flag=False, flag_value=ANY_ERROR)
 @flag("--no-error", "Only steps that did not fail.")
 @limit_option(50)
-def steps(env: Environment, id: int | None, error: str | None, no_error: bool, **filters: Any) -> None:
+def steps(env: Environment, id: int | str | None, error: str | None, no_error: bool, **filters: Any) -> None:
     """List steps of all runs, the newest first, or show one step."""
     if error and no_error:
         raise click.UsageError("--error and --no-error exclude each other.", click.get_current_context())
     failed = False if no_error else True if error == ANY_ERROR else error
-    with env.open() as memory:
+    with env.look() as memory:
         if id is not None:
             env.output.result(memory.step(id))
             return
@@ -190,9 +260,8 @@ def steps(env: Environment, id: int | None, error: str | None, no_error: bool, *
 
 def _step(step: Step, out: Output) -> list[Any]:
     return [
+        (step.reference, "bold"),
         (str(step.id), "dim"),
-        (step.run[:8], "bold"),
-        "" if step.number is None else str(step.number),
         step.kind,
         out.time(step.at),
         duration(step.seconds),
@@ -209,7 +278,7 @@ def _step(step: Step, out: Output) -> list[Any]:
 @run_argument("right", "B", "The beginning of another run's id.")
 def diff(env: Environment, left: str, right: str) -> None:
     """Show where two runs begin to differ."""
-    with env.open() as memory:
+    with env.read() as memory:
         runs = memory.run(left), memory.run(right)
         found = runs[0].diff(runs[1])
         env.output.result(found, lambda: found if env.output.terminal or not found else _unified(found, *runs))
@@ -219,7 +288,7 @@ def _unified(found: Diff, left: Run, right: Run) -> Any:
     """The differing steps in the form of `diff -u`."""
     from rich.text import Text
 
-    lines = [f"{found.common} steps in common, then"]
+    lines = [f"{counted(found.common, 'step')} in common, then"]
     for sign, run, steps in (("-", left, found.left), ("+", right, found.right)):
         lines.append(f"{sign * 3} {run.id[:8]}")
         for step in steps:
@@ -231,8 +300,8 @@ def _unified(found: Diff, left: Run, right: Run) -> Any:
 @command(SECTION, "smolmem stats", "smolmem stats --json")
 def stats(env: Environment) -> None:
     """Show how much is stored."""
-    with env.open() as memory:
-        figures = memory.stats()
+    with env.read() as memory:
+        figures = replace(memory.stats(), url=env.url)
         env.output.result(figures, lambda: _figures(figures, env.output))
 
 
@@ -245,11 +314,11 @@ def _figures(figures: Stats, out: Output) -> Any:
 
     counts = Table.grid(padding=(0, 2))
     for name, text in (
-        ("runs", f"{figures.runs:,} in {figures.sessions:,} sessions"),
+        ("runs", f"{figures.runs:,} in {counted(figures.sessions, 'session')}"),
         ("steps", f"{figures.steps:,}"),
-        ("records", f"{figures.events:,} events, {figures.calls:,} calls, {figures.prompts:,} prompts"),
+        ("records", _list(event=figures.events, call=figures.calls, prompt=figures.prompts)),
         ("tokens", f"{figures.input_tokens:,} in, {figures.output_tokens:,} out"),
-        ("recall", f"{figures.notes:,} notes, {figures.passages:,} passages, {figures.vectors:,} vectors"),
+        ("recall", _list(note=figures.notes, passage=figures.passages, vector=figures.vectors)),
         ("size", f"{byte_size(figures.bytes)}, of which {byte_size(figures.content_bytes)} contents"),
         ("engine", f"{figures.engine}, durability {figures.durability}"),
     ):
@@ -263,3 +332,7 @@ def _figures(figures: Stats, out: Output) -> Any:
             bar = ("█" if out.terminal else "#") * max(1, round(30 * runs / max(1, figures.runs)))
             statuses.add_row(Text(one_line(status, 40)), Text(f"{runs:,}"), Text(bar, STYLES.get(status, "")))
     return Group(Text(figures.url, "bold"), counts, Text(), statuses)
+
+
+def _list(**counts: int) -> str:
+    return ", ".join(counted(count, noun) for noun, count in counts.items())

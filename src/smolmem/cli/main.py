@@ -15,11 +15,13 @@ from smolmem.cli import (
     erasing,
     exchanging,
     listing,
+    live,
     local_models,
     maintenance,
     mcp_server,
     replaying,
     searching,
+    selecting,
     start,
     watching,
 )
@@ -56,6 +58,7 @@ def group(ctx: click.Context, version: bool) -> None:
 group.params[:0] = common_options()
 for each in (
     *(listing.runs, listing.show, listing.steps, replaying.replay, listing.diff, listing.fork, listing.stats),
+    *(live.tail, live.top, selecting.sql),
     *(searching.search, searching.context, searching.notes, searching.remember, searching.forget),
     *(exchanging.trace, local_models.model, mcp_server.mcp),
     *(watching.alerts, watching.watch),
@@ -74,9 +77,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+    env = Environment()
     try:
-        with _warnings_on_stderr():
-            code = _run(given)
+        with _warnings_on_stderr(), env.closing:
+            code = _run(given, env)
             sys.stdout.flush()
             return code
     except BrokenPipeError:
@@ -89,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         return _report(_usage(error), 2)
     except SmolmemError as error:
-        return _report(_translated(error), _exit_code(error))
+        return _report(_translated(error, env), _exit_code(error))
     except Exception as error:
         if os.environ.get("SMOLMEM_DEBUG"):
             raise
@@ -97,14 +101,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _report(f"unexpected error ({name}); SMOLMEM_DEBUG=1 shows the traceback.", 1)
 
 
-def _run(given: list[str]) -> int:
+def _run(given: list[str], env: Environment) -> int:
     instruction = os.environ.get(start.COMPLETION_VARIABLE)
     if instruction:
         from click.shell_completion import shell_complete
 
         return shell_complete(group, {}, "smolmem", start.COMPLETION_VARIABLE, instruction)
     args = [*given[1:], "--help"] if given[:1] == ["help"] else given
-    with group.make_context("smolmem", args, obj=Environment()) as ctx:
+    with group.make_context("smolmem", args, obj=env) as ctx:
         return group.invoke(ctx) or 0
 
 
@@ -120,8 +124,8 @@ def _usage(error: click.ClickException) -> str:
     return f"{message}{'' if message.endswith(('.', '?', ')')) else '.'} `{command} --help` shows the usage."
 
 
-def _translated(error: SmolmemError) -> str:
-    text = str(error)
+def _translated(error: SmolmemError, env: Environment) -> str:
+    text = str(error).replace(env.copy or "\0", env.path if env.copy else "")
     for ours, theirs in _COMMAND_LINE_WORDS.items():
         text = text.replace(ours, theirs)
     return text

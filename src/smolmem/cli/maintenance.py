@@ -14,7 +14,7 @@ from smolmem.cli.commands import Decorator, argument, command
 from smolmem.cli.environment import KEY_VARIABLE, NEW_KEY_VARIABLE, Environment
 from smolmem.cli.options import flag, option
 from smolmem.core.errors import NotAStore, NotFound, StoreError, Unwritable
-from smolmem.core.text import byte_size
+from smolmem.core.text import byte_size, counted
 
 if TYPE_CHECKING:
     from smolmem.doctor import Diagnosis, Finding
@@ -34,7 +34,7 @@ def export(env: Environment, path: str) -> None:
 
     An export is plain text, also if the store is encrypted.
     """
-    with env.open() as memory, env.output.progress(f"exporting to {path}") as progress:
+    with env.read() as memory, env.output.progress(f"exporting to {path}") as progress:
         written = memory.export(path, scope=env.read_scope, progress=progress)
     env.output.result(written)
 
@@ -62,9 +62,10 @@ def index(env: Environment) -> None:
     with env.open() as memory, env.output.progress("indexing") as progress:
         count = memory.index(progress or False)
         figures = memory.stats()
+    passages, vectors = counted(figures.passages, "passage"), counted(figures.vectors, "vector")
     env.output.result(
         {"indexed": count, "passages": figures.passages, "vectors": figures.vectors},
-        lambda: f"{count:,} indexed: {figures.passages:,} passages and {figures.vectors:,} vectors in the store.",
+        lambda: f"{count:,} indexed. The store has {passages} and {vectors}.",
     )
 
 
@@ -75,7 +76,7 @@ def backup(env: Environment, path: str) -> None:
 
     The copy of an encrypted store is encrypted with the same key.
     """
-    with env.open() as memory, env.output.progress(f"copying to {path}") as progress:
+    with env.read() as memory, env.output.progress(f"copying to {path}") as progress:
         memory.backup(path, progress=progress)
     size = Path(path).stat().st_size
     env.output.result({"path": path, "bytes": size}, lambda: f"{path}  {byte_size(size)}")
@@ -87,8 +88,8 @@ def verify(env: Environment) -> int:
 
     The exit code is 1 if something was changed.
     """
-    with env.open() as memory:
-        report = memory.verify()
+    with env.read() as memory:
+        report = replace(memory.verify(), url=env.url)
         env.output.result(report)
     return 0 if report else 1
 

@@ -50,12 +50,13 @@ def mcp(env: Environment, file: str | None, write: bool, http: tuple[str, int] |
     except ImportError as error:
         raise SmolmemError(f"`smolmem mcp` needs {error.name}: pip install 'smolmem[mcp]'.") from error
     scope = env.scope or "default"
+    url = env.writable if write else env.readable
     if http is None:
-        serve_stdio(env.url, scope=scope, write=write, key=env.key)
+        serve_stdio(url, scope=scope, write=write, key=env.key)
     else:
         host, port = http
         token = _token(env, token_file)
-        serve_http(env.url, scope=scope, write=write, host=host, port=port, token=token, key=env.key)
+        serve_http(url, scope=scope, write=write, host=host, port=port, token=token, key=env.key)
 
 
 def _token(env: Environment, path: str | None) -> str:

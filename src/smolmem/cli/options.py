@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ TRUST = ("low", "medium", "high")
 ORIGINS = ("user", "model", "tool", "web", "import", "agent")
 """Written out here, because the modules that define these names import smolagents; a test compares them."""
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_DAYS = {"today": 0, "yesterday": -1, "tomorrow": 1}
+_WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _MOST_COMPLETIONS = 50
 
 
@@ -33,6 +36,14 @@ def count(value: str | int) -> int:
     if not re.fullmatch(r"\d{1,15}", str(value), re.ASCII):
         raise click.BadParameter(f"{value!r} is not a count")
     return int(value)
+
+
+def port(value: str | int) -> int:
+    """The number of a port; 0 for any free one."""
+    number = count(value)
+    if number > 65_535:
+        raise click.BadParameter(f"{number} is not a port: ports are numbers up to 65535")
+    return number
 
 
 def past(value: str) -> float:
@@ -53,14 +64,28 @@ def duration(value: str) -> float:
     return int(found[1]) * _SECONDS[found[2]]
 
 
+def _day(value: str) -> float | None:
+    """The beginning of a day that is named by a word, in the local time zone."""
+    today = datetime.now().astimezone().replace(hour=0, minute=0, second=0, microsecond=0)
+    word = value.strip().lower()
+    if word in _DAYS:
+        return (today + timedelta(days=_DAYS[word])).timestamp()
+    if word in _WEEKDAYS:
+        return (today - timedelta(days=(today.weekday() - _WEEKDAYS.index(word)) % 7)).timestamp()
+    return None
+
+
 def _timestamp(value: str, direction: int) -> float:
+    day = _day(value)
+    if day is not None:
+        return day
     duration = re.fullmatch(r"(\d{1,9})([smhdw])", value, re.ASCII)
     if duration is not None:
         return time.time() + direction * int(duration[1]) * _SECONDS[duration[2]]
     try:
         return to_timestamp(value) or 0.0
     except InvalidArgument:
-        example = "give a time such as 2025-03-31T12:00, or a duration such as 2h or 3d"
+        example = "give a time such as 2025-03-31T12:00, a day such as yesterday, or a duration such as 2h or 3d"
         raise click.BadParameter(f"{value!r} is not a time: {example}") from None
 
 
@@ -71,6 +96,19 @@ def prices(value: str) -> tuple[float, float]:
     except ValueError:
         raise click.BadParameter(f"{value!r} is not a pair of prices such as 0.5,1.5") from None
     return price_in, price_out
+
+
+def step_reference(value: str | int) -> int | str:
+    """The id of a step, or a reference such as `646430df/3`."""
+    text = str(value)
+    if re.fullmatch(r"[0-9a-fA-F]+/@?\d{1,15}", text, re.ASCII):
+        return text
+    return count(text)
+
+
+def run_id(value: str) -> str:
+    """The beginning of a run's id, also of a reference to one of its steps."""
+    return value.partition("/")[0]
 
 
 # --- completion ---------------------------------------------------------------------------------------------------
@@ -85,6 +123,7 @@ def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) ->
     from smolmem.store.sqlite import SqliteStore
 
     env = ctx.find_object(Environment) or Environment()
+    env.asks = False
     names = ("scope", "below", "agent", "status", "since", "until", "text", "parent", "session", "roots")
     filters = {**dict.fromkeys(names), "gone": "[]", "limit": _MOST_COMPLETIONS}
     try:
@@ -122,7 +161,7 @@ def choice(name: str, choices: tuple[str, ...], help: str, **options: Any) -> De
 
 def run_option(help: str, name: str = "--run", **options: Any) -> Decorator:
     """An option whose value is the beginning of a run's id."""
-    return option(name, "RUN", help, shell_complete=complete_run, **options)
+    return option(name, "RUN", help, shell_complete=complete_run, type=run_id, **options)
 
 
 def run_argument(name: str, metavar: str, help: str, **options: Any) -> Decorator:
@@ -132,13 +171,14 @@ def run_argument(name: str, metavar: str, help: str, **options: Any) -> Decorato
 
 def optional_run(function: Function) -> Function:
     """`[RUN]`."""
-    decorator = run_argument("run", "[RUN]", "The beginning of the run's id (default: the newest run).", required=False)
-    return decorator(function)
+    help = "The beginning of the run's id (default: the newest run)."
+    return run_argument("run", "[RUN]", help, required=False, type=run_id)(function)
 
 
 def limit_option(default: int, help: str = "The maximum number of results") -> Decorator:
     """`--limit`."""
-    return option("--limit", "N", f"{help} (default: {default:,}).", type=count, default=default)
+    help = f"{help} (default: {default:,})."
+    return click.option("-n", "--limit", "limit", metavar="N", help=help, type=count, default=default)
 
 
 def agent_option(function: Function) -> Function:
@@ -155,7 +195,7 @@ def time_options(prefix: str = "Only") -> Decorator:
     """`--since` and `--until`."""
 
     def decorate(function: Function) -> Function:
-        since = option("--since", "TIME", f"{prefix} from this time on: 2025-03-31T12:00, or 2h or 3d ago.", type=past)
+        since = option("--since", "TIME", f"{prefix} from this time on: 2025-03-31T12:00, yesterday, 2h.", type=past)
         until = option("--until", "TIME", f"{prefix} before this time.", type=past)
         return since(until(function))
 

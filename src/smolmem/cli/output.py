@@ -59,7 +59,7 @@ class Output:
     def console(self) -> Any:
         """The console that drawings are printed to."""
         if self._console is None:
-            from smolmem.render import replay, terminal  # noqa: F401  they register how values are drawn
+            from smolmem.render import terminal  # noqa: F401  registers how values are drawn
             from smolmem.render.consoles import PipeConsole, TerminalConsole
 
             self._console = TerminalConsole(sys.stdout) if self.terminal else PipeConsole(sys.stdout)
@@ -79,6 +79,14 @@ class Output:
             self._write(as_json(plain(value), ascii_only=_ascii(sys.stdout), indent=indent))
         else:
             self.console.print(value if draw is None else draw())
+
+    def line(self, parts: Sequence[tuple[str, str]]) -> None:
+        """Prints texts in their styles as one line, which is cut on a terminal and whole in a pipe."""
+        from rich.text import Text
+
+        text = Text.assemble(*((sanitize(part), style) for part, style in parts))
+        self.console.print(text, no_wrap=True, overflow="ellipsis" if self.terminal else "ignore", crop=self.terminal)
+        sys.stdout.flush()
 
     def stream(self, value: Any) -> None:
         """Prints one of many results as soon as it is known: as one line of JSON, or drawn."""

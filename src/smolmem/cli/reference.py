@@ -21,6 +21,9 @@ page is current and runs every example.
 ```bash
 smolmem runs                # list runs, the newest first
 smolmem replay --follow     # show a running agent live, from another process
+smolmem runs agent.db       # the same for the store in this file
+smolmem show 3f9a2c1b/2     # show step 2 of a run
+smolmem tail                # show each step as any agent records it
 smolmem search "checkout"   # search everything that was done and noted
 smolmem ui                  # open the inspector in the browser
 smolmem demo                # create a sample store
@@ -28,16 +31,22 @@ smolmem demo                # create a sample store
 
 ## Options of every command
 
-- `--db PATH` names the store. Without `--db`, the store is `SMOLMEM_URL`; without both, `smolmem.db` in the current
-  folder. A missing file is an error: only `load`, `import`, `demo` and `remember --create` create a
-  store.
+- The first word after a command names the store, if it is a URL, a file name that ends in `.db`, `.sqlite` or
+  `.sqlite3`, or a store: `smolmem runs agent.db`. `--db PATH` names any file. Without both, the store is `SMOLMEM_URL`,
+  else the only store in the current folder; if there are several, a terminal asks which one, and elsewhere that is an
+  error. A missing file is an error: only `load`, `import`, `demo` and `remember --create` create one, by default
+  `smolmem.db`.
+- A file that can be read but not written, or whose folder cannot be written, is looked at as a private copy. Commands
+  that change the store are refused.
 - `--key-file PATH` names a file with the key of an encrypted store: a passphrase, or `raw:` and 64 hexadecimal digits.
   Without `--key-file`, the key is `SMOLMEM_KEY`; without both, a terminal asks for the key. No option takes the key
   itself, because other users can read the arguments of a process.
-- Runs and notes are named by the beginning of their id, as short as it is unique.
+- Runs and notes are named by the beginning of their id, as short as it is unique. A step is named by its run and
+  number, `3f9a2c1b/2`, or by its id, `3f9a2c1b/@29` or `29`: as `search`, `steps` and `tail` print it.
 - `--scope SCOPE` reads one scope, `acme/*` that scope and all scopes in it. Without `--scope`, all scopes are read, and
   `remember` writes to the scope `default`. An id names its run or note in every scope.
-- Times are `2025-03-31`, `2025-03-31T12:00` (local time), or a duration: `90m`, `2h`, `3d`, `1w`.
+- Times are `2025-03-31`, `2025-03-31T12:00` (local time), a day (`today`, `yesterday`, `monday`), or a
+  duration: `90m`, `2h`, `3d`, `1w`.
 - Results go to standard output; hints, progress and errors go to standard error. A terminal gets colours and tables; a
   pipe gets plain aligned lines, never wrapped or shortened to a width. `NO_COLOR` is respected.
 - Stored text cannot send control characters to the terminal: they are shown as symbols such as `␛`, or as `�`.
@@ -60,18 +69,21 @@ print one object per line as soon as it is known.
 |---|---|
 """
 _SHAPES = {
-    "runs": "array of *run*",
+    "runs": "array of *run*, each with `total_tokens` and `total_cost`, which include the runs that it called",
     "show": "*run* with `task`, `answer`, `failure` and `steps`, an array of *step*; with `--step` one *step*",
     "steps": "array of *step*; with an id one *step*",
     "replay": "as `show`; with `--detailed` each step has `sent`, an array of `role`, `text`; with "
     "`--follow` one *step* per line, then the *run*",
+    "tail": "one *step* per line",
+    "top": "`at`, `running`, `steps`, `tokens`, `runs`, an array of *run*",
+    "sql": "array of objects with the columns of the SELECT; `--format ndjson` one object per line",
     "diff": "`common` (the number of equal steps), `left`, `right` (arrays of *step*)",
     "stats": "`url`, `runs`, `steps`, `notes`, `passages`, `bytes`, `statuses`, … as in `memory.stats()`",
     "alerts": "array of *alert*: `rule`, `reason`, `agent`, `run`, `number`, `at`, `actions`",
     "watch": "one *alert* per line; with `--backtest` an array of `rule`, `alerts`, `steps`, `runs`, `counted`, "
     "`fired`, `skipped`",
     "search": "array of `text`, `score`, `signals`, `kind`, `origin`, `trust`, `scope`, `at`, `agent`, `run`, `step`, "
-    "`note`, `tool`, `passage`, `document`, `excerpts`, `matched`, `copies`, `stale`",
+    "`note`, `tool`, `passage`, `document`, `excerpts`, `matched`, `copies`, `stale`, `reference`",
     "context": "`context`, a text",
     "notes": "array of *note*; with an id one *note*",
     "remember": "the *note*",
@@ -102,7 +114,8 @@ _SHAPES = {
 _VALUES = """
 A *run* has `id`, `status` (running, finished, failed, interrupted, max_steps), `agent`, `agent_type`, `title`,
 `scope`, `session`, `began`, `ended`, `seconds`, `step_count`, `error_count`, `input_tokens`, `output_tokens`,
-`parent`, `parent_step`, `fork_of`, `model`, `smolagents`, `max_steps`. A *step* has `id`, `run`, `session`, `scope`,
+`parent`, `parent_step`, `fork_of`, `model`, `smolagents`, `max_steps`, `cost` (in dollars, if the price of the model
+is known). A *step* has `id`, `reference`, `run`, `session`, `scope`,
 `agent`, `kind`, `number`, `position`, `at`, `seconds`, `error`, `tools`, `input_tokens`, `output_tokens`, `revision`,
 `removed`, `text`. A *note* has `id`, `scope`, `kind`, `text`, `tags`, `origin`, `run`, `at`, `expires`, `supersedes`,
 `sources`, `status`, `stale`.

@@ -11,7 +11,7 @@ from smolmem.cli.options import flag, optional_run, prices_option
 
 if TYPE_CHECKING:
     from smolmem.core.values import Run, Step
-    from smolmem.memory import Memory
+    from smolmem.queries import Queries
 
 _RECENT = 20
 
@@ -30,7 +30,7 @@ def replay(env: Environment, run: str | None, detailed: bool, follow: bool, pric
     from smolmem.render.plain_values import whole
     from smolmem.render.replay import replay as draw
 
-    with env.open() as memory:
+    with env.look() as memory:
         if not follow:
             shown = env.run(memory, run)
             if env.json:
@@ -50,7 +50,7 @@ def replay(env: Environment, run: str | None, detailed: bool, follow: bool, pric
 class LiveRun:
     """A run whose steps are yielded as they are recorded; everything else is read from the newest state of the run."""
 
-    def __init__(self, memory: Memory, env: Environment, run: Run) -> None:
+    def __init__(self, memory: Queries, env: Environment, run: Run) -> None:
         self._memory = memory
         self._env = env
         self.run = run
@@ -73,7 +73,7 @@ class LiveRun:
             self._env.output.wait()
 
 
-def _to_follow(memory: Memory, env: Environment, id: str | None) -> Run:
+def _to_follow(memory: Queries, env: Environment, id: str | None) -> Run:
     """The run with this id, else the newest run if it is running, else the next run that starts."""
     if id is not None:
         return memory.run(id)

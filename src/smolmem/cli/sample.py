@@ -5,6 +5,7 @@ A new user can try every command before recording runs of their own. No LLM is u
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import chain, repeat
@@ -27,6 +28,9 @@ class Script(Model):  # type: ignore[misc]
     A reply is a text, an exception to raise, or a tool call: name, arguments and thought.
     """
 
+    pace = 0.0
+    """How many seconds a reply or a tool takes: with some, timelines show where the time goes."""
+
     def __init__(self, *replies: Any) -> None:
         super().__init__(model_id="scripted (no LLM)")
         self._replies: Iterator[Any] = chain(replies, repeat(replies[-1]))
@@ -34,6 +38,7 @@ class Script(Model):  # type: ignore[misc]
     def generate(self, messages: list[ChatMessage], **_: Any) -> ChatMessage:
         """Gives the next reply."""
         reply = next(self._replies)
+        time.sleep(self.pace)
         if isinstance(reply, Exception):
             raise reply
         used = TokenUsage(sum(len(str(message.content)) for message in messages) // 4, 40)
@@ -46,8 +51,9 @@ class Script(Model):  # type: ignore[misc]
         return ChatMessage(MessageRole.ASSISTANT, reply, token_usage=used)
 
 
-def fill(path: str | Path, key: str | None = None) -> None:
-    """Fills a new file with sample runs."""
+def fill(path: str | Path, key: str | None = None, *, pace: float = 0.0) -> None:
+    """Fills a new file with sample runs; each reply of a model and each tool takes `pace` seconds."""
+    Script.pace = pace
     with Memory(path, embedder="off", key=key) as memory:
         _forecast(memory)
         _browse(memory)
@@ -102,6 +108,7 @@ def open_page(number: int) -> str:
     Args:
         number: the number of the page.
     """
+    time.sleep(Script.pace)
     return (
         f"Opened page {number}: {['Mugs', 'Cups', 'Bowls', 'Plates', 'Jugs'][number % 5]}, {20 + number} offers. " * 3
     )
@@ -138,12 +145,14 @@ def _browse(memory: Memory) -> None:
 @tool  # type: ignore[untyped-decorator]
 def check_health() -> str:
     """Checks the shop."""
+    time.sleep(Script.pace)
     return "health check: 500 Internal Server Error, no such column: currency (release 41)"
 
 
 @tool  # type: ignore[untyped-decorator]
 def roll_back() -> str:
     """Restores the previous release."""
+    time.sleep(Script.pace)
     return "rolled back: release 40 is up"
 
 

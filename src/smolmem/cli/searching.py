@@ -17,6 +17,7 @@ from smolmem.cli.options import (
     limit_option,
     option,
     run_option,
+    step_reference,
     time_options,
 )
 from smolmem.cli.output import Column
@@ -66,22 +67,33 @@ def search(env: Environment, words: tuple[str, ...], trust: Any, runs: bool, lex
     Each result is a step or a note, with its best passages, its source, the trust in its origin, and why it was found.
     If nothing fits well, the closest results are shown as uncertain; --json then gives an empty list.
     """
+    from smolmem.render.plain_values import plain
+
     for name in ("agent", "run", "kind"):
         filters[name] = filters[name] or None
     filters |= {"scope": env.read_scope, "min_trust": trust, "group": "run" if runs else "step"}
-    with env.open(embedder="off" if lexical else None) as memory:
+    with env.read(embedder="off" if lexical else None) as memory:
         found = memory.recall(" ".join(words), **filters)
         weak = [] if found or env.json else memory.recall(" ".join(words), **filters, floor=0)[:UNCERTAIN]
+        places = [_place(memory, one) for one in found or weak]
     if found or env.json:
-        env.output.result(found, lambda: _results(found))
+        as_json = [{**plain(one), "reference": place} for one, place in zip(found, places, strict=True)]
+        env.output.result(as_json, lambda: _results(found, places))
     elif weak:
         env.output.hint("Nothing fits well. The closest:")
-        env.output.result(weak, lambda: _results(weak))
+        env.output.result(weak, lambda: _results(weak, places))
     else:
         env.output.hint("Nothing was found.")
 
 
-def _results(found: list[Recollection]) -> Any:
+def _place(memory: Memory, found: Recollection) -> str:
+    """The step or note, as other commands take it."""
+    if found.step is not None:
+        return memory.step(found.step).reference
+    return (found.note or found.run or "")[:8]
+
+
+def _results(found: list[Recollection], places: list[str]) -> Any:
     from rich.console import Group
     from rich.padding import Padding
     from rich.text import Text
@@ -89,11 +101,12 @@ def _results(found: list[Recollection]) -> Any:
     from smolmem.render.terminal import highlighted
 
     parts: list[Any] = []
-    for result in found:
+    for result, place in zip(found, places, strict=True):
         copies = f" · ×{result.copies}" if result.copies > 1 else ""
         stale = " · stale" if result.stale else ""
+        cited = result.cited(f"note {place}" if result.note else place)
         parts += [
-            Text.assemble((f"{result.score:.2f}", "bold"), "  ", (sanitize(f"{result.source}{copies}{stale}"), "cyan")),
+            Text.assemble((f"{result.score:.2f}", "bold"), "  ", (sanitize(f"{cited}{copies}{stale}"), "cyan")),
             *(
                 Padding(
                     Text.assemble((f"{sanitize(excerpt.kind)}: ", "dim"), highlighted(excerpt, TEXT_LINES)),
@@ -113,7 +126,7 @@ def _results(found: list[Recollection]) -> Any:
 @limit_option(10)
 def context(env: Environment, question: tuple[str, ...], tokens: int, lexical: bool, limit: int) -> None:
     """Print the search results for a question as one block for a prompt."""
-    with env.open(embedder="off" if lexical else None) as memory:
+    with env.read(embedder="off" if lexical else None) as memory:
         block = memory.context(" ".join(question), tokens, limit=limit, scope=env.read_scope)
     if env.json:
         env.output.result({"context": block})
@@ -136,7 +149,7 @@ def context(env: Environment, question: tuple[str, ...], tokens: int, lexical: b
 def notes(env: Environment, id: str | None, **filters: Any) -> None:
     """List notes, the newest first, or show one note."""
     out = env.output
-    with env.open() as memory:
+    with env.read() as memory:
         if id is not None:
             out.result(memory.note(id))
             return
@@ -178,11 +191,16 @@ def notes(env: Environment, id: str | None, **filters: Any) -> None:
 @option("--tag", "TAG", "A word to find the note by; repeatable.", multiple=True)
 @option("--expires", "TIME", "When the note expires: a time, or 12h or 7d from now.", type=future)
 @option("--supersedes", "ID", "The note that the new note replaces.")
-@option("--step", "N", "The id of a step that the note was made from; repeatable.", type=count, multiple=True)
+@option("--step", "STEP", "A step that the note was made from; repeatable.", type=step_reference, multiple=True)
 @choice("--origin", ORIGINS, "Who says so (default: user).", default="user")
 @flag("--create", "Create the store if it does not exist.")
 def remember(
-    env: Environment, words: tuple[str, ...], tag: tuple[str, ...], step: tuple[int, ...], create: bool, **fields: Any
+    env: Environment,
+    words: tuple[str, ...],
+    tag: tuple[str, ...],
+    step: tuple[int | str, ...],
+    create: bool,
+    **fields: Any,
 ) -> None:
     """Write a note that can be recalled.
 
@@ -194,13 +212,21 @@ def remember(
         env.output.result(note)
 
 
-@command(SECTION, "smolmem forget 5c1e92b7 --yes", "smolmem forget --step 2 --influenced --yes")
-@argument("id", "[ID]", "The beginning of the id of a note or a run.", required=False)
-@option("--step", "N", "The id of a step, as `smolmem steps` lists it.", type=count)
+@command(
+    SECTION,
+    "smolmem forget 5c1e92b7 --yes",
+    "smolmem forget 3f9a2c1b/1 --influenced --yes",
+    "smolmem forget 5c1e92b7 --undo",
+)
+@argument("id", "[ID]", "The beginning of the id of a note or a run, or a step such as 3f9a2c1b/1.", required=False)
+@option("--step", "STEP", "A step: its id, or 3f9a2c1b/1.", type=step_reference)
 @flag("--influenced", "Also leave out everything that was said in runs that recalled it.")
+@flag("--undo", "Recall it again, with everything that was forgotten together with it.")
 @flag("--yes", "Do not ask for confirmation.")
-def forget(env: Environment, id: str | None, step: int | None, influenced: bool, yes: bool) -> int | None:
-    """Leave a note, step or run out of recall, with the notes that came of it.
+def forget(
+    env: Environment, id: str | None, step: int | str | None, influenced: bool, undo: bool, yes: bool
+) -> int | None:
+    """Leave a note, step or run out of recall, with the notes that came of it; or undo that.
 
     The record keeps everything. On a terminal, confirmation is asked for first.
     """
@@ -208,20 +234,20 @@ def forget(env: Environment, id: str | None, step: int | None, influenced: bool,
     if target is None or (id is not None and step is not None):
         raise InvalidArgument("give the id of a note or a run, or the id of a step with --step N.")
     with env.open() as memory:
-        if not yes and not env.output.confirm(f"Forget {described(memory, target)}?"):
+        if not yes and not undo and not env.output.confirm(f"Forget {described(memory, target)}?"):
             env.output.hint("Nothing was forgotten.")
             return 1
-        forgotten = memory.forget(target, influenced=influenced)
-    columns = (Column("forgotten"), Column("id"))
+        forgotten = memory.forget(target, influenced=influenced, undo=undo)
+    columns = (Column("recalled again" if undo else "forgotten"), Column("id"))
     env.output.rows(forgotten, columns, lambda each: (each.kind, (each.id[:8], "bold")))
     return None
 
 
 def described(memory: Memory, target: int | str) -> str:
     """A run, note or step, as a question names it."""
-    if isinstance(target, int):
+    if isinstance(target, int) or "/" in target:
         step = memory.step(target)
-        return f"step {step.id} of run {step.run[:8]}, {one_line(step.text, 60)!r}"
+        return f"step {step.reference}, {one_line(step.text, 60)!r}"
     try:
         note = memory.note(target)
         return f"the note {note.id[:8]}, {one_line(note.text, 60)!r}"

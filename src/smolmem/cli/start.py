@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import shlex
+from importlib.util import find_spec
 from typing import Any
 
 import click
 
 from smolmem.cli.commands import Function, argument, command
 from smolmem.cli.environment import Environment
-from smolmem.cli.options import count, flag, option
+from smolmem.cli.options import flag, option, port
 from smolmem.core.errors import InvalidArgument, SmolmemError, Unwritable
 
 SECTION = "Getting started"
@@ -24,21 +25,29 @@ COMPLETION_VARIABLE = "_SMOLMEM_COMPLETE"
 def _server_options(function: Function) -> Function:
     decorators = (
         option("--host", "HOST", f"The address to listen on (default: {HOST}, only this machine).", default=HOST),
-        option("--port", "N", "The port (default: 8265, or any free port).", type=count),
+        option("--port", "N", "The port (default: 8265, or any free port).", type=port),
         flag("--read-only", "Do not allow changes from the browser."),
         flag("--no-browser", "Print the link without opening a browser."),
+        option("--token", "TOKEN", "The token of the link; the link then works again, also after a restart."),
     )
     for decorate in reversed(decorators):
         function = decorate(function)
     return function
 
 
-@command(SECTION, "smolmem ui", "smolmem ui --read-only --port 9000 --no-browser")
+@command(SECTION, "smolmem ui", "smolmem ui agent.db", "smolmem ui --read-only --port 9000 --no-browser")
 @_server_options
 def ui(env: Environment, **server: Any) -> None:
     """Open the inspector in the browser."""
-    env.open().close()  # reports a store that cannot be used here, not in the browser
-    _serve(env, env.url, env.key, **server)
+    env.look().close()  # reports a store that cannot be used here, not in the browser
+    if env.copy:
+        env.output.hint(f"{env.path} cannot be written: the inspector shows a copy of it, as it is now.")
+    _serve(env, env.readable, env.key, **server | {"read_only": server["read_only"] or env.copy is not None})
+
+
+def _missing_package() -> str | None:
+    """The package that the inspector needs and that is not installed."""
+    return next((name for name in ("uvicorn", "starlette", "jinja2") if find_spec(name) is None), None)
 
 
 def _serve(env: Environment, url: str, key: str | None, no_browser: bool, **server: Any) -> None:
@@ -62,15 +71,20 @@ def demo(env: Environment, path: str | None, no_ui: bool, **server: Any) -> None
 
     path = path or env.db or SAMPLE
     if os.path.lexists(path):
-        raise Unwritable(f"{path} exists already and was not changed: give another path, or open it with --db.")
+        raise Unwritable(
+            f"{path} exists already and was not changed: give another path, or look at it with `smolmem runs {path}`."
+        )
     key = env.key if env.key_file else None
     env.output.hint("Sample agents are running…")
-    fill(path, key)
-    commands = ("runs", "replay", "search why could nobody buy", "stats", "ui")
-    tries = [f"smolmem {rest} --db {shlex.quote(path)}" for rest in commands]
+    fill(path, key, pace=0.02)
+    commands = ("runs {}", "replay {}", "search {} why could nobody buy", "sql {} 'select * from runs'", "ui {}")
+    tries = [f"smolmem {command.format(shlex.quote(path))}" for command in commands]
     text = "\n".join([f"{path} holds sample runs. Try:", "", *(f"  {line}" for line in tries)])
     env.output.result({"path": path, "try": tries}, lambda: text)
-    if not no_ui and not env.json:
+    missing = _missing_package()
+    if missing is not None and not no_ui:
+        env.output.hint(f"The inspector needs {missing}: pip install 'smolmem[ui]'.")
+    elif not no_ui and not env.json:
         _serve(env, path, key, **server)
 
 

@@ -26,7 +26,7 @@ READY_MADE = ("failures", "same_error", "loop", "slow", "tokens", "cost", "silen
 @limit_option(50)
 def alerts(env: Environment, **filters: Any) -> None:
     """List alerts, the newest first: when a rule fired, and why."""
-    with env.open() as memory:
+    with env.look() as memory:
         found = memory.alerts(scope=env.read_scope, **filters)
     columns = (
         Column("at"),
@@ -84,7 +84,7 @@ def watch(env: Environment, rule: tuple[str, ...], backtest: bool, once: bool, a
     filters = {name: given.pop(name) for name in ("run", "since", "until", "limit")}
     rules = [make_rule(text, **given) for text in rule]
     if backtest:
-        with env.open() as memory:
+        with env.read() as memory:
             tried = [memory.backtest(each, scope=env.read_scope, agent=agent, **filters) for each in rules]
         env.output.result(tried, lambda: _group(tried))
     else:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from smolmem.core.codec import KINDS, Encoded, original_class
 from smolmem.core.rows import SharedPrompt
 
-Part = int | Encoded
+if TYPE_CHECKING:
+    from smolmem.core.codec import Encoded
+
+Part: TypeAlias = "int | Encoded"
 """A part of a prompt: the id of stored content, or content that is not stored yet."""
 
 
@@ -82,6 +84,8 @@ def rendered(
 
     smolagents makes them from the fields of the step; a step class of the user may show more than its record holds.
     """
+    from smolmem.core.codec import KINDS, original_class  # only who has live steps needs smolagents
+
     messages = rendered_messages(step)
     made_from = record if original_class(step) in KINDS else None
     return (encode(messages, made_from), looks(messages)) if messages else (None, [])

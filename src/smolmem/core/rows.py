@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
-from smolmem.core.codec import Encoded, Facts
 from smolmem.core.instances import NotRestored
 from smolmem.core.mutations import Outcome, applied, can_be_applied
+
+if TYPE_CHECKING:  # the codec imports smolagents, which takes a second
+    from smolmem.core.codec import Encoded, Facts
 
 Act = Literal["insert", "remove", "revise"]
 Origin = Literal["user", "model", "tool", "web", "import", "agent"]

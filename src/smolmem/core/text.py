@@ -37,6 +37,11 @@ def byte_size(size: float) -> str:
     return f"{size:,.1f} GB"
 
 
+def counted(count: int, noun: str) -> str:
+    """A number of things: `1 step`, `2,000 steps`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def message_role(message: Any) -> str:
     """The role of a chat message, as text."""
     role = getattr(message, "role", "message")
@@ -63,3 +68,12 @@ def _text_or_name(value: Any) -> str:
 def message_text(message: Any) -> str:
     """The text of a chat message."""
     return "\n".join(message_texts(message))
+
+
+_MANAGED_TASK = re.compile(r"---\s*Task:\s*(.+?)\s*(?:---|$)", re.DOTALL)
+
+
+def managed_task(text: str) -> str:
+    """The task of a managed agent without the sentences that smolagents puts around it."""
+    found = _MANAGED_TASK.search(text)
+    return found[1] if found else text

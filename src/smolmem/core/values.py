@@ -14,7 +14,7 @@ from typing import Any, Literal
 from smolmem.core.display import Drawable
 from smolmem.core.errors import SmolmemError
 from smolmem.core.rows import Act, Origin, Status, Trust
-from smolmem.core.text import one_line
+from smolmem.core.text import counted, one_line
 
 
 def when(seconds: float) -> datetime:
@@ -158,6 +158,11 @@ class Step(Drawable):
         return self._load()
 
     @property
+    def reference(self) -> str:
+        """What commands and `memory.step` find this step by: `646430df/3`, or `646430df/@29` for one without number."""
+        return f"{self.run[:8]}/{self.number if self.kind == 'action' and self.number is not None else f'@{self.id}'}"
+
+    @property
     def removed(self) -> bool:
         """Whether the agent took this step off its list; the record keeps it."""
         return self.position is None
@@ -240,6 +245,17 @@ class Run(Drawable):
     def failure(self) -> Failure | None:
         """The exception that ended the run, if one did."""
         return self._load_failure()
+
+    @property
+    def label(self) -> str:
+        """The status in words: a fork that nobody has resumed yet was `forked`, not interrupted."""
+        untouched = self.fork_of is not None and self.status == "interrupted" and not self.step_count
+        return "forked" if untouched and self.began == self.ended else self.status
+
+    @property
+    def action_count(self) -> int:
+        """How many actions the run has; unlike `step_count`, a fork also has those that it shares."""
+        return self.step_count if self.fork_of is None else sum(step.kind == "action" for step in self.steps)
 
     @property
     def seconds(self) -> float | None:
@@ -333,8 +349,8 @@ class Run(Drawable):
     def __repr__(self) -> str:
         took = "" if self.seconds is None else f", {self.seconds:.1f} s"
         return (
-            f"Run({self.id[:8]!r}, {self.status}, {self.agent!r}, {one_line(self.title, 50)!r}, "
-            f"{self.step_count} steps{took})"
+            f"Run({self.id[:8]!r}, {self.label}, {self.agent!r}, {one_line(self.title, 50)!r}, "
+            f"{counted(self.step_count, 'step')}{' of its own' if self.fork_of else ''}{took})"
         )
 
 
@@ -434,7 +450,10 @@ class Recollection(Drawable):
     @property
     def source(self) -> str:
         """Where the passage comes from, in words."""
-        place = f"note {self.note[:8]}" if self.note else f"run {(self.run or '')[:8]} step {self.step}"
+        return self.cited(f"note {self.note[:8]}" if self.note else f"run {(self.run or '')[:8]} step {self.step}")
+
+    def cited(self, place: str) -> str:
+        """The source with other words for the step or note."""
         through = f" of {self.tool}" if self.tool else ""
         return f"{self.kind}{through} · {place} · {self.at:%Y-%m-%d %H:%M} · from {self.origin} · trust {self.trust}"
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.applications import Starlette
@@ -26,10 +27,23 @@ from starlette.staticfiles import StaticFiles
 
 from smolmem.core.errors import InvalidArgument, NotFound, SmolmemError, StoreError
 from smolmem.core.rows import STATUSES
-from smolmem.core.values import Recollection, Run
-from smolmem.inspector import charts, formatting, page_data, parameters
+from smolmem.core.text import managed_task
+from smolmem.core.values import Recollection
+from smolmem.inspector import (
+    charts,
+    comparison,
+    dashboard,
+    formatting,
+    page_data,
+    parameters,
+    run_list,
+    step_data,
+    timeline_chart,
+)
 from smolmem.inspector.guard import Access, Guard
+from smolmem.inspector.waterfall import waterfall
 from smolmem.memory import Memory
+from smolmem.recall.query import words
 from smolmem.render.plain_values import whole
 
 log = logging.getLogger("smolmem")
@@ -53,7 +67,12 @@ class Inspector:
         self._templates.filters.update(formatting.FILTERS)
         url = page_data.database_url(memory)
         self._templates.globals.update(
-            file=Path(url).name, url=url, read_only=access.read_only, statuses=STATUSES, max_text=formatting.MAX_TEXT
+            file=Path(url).name,
+            url=url,
+            read_only=access.read_only,
+            statuses={status: formatting.STATUS_LABELS.get(status, status) for status in STATUSES},
+            max_text=formatting.MAX_TEXT,
+            labels=step_data.FIELD_LABELS,
         )
 
     def render(self, template: str, status: int = 200, /, **values: Any) -> HTMLResponse:
@@ -66,73 +85,81 @@ class Inspector:
     def runs(self, request: Request) -> Response:
         """The list of runs; as a fragment, only the table."""
         query = request.query_params
-        filters = {name: query[name] for name in ("agent", "status", "text") if query.get(name)}
-        found = page_data.list_runs(
-            self.memory,
-            **filters,
-            scope=query.get("scope") or "*",
-            until=parameters.timestamp(query.get("until")),
-            managed="agent" in filters,
-        )
-        is_full = len(found) == page_data.RUNS_PER_PAGE
-        until = page_data.start_timestamp(self.memory, found[-1].run) if is_full else None
         values = {
-            "runs": found,
+            "list": run_list.list_runs(self.memory, query),
             "query": defaultdict(str, query),
-            "filtered": bool(filters or query.get("scope") or query.get("until")),
             "sparkline": charts.sparkline,
-            "next_page": parameters.next_page(query, until) if is_full else None,
+            "sorted_by": partial(_sorted_by, query),
         }
         if query.get("fragment"):
             return self.render("_runs.html", **values)
         version = page_data.data_version(self.memory)
-        return self.render("runs.html", **values, **page_data.filter_choices(self.memory), data_version=version)
+        orders = {"orders": run_list.ORDERS, "later_orders": [*run_list.ORDERS.items()][1:]}
+        choices = run_list.filter_choices(self.memory) | orders | {"periods": run_list.PERIODS}
+        return self.render("runs.html", **values, **choices, data_version=version)
 
     def run(self, request: Request) -> Response:
         """One run: its facts, chart and steps, and one step in full; as a fragment, without the step."""
         run = self.memory.run(request.path_params["run"])
-        steps = page_data.step_summaries(self.memory, run)
-        selected = _selected_step(steps, parameters.number(request.query_params.get("step"), "step"))
-        bars = [step.bar for step in steps if step.kind in ("action", "planning")]
+        shown = waterfall(self.memory, run)
+        selected = _selected_step(shown.steps, parameters.number(request.query_params.get("step"), "step"))
+        bars = [step.bar for step in shown.steps if step.kind in ("action", "planning")]
         recalls = page_data.recalls(self.memory, run)
         values = {
             "run": run,
-            "steps": steps,
+            "page_run": run.id,
+            "task": managed_task(run.task) if run.parent else run.task,
+            "shown": shown,
+            "overview": timeline_chart.overview(shown),
+            "row_bar": timeline_chart.row_bar,
             "chart": charts.run_chart(bars),
             "caption": charts.run_chart_caption(bars),
             "related": page_data.related_runs(self.memory, run),
             "recalls": recalls,
             "step_runs": page_data.runs_of_steps(self.memory, [source for each in recalls for source in each.sources]),
-            "alerts": self.memory.alerts(scope="*", run=run.id),
-            "trims": page_data.trims(self.memory, run),
             "selected": selected,
+            "words": words(request.query_params.get("q", "")),
         }
         if request.query_params.get("fragment"):
             return self.render("_run.html", **values)
-        detail = None if selected is None else page_data.step_detail(self.memory, selected, run)
+        detail = None if selected is None else step_data.step_detail(self.memory, selected, run)
         return self.render("run.html", **values, detail=detail, data_version=page_data.data_version(self.memory))
+
+    def dashboard(self, request: Request) -> Response:
+        """Runs, failures, tokens and latency over time."""
+        query = request.query_params
+        shown = dashboard.dashboard(self.memory, query)
+        return self.render(
+            "dashboard.html",
+            shown=shown,
+            query=defaultdict(str, query),
+            charts=charts,
+            periods=dashboard.PERIODS,
+            scopes=run_list.scopes(self.memory),
+        )
 
     def step(self, request: Request) -> Response:
         """One step in full, as a fragment."""
         id = request.query_params.get("run")
         run = self.memory.run(id) if id else None
-        detail = page_data.step_detail(self.memory, parameters.step_id(request), run)
-        return self.render("_step.html", detail=detail, run=run or self.memory.run(detail.step.run))
+        detail = step_data.step_detail(self.memory, parameters.step_id(request), run)
+        return self.render("_step.html", detail=detail, words=(), page_run=detail.run.id if run is None else run.id)
 
     def prompt(self, request: Request) -> Response:
         """The prompt of a step, and the steps that views left out of the prompt."""
-        detail = page_data.step_detail(self.memory, parameters.step_id(request))
-        trimmed = page_data.trimmed_steps(self.memory, detail)
+        detail = step_data.step_detail(self.memory, parameters.step_id(request))
+        trimmed = step_data.trimmed_steps(self.memory, detail)
         return self.render("_prompt.html", messages=detail.prompt, trimmed=trimmed)
 
     def revisions(self, request: Request) -> Response:
         """Every version of a step and what each version changed."""
-        versions = page_data.step_versions(self.memory, parameters.step_id(request))
-        return self.render("_revisions.html", versions=versions)
+        versions = step_data.step_versions(self.memory, parameters.step_id(request))
+        run = request.query_params.get("run", "")
+        return self.render("_revisions.html", versions=versions, step=parameters.step_id(request), run=run)
 
     def picture(self, request: Request) -> Response:
         """A picture of a step, encoded again: stored bytes never reach the browser."""
-        detail = page_data.step_detail(self.memory, parameters.step_id(request))
+        detail = step_data.step_detail(self.memory, parameters.step_id(request))
         pictures, index = detail.pictures, parameters.number(request.path_params["index"], "picture") or 0
         if index >= len(pictures) or isinstance(pictures[index], str):
             raise NotFound(f"step {detail.step.id} has no picture {index}.")
@@ -147,14 +174,17 @@ class Inspector:
         return Response(output.getvalue(), media_type="image/png")
 
     def compare(self, request: Request) -> Response:
-        """Two runs side by side, from the first step in which they differ."""
+        """Two runs side by side, or runs that are worth comparing."""
         left, right = (request.query_params.get(side, "").strip() for side in ("left", "right"))
-        diff, compared = None, list[Run]()
-        if left and right:
-            compared = [self.memory.run(left), self.memory.run(right)]
-            diff = compared[0].diff(compared[1])
-        runs = self.memory.runs(scope="*", limit=40)
-        return self.render("compare.html", left=left, right=right, diff=diff, compared=compared, runs=runs)
+        given = [self.memory.run(id) for id in (left, right) if id]
+        return self.render(
+            "compare.html",
+            left=left,
+            right=right,
+            comparison=comparison.compare(self.memory, *given) if len(given) == 2 else None,
+            suggestions=comparison.suggestions(self.memory, given[0] if given else None),
+            runs=self.memory.runs(scope="*", limit=40),
+        )
 
     def memories(self, request: Request) -> Response:
         """The search over steps and notes, and the notes; as a fragment, only the results."""
@@ -172,7 +202,7 @@ class Inspector:
         if query.get("fragment"):
             return self.render("_results.html", **values)
         notes = self.memory.notes(scope=scope, past=bool(query.get("past")), limit=200)
-        return self.render("memory.html", **values, notes=notes, **page_data.filter_choices(self.memory))
+        return self.render("memory.html", **values, notes=notes, scopes=run_list.scopes(self.memory))
 
     def note(self, request: Request) -> Response:
         """A note: its versions, its sources, and the runs that recalled it."""
@@ -223,13 +253,20 @@ class Inspector:
     def edit(self, request: Request, form: Mapping[str, str]) -> Response:
         """Edits a text of a step; earlier versions are kept."""
         run = self.memory.run(form["run"]) if form.get("run") else None
-        detail = page_data.step_detail(self.memory, parameters.step_id(request), run)
+        detail = step_data.step_detail(self.memory, parameters.step_id(request), run)
         if form.get("field") not in detail.editable_fields:
             raise InvalidArgument(f"step {detail.step.id} has no field {form.get('field')!r} that can be edited.")
         before, text = getattr(detail.original, form["field"]), form.get("text", "").replace("\r\n", "\n")
         if text != before.replace("\r\n", "\n"):  # browsers send each line break as CR and LF
             detail.step.edit(**{form["field"]: text})
         return RedirectResponse(f"/runs/{run.id if run else detail.step.run}?step={detail.step.id}", 303)
+
+    def restore(self, request: Request, form: Mapping[str, str]) -> Response:
+        """Makes an earlier version of a step the current one."""
+        step = self.memory.step(parameters.step_id(request))
+        step_data.restore_version(step, parameters.number(form.get("event"), "version") or 0)
+        run = self.memory.run(form["run"]) if form.get("run") else None
+        return RedirectResponse(f"/runs/{run.id if run else step.run}?step={step.id}", 303)
 
     def remember(self, request: Request, form: Mapping[str, str]) -> Response:
         """Writes a note, or replaces a note with a new one."""
@@ -242,10 +279,10 @@ class Inspector:
     def forget(self, request: Request, form: Mapping[str, str]) -> Response:
         """Removes a note, step or run from recall; with `influenced`, also everything that depends on it."""
         step = parameters.number(form.get("step"), "step")
-        what = form.get("id", "") if step is None else step
-        forgotten = self.memory.forget(what, influenced=bool(form.get("influenced")))
-        text = f"Recall no longer returns: {', '.join(map(str, forgotten))}."
-        return self.render("message.html", title="Forgotten", text=text)
+        target = page_data.erase_target(self.memory, form.get("id", "") if step is None else step)
+        forgotten = self.memory.forget(target.what, influenced=bool(form.get("influenced")))
+        text = f"Recall no longer returns: {', '.join(map(str, forgotten))}. The record keeps everything."
+        return self.render("message.html", title="Forgotten", text=text, back=target.back)
 
     def erase(self, request: Request, form: Mapping[str, str]) -> Response:
         """Asks whether a note, step or run is to be erased, and what goes with it; erases it once confirmed."""
@@ -259,7 +296,7 @@ class Inspector:
         text = f"Deleted for good: {page_data.counted(erased.counts)}."
         if not erased.finished:
             text += " Another process is reading the file: run `smolmem erase --finish` to remove the last bytes."
-        return self.render("message.html", title="Erased", text=text)
+        return self.render("message.html", title="Erased", text=text, back="")
 
     # --- errors -------------------------------------------------------------------------------------------------------
 
@@ -267,9 +304,9 @@ class Inspector:
         """An expected error as a page with one sentence."""
         if isinstance(error, HTTPException):
             text = _HTTP_ERRORS.get(error.status_code, "The request is not valid. Reload the page and try again.")
-            return self.render("message.html", error.status_code, title="Error", text=text)
+            return self.render("message.html", error.status_code, title="Error", text=text, back="")
         status = 404 if isinstance(error, NotFound) else 503 if isinstance(error, StoreError) else 400
-        return self.render("message.html", status, title="Error", text=str(error))
+        return self.render("message.html", status, title="Error", text=str(error), back="")
 
     def guarded(self, respond: Callable[[], Response]) -> Response:
         """Turns an unexpected error into a page with one sentence; the log gets the traceback."""
@@ -280,7 +317,7 @@ class Inspector:
         except Exception as error:
             log.warning("smolmem: the inspector could not answer a request", exc_info=True)
             text = f"This page cannot be shown ({type(error).__name__}). Check the file with `smolmem verify`."
-            return self.render("message.html", 500, title="Error", text=text)
+            return self.render("message.html", 500, title="Error", text=text, back="")
 
 
 _HTTP_ERRORS = {
@@ -288,6 +325,12 @@ _HTTP_ERRORS = {
     405: "This page does not support that method.",
     413: "The form is too large.",
 }
+
+
+def _sorted_by(query: Mapping[str, str], order: str) -> str:
+    """The address of the list in another order."""
+    address = parameters.next_page(query, None) | {"sort": "" if order == "newest" else order}
+    return f"/?{urlencode({name: value for name, value in address.items() if value})}"
 
 
 def _selected_step(steps: Sequence[page_data.StepSummary], requested: int | None) -> int | None:
@@ -328,6 +371,7 @@ def make_app(memory: Memory, access: Access) -> Guard:
     inspector = Inspector(memory, access)
     pages = {
         "/": inspector.runs,
+        "/dashboard": inspector.dashboard,
         "/runs/{run}": inspector.run,
         "/runs/{run}/json": inspector.download,
         "/steps/{step}": inspector.step,
@@ -343,6 +387,7 @@ def make_app(memory: Memory, access: Access) -> Guard:
     actions = {
         "/runs/{run}/fork": inspector.fork,
         "/steps/{step}/edit": inspector.edit,
+        "/steps/{step}/restore": inspector.restore,
         "/notes": inspector.remember,
         "/forget": inspector.forget,
         "/erase": inspector.erase,

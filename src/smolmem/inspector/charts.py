@@ -76,6 +76,31 @@ def run_chart_caption(bars: Sequence[Bar]) -> str:
     return f"bars: tokens of each step, up to {most:,} · line: duration, up to {slowest:,.2f} s"
 
 
+def columns(parts: Sequence[Sequence[float]], classes: Sequence[str], label: str, height: int = 84) -> Markup:
+    """Stacked columns, one per bucket; each part of a column has its class."""
+    highest = max((sum(column) for column in parts), default=0) or 1
+    step = 100 / max(len(parts), 1)
+    content = f'<line class="axis" x1="0" x2="100%" y1="{height - 0.5}" y2="{height - 0.5}"/>'
+    for index, column in enumerate(parts):
+        top = float(height)
+        for value, css_class in zip(column, classes, strict=True):
+            if value > 0:
+                part = max(1.0, (height - 4) * value / highest)
+                top -= part
+                content += (
+                    f'<rect class="{css_class}" x="{index * step + step * 0.1:.2f}%" width="{step * 0.8:.2f}%" '
+                    f'y="{top:.1f}" height="{part:.1f}"/>'
+                )
+    return Markup(f'<svg class="columns" role="img" aria-label="{escape(label)}">{content}</svg>')  # noqa: S704
+
+
+def share(value: float, most: float) -> Markup:
+    """A bar whose width is a value's share of the largest value."""
+    width = 100 * value / most if most else 0
+    bar = f'<rect class="whole" x="0" width="{width:.1f}%" y="1" height="8"/>'
+    return Markup(f'<svg class="share" aria-hidden="true">{bar}</svg>')  # noqa: S704  a number
+
+
 def backtest_chart(counted: Sequence[bool], fired: Sequence[bool], width: int = 960, height: int = 56) -> Markup:
     """A rule on recorded steps: the steps that counted (bars), and where the rule would have fired (triangles)."""
     if not counted:

@@ -7,7 +7,7 @@ which escapes its input.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from itertools import islice
 from typing import Any
@@ -20,8 +20,9 @@ from pygments.lexers import PythonLexer
 
 from smolmem.core import text as core_text
 from smolmem.core.text import sanitize
-from smolmem.core.values import Excerpt
+from smolmem.core.values import Excerpt, Run
 from smolmem.core.wire import safe_text
+from smolmem.recall.highlight import marks
 
 MAX_TEXT = 20_000
 """The most characters of one text that a page shows."""
@@ -53,6 +54,41 @@ def time(value: datetime | None) -> str:
 def ago(value: datetime) -> str:
     """The time since a moment: `3 min ago`."""
     return f"{seconds((datetime.now(timezone.utc) - value).total_seconds())} ago"
+
+
+def clock(value: float) -> str:
+    """A timestamp in the local time zone, to the second."""
+    return f"{datetime.fromtimestamp(value):%Y-%m-%d %H:%M:%S}"
+
+
+def short(value: int) -> str:
+    """A large number in few characters: `850`, `12.3k`, `4.5M`."""
+    for limit, divisor, unit in ((1_000, 1, ""), (1_000_000, 1_000, "k"), (10**18, 1_000_000, "M")):
+        if value < limit:
+            return f"{value / divisor:.1f}{unit}" if unit else str(value)
+    return f"{value:.1e}"
+
+
+def dollars(value: float | None) -> str:
+    """An amount of money; small amounts with more digits; empty if no price is known."""
+    if value is None:
+        return ""
+    return f"${value:,.2f}" if value >= 1 or value == 0 else f"${value:.4f}"
+
+
+def title(run: Run, length: int = 110) -> str:
+    """What a run is about, in one line; for a managed agent, the task that it was given."""
+    return core_text.one_line(core_text.managed_task(run.title) if run.parent else run.title, length)
+
+
+STATUS_LABELS = {"max_steps": "out of steps"}
+
+
+def status(run: Run) -> str:
+    """The status of a run in words."""
+    if run.fork_of is not None and run.status == "interrupted" and not run.step_count:
+        return "fork, not started"
+    return STATUS_LABELS.get(run.status, run.status)
 
 
 def code(source: str) -> Markup:
@@ -99,6 +135,45 @@ def marked(excerpt: Excerpt, length: int) -> Markup:
     return Markup("").join([*parts, escape(_flat(rest)), "…" if start + length < len(excerpt.text) else ""])
 
 
+def with_marks(value: str, words: Sequence[str]) -> Markup:
+    """A text with the words of a question marked."""
+    parts, place = list[Markup](), 0
+    for begin, end in marks(value, words):
+        parts += [escape(value[place:begin]), Markup("<mark>{}</mark>").format(value[begin:end])]
+        place = end
+    return Markup("").join([*parts, escape(value[place:])])
+
+
+ORIGINS = {
+    "user": "from a user",
+    "model": "from the model",
+    "tool": "from a tool",
+    "web": "from the web",
+    "agent": "from another agent",
+    "import": "from an import",
+}
+SIGNALS = {
+    "lexical": "words",
+    "semantic": "meaning",
+    "neighbours": "steps beside it",
+    "session": "same conversation",
+    "time": "time asked for",
+    "recency": "how recent",
+    "reranker": "reranker",
+    "alone": "on its own",
+}
+
+
+def origin(value: str) -> str:
+    """Who said something, in words."""
+    return ORIGINS.get(value, value)
+
+
+def signal(value: str) -> str:
+    """What ranked a result, in words."""
+    return SIGNALS.get(value, value)
+
+
 def _flat(value: str) -> str:
     return " ".join(sanitize(value).split("\n"))
 
@@ -126,8 +201,16 @@ def python_literal(value: str) -> str:
     return repr(value)
 
 
+def choice_value(option: Any) -> str:
+    """The value of an option of a list: the option itself, or the first of value and label."""
+    return option if isinstance(option, str) else str(option[0])
+
+
 FILTERS: dict[str, Callable[..., Any]] = {
     each.__name__: each
-    for each in (number, seconds, time, ago, code, text, one_line, marked, message_text, message_role, python_literal)
+    for each in (
+        *(number, seconds, time, ago, short, dollars, title, status, choice_value),
+        *(origin, signal, with_marks, code, text, one_line, marked, message_text, message_role, python_literal),
+    )
 }
 """The filters by the names that templates use."""

@@ -2,7 +2,9 @@
 
 Every page that the user has open can send requests to a server on loopback, and anyone can point a domain name at
 127.0.0.1. So each request is checked by the headers that browsers set themselves: Host, Origin and Sec-Fetch-Site.
-Beyond these, a request needs a cookie, which is given once, in exchange for a token that is printed in the terminal.
+Beyond these, a request needs a cookie, which is given in exchange for the token of the link in the terminal. A random
+token works once, because programs that open links show them to other users of the machine; then `Access.renew` makes
+the next link. A token that the user chose works any number of times.
 
 `check_request` is a pure function. `Guard` is the middleware that calls it and adds the security headers to every
 response.
@@ -11,11 +13,14 @@ response.
 from __future__ import annotations
 
 import hmac
+import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs, urlencode
+
+from smolmem.core.errors import InvalidArgument
 
 SAFE = ("GET", "HEAD")
 HEADERS = {
@@ -55,12 +60,16 @@ class Decision:
 
 @dataclass
 class Access:
-    """Who may use the inspector: the host names of the server, the session cookie, and the token that buys it once."""
+    """Who may use the inspector: the host names of the server, the session cookie, and the token that buys it."""
 
     hosts: frozenset[str]
     session: str
     token: str | None
     read_only: bool = False
+    reusable: bool = False
+    """Whether the token works more than once."""
+    renew: Callable[[], None] | None = None
+    """Called when a token that works once was used."""
 
     @property
     def cookie(self) -> str:
@@ -68,9 +77,28 @@ class Access:
         return f"smolmem-{min(self.hosts, default='').rpartition(':')[2]}"
 
 
-def new_access(hosts: frozenset[str], *, read_only: bool) -> Access:
-    """A new session and a new token."""
-    return Access(hosts, secrets.token_urlsafe(32), secrets.token_urlsafe(24), read_only)
+MIN_TOKEN = 16
+
+
+def new_access(hosts: frozenset[str], *, read_only: bool, token: str | None = None) -> Access:
+    """A new session and a token that works once; or the given token, whose cookie stays valid after a restart.
+
+    Raises:
+        InvalidArgument: if the given token is short enough to be guessed, or cannot be part of a link.
+    """
+    if token is None:
+        return Access(hosts, secrets.token_urlsafe(32), new_token(), read_only)
+    if not re.fullmatch(rf"[A-Za-z0-9_-]{{{MIN_TOKEN},200}}", token):
+        raise InvalidArgument(
+            f"a token has at least {MIN_TOKEN} letters, digits, - or _: leave --token out for a new one."
+        )
+    session = hmac.new(token.encode(), b"smolmem inspector session", "sha256").hexdigest()
+    return Access(hosts, session, token, read_only, reusable=True)
+
+
+def new_token() -> str:
+    """A token that nobody guesses."""
+    return secrets.token_urlsafe(24)
 
 
 def check_request(request: Request, access: Access) -> Decision:
@@ -84,10 +112,10 @@ def check_request(request: Request, access: Access) -> Decision:
     has_cookie = request.cookie is not None and _equal(request.cookie, access.session)
     if request.method not in SAFE:
         return _check_action(request, access, has_cookie=has_cookie)
-    if request.token is not None and not has_cookie:
+    if request.token is not None and not has_cookie and request.method == "GET":  # a preview asks with HEAD
         return _use_token(request.token, access)
     if not has_cookie:
-        return Decision(403, "Open the link that `smolmem ui` printed. The link works once.")
+        return Decision(403, "Open the newest link in the terminal where `smolmem ui` runs.")
     return Decision(303) if request.token is not None else Decision(200)
 
 
@@ -104,10 +132,17 @@ def _check_action(request: Request, access: Access, *, has_cookie: bool) -> Deci
 
 
 def _use_token(token: str, access: Access) -> Decision:
-    if access.token is not None and _equal(token, access.token):
+    if access.token is None or not _equal(token, access.token):
+        return Decision(
+            403,
+            "This link was already used in another browser, or `smolmem ui` was started again. "
+            "Open the newest link in the terminal where `smolmem ui` runs.",
+        )
+    if not access.reusable:
         access.token = None
-        return Decision(303)
-    return Decision(403, "This link was already used. Start `smolmem ui` again for a new link.")
+        if access.renew is not None:
+            access.renew()
+    return Decision(303)
 
 
 class Guard:

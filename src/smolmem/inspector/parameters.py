@@ -52,7 +52,7 @@ def timestamp(text: str | None) -> float | None:
 
 def next_page(query: Mapping[str, str], until: float | None) -> dict[str, str]:
     """The query of the next page: the same filters, on runs that began before `until`."""
-    filters = {name: value for name, value in query.items() if name not in ("until", "fragment") and value}
+    filters = {name: value for name, value in query.items() if name not in ("until", "page", "fragment") and value}
     return filters | ({} if until is None else {"until": repr(until)})
 
 

@@ -1,15 +1,16 @@
-"""Starts the inspector: on loopback, behind a link that works once."""
+"""Starts the inspector: on loopback, behind a link with a token."""
 
 from __future__ import annotations
 
 import logging
 import webbrowser
+from functools import partial
 
 import uvicorn
 
 from smolmem.core.text import sanitize
 from smolmem.inspector.app import make_app
-from smolmem.inspector.guard import Access, new_access
+from smolmem.inspector.guard import Access, new_access, new_token
 from smolmem.inspector.page_data import database_url
 from smolmem.listening import hosts_of, listen
 from smolmem.memory import Memory
@@ -28,6 +29,7 @@ def serve(
     open_browser: bool = True,
     scope: str = "default",
     key: str | bytes | None = None,
+    token: str | None = None,
 ) -> None:
     """Serves the inspector until it is stopped.
 
@@ -39,25 +41,36 @@ def serve(
         open_browser: open the link in the default browser.
         scope: the scope of new notes.
         key: the key of an encrypted file; by default the environment variable `SMOLMEM_KEY`.
+        token: the token of the link, which then works more than once; by default a random token that works once.
 
     Raises:
-        InvalidArgument: if the given port is in use.
+        InvalidArgument: if the given port is in use, or the token can be guessed.
     """
     with (
         Memory(url, scope=scope, key=key) as memory,
         listen(host, PORT if port is None else port, strict=bool(port)) as listening,
     ):
         number = listening.getsockname()[1]
-        access = new_access(hosts_of(host, number), read_only=read_only)
+        access = new_access(hosts_of(host, number), read_only=read_only, token=token)
         link, name = link_of(host, number, access), sanitize(database_url(memory))
-        print(f"smolmem shows {name} at\n\n    {link}\n\nThe link works once. Press Ctrl-C to stop.", flush=True)
+        access.renew = partial(_print_next_link, host, number, access)
+        hint = "The link works again." if token else "The browser that opens the link keeps access."
+        print(f"smolmem shows {name} at\n\n    {link}\n\n{hint} Press Ctrl-C to stop.", flush=True)
         if open_browser:
             webbrowser.open(link)
         config = uvicorn.Config(make_app(memory, access), log_level="warning", access_log=False, server_header=False)
         uvicorn.Server(config).run(sockets=[listening])
 
 
+def _print_next_link(host: str, port: int, access: Access) -> None:
+    """Prints a new link for another browser, because the last link was used."""
+    access.token = new_token()
+    print(
+        f"A browser has opened the inspector. For another browser:\n\n    {link_of(host, port, access)}\n", flush=True
+    )
+
+
 def link_of(host: str, port: int, access: Access) -> str:
-    """The link that opens the inspector; it works once."""
+    """The link that opens the inspector."""
     name = f"[{host}]" if ":" in host else host
     return f"http://{name}:{port}/?token={access.token}"

@@ -1,7 +1,4 @@
-"""Runs the MCP server: over standard input and output, or over streamable HTTP behind a token.
-
-A read-only file is served from a copy: recall indexes what is pending, and old files are migrated, so both write.
-"""
+"""Runs the MCP server: over standard input and output, or over streamable HTTP behind a token."""
 
 from __future__ import annotations
 
@@ -14,13 +11,12 @@ from typing import Any
 import uvicorn
 from mcp.server.transport_security import TransportSecuritySettings
 
-from smolmem.core.errors import InvalidArgument, Unwritable
+from smolmem.core.errors import InvalidArgument
 from smolmem.core.text import sanitize
 from smolmem.listening import LOOPBACK, hosts_of, listen
 from smolmem.mcp.bearer import BearerGuard
 from smolmem.mcp.server import MemoryServer, make_server
 from smolmem.memory import Memory
-from smolmem.store.snapshots import is_read_only, snapshot
 
 PATH = "/mcp"
 
@@ -77,11 +73,5 @@ def _own_streams() -> Iterator[None]:
 def _opened(url: str, scope: str, write: bool, key: str | bytes | None) -> Iterator[Memory]:
     if write and "*" in scope:
         raise InvalidArgument(f"{scope!r} covers several scopes: --write needs one scope to write to, --scope NAME.")
-    if not is_read_only(url):
-        with Memory(url, scope=scope, key=key) as memory:
-            yield memory
-    elif write:
-        raise Unwritable(f"{url} is read-only: make it writable, or leave out --write.")
-    else:
-        with snapshot(url, key) as copy, Memory(copy, scope=scope, key=key) as memory:
-            yield memory
+    with Memory(url, scope=scope, key=key) as memory:
+        yield memory

@@ -62,7 +62,7 @@ def open_embedder(given: Embedder | Callable[[list[str]], Any] | ModelName | Non
     if isinstance(given, str):
         require_packages(LOCAL[given])
         return _open_local(models.fetch(LOCAL[given]), LOCAL[given])
-    return given if isinstance(given, Embedder) else EmbeddingFunction(given)
+    return given if isinstance(given, Embedder) else AdaptedEmbedder.of(given) or EmbeddingFunction(given)
 
 
 def default_model() -> str | None:
@@ -104,6 +104,8 @@ def checked(given: Any) -> Any:
     """The embedder that a user chose, if it can be one; nothing is loaded yet."""
     named = given is None or (isinstance(given, str) and given in ("off", *LOCAL))
     if named or (not isinstance(given, str) and (isinstance(given, Embedder) or callable(given))):
+        return given
+    if AdaptedEmbedder.of(given) is not None:
         return given
     raise InvalidArgument(
         f"embedder is {', '.join(map(repr, ('off', *LOCAL)))}, an Embedder or a function, not {given!r}."
@@ -230,6 +232,34 @@ class EmbeddingFunction:
         """The vector of a question: the same function."""
         [vector] = self.passages([text])
         return vector
+
+
+class AdaptedEmbedder:
+    """An embedder of LangChain or LlamaIndex, known by its methods; neither library is imported."""
+
+    _METHODS = (("embed_documents", "embed_query"), ("get_text_embedding_batch", "get_query_embedding"))
+
+    def __init__(self, embedder: Any, passages: str, query: str) -> None:
+        named = (getattr(embedder, name, None) for name in ("model_name", "model", "model_id"))
+        name = next((name for name in named if isinstance(name, str) and name), "")
+        self.model = f"{type(embedder).__name__} {name}".strip()
+        self._passages, self._query = getattr(embedder, passages), getattr(embedder, query)
+
+    @classmethod
+    def of(cls, given: Any) -> AdaptedEmbedder | None:
+        """The adapted embedder; None if the object has other methods."""
+        for methods in cls._METHODS:
+            if all(callable(getattr(given, name, None)) for name in methods):
+                return cls(given, *methods)
+        return None
+
+    def passages(self, texts: Sequence[str]) -> list[Vector]:
+        """The vectors of some texts."""
+        return [[float(number) for number in vector] for vector in self._passages(list(texts))]
+
+    def query(self, text: str) -> Vector:
+        """The vector of a question."""
+        return [float(number) for number in self._query(text)]
 
 
 class EmbeddingServer:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from smolmem.core.errors import InvalidArgument
 from smolmem.core.fork_lock import ForkLock
@@ -24,15 +25,20 @@ from smolmem.store.base import Progress
 from smolmem.store.journal import Journal
 from smolmem.store.passage_rows import json_list
 
+if TYPE_CHECKING:
+    from smolmem.recall.external_index import ExternalIndex
+
 log = logging.getLogger("smolmem")
 
+VECTORS_VARIABLE = "SMOLMEM_VECTORS"
+"""The environment variable that names the vector index, unless the user does."""
 EmbedderChoice = Embedder | Callable[[list[str]], Any] | ModelName | None
 
 
 class RecallEngine:
     """Searches everything that agents did and users noted."""
 
-    def __init__(self, journal: Journal, embedder: EmbedderChoice) -> None:
+    def __init__(self, journal: Journal, embedder: EmbedderChoice, vectors: str | None = None) -> None:
         self.notes = Notes(journal)
         self._journal = journal
         self._embedder: EmbedderChoice = checked(embedder)
@@ -41,7 +47,8 @@ class RecallEngine:
         self._search: Search | None = None
         self._reranker: Reranker | None = None
         self._lock = ForkLock()
-        self._indexer = BackgroundIndexer(journal, self._open_embedder)
+        self._external = _external_index(journal, vectors)
+        self._indexer = BackgroundIndexer(journal, self._open_embedder, self._external)
 
     def find(
         self,
@@ -66,7 +73,10 @@ class RecallEngine:
         if rerank and self._reranker is None:
             self._reranker = Reranker()
         reranker = self._reranker if rerank else None
-        found = self._opened().find(question, limit, filters, floor=floor, group=group, reranker=reranker)
+        search = self._opened()
+        found = search.find(question, limit, filters, floor=floor, group=group, reranker=reranker)
+        if search.semantic is not None and search.semantic.is_behind:
+            self._indexer.wake()
         return [replace(one, stale=one.note is not None and self.notes.is_stale(one.note)) for one in found]
 
     def remind(
@@ -103,7 +113,8 @@ class RecallEngine:
                         f"semantic recall lacks {error.name}: pip install 'smolmem[semantic]'."
                     ) from error
 
-                self._search = Search(self._journal, SemanticSearch(self._journal.store, embedder))
+                semantic = SemanticSearch(self._journal.store, embedder, self._external)
+                self._search = Search(self._journal, semantic)
         return self._search
 
     def _open_embedder(self) -> CheckedEmbedder | None:
@@ -127,9 +138,32 @@ class RecallEngine:
         with self._journal.store.write(sync=False):
             Provenance(self._journal).catch_up_all()
 
+    def indexed_models(self) -> list[str]:
+        """The models whose vectors an index outside of the store has; none if there is no such index."""
+        rows = [] if self._external is None else self._journal.store.rows("vector_models", {})
+        return [row["model"] for row in rows]
+
+    def erase_vectors(self, models: Collection[str]) -> bool:
+        """Removes erased vectors from an index outside of the store; false if the index does not answer."""
+        return self._external is None or self._external.sync(self._journal.store, models, erased=True)
+
     def close(self) -> None:
         """Ends indexing; what is left stays pending."""
+        if self._external is not None:
+            self._external.close()
         self._indexer.close()
+
+
+def _external_index(journal: Journal, url: str | None) -> ExternalIndex | None:
+    """The vector index that a user chose; None for the one that is built in."""
+    chosen = url or os.environ.get(VECTORS_VARIABLE)
+    if not chosen:
+        return None
+    try:
+        from smolmem.recall.external_index import ExternalIndex
+    except ImportError as error:
+        raise InvalidArgument(f"vectors={chosen!r} needs {error.name}: pip install 'smolmem[semantic]'.") from error
+    return ExternalIndex(chosen, journal.store)
 
 
 ANSWERS = 2

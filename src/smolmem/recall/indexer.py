@@ -35,6 +35,7 @@ from smolmem.store.passage_rows import PassageOwner, add_passages, drop_passages
 from smolmem.store.writer import IMPORTED
 
 if TYPE_CHECKING:
+    from smolmem.recall.external_index import ExternalIndex
     from smolmem.recall.vector_writer import VectorWriter
 
 log = logging.getLogger("smolmem")
@@ -130,9 +131,15 @@ def _passages(journal: Journal, row: Row, recalled_in: Callable[[str], frozenset
 class BackgroundIndexer:
     """The thread of a process that indexes one store; there is none while nothing is pending."""
 
-    def __init__(self, journal: Journal, embedder: Callable[[], CheckedEmbedder | None]) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        embedder: Callable[[], CheckedEmbedder | None],
+        external: ExternalIndex | None = None,
+    ) -> None:
         self._journal = journal
         self._embedder = embedder
+        self._external = external
         self._lock = ForkLock(self._after_fork)
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
@@ -170,7 +177,12 @@ class BackgroundIndexer:
             if progress is not None:
                 progress(min(done, total), total)
         writer = self._vector_writer(self._journal)
-        return done if writer is None else done + self._write_vectors(writer, progress)
+        if writer is None:
+            return done
+        done += self._write_vectors(writer, progress)
+        if self._external is not None:
+            self._external.sync(self._journal.store, [writer.model], report=progress)
+        return done
 
     def _write_vectors(self, writer: VectorWriter, progress: Progress | None) -> int:
         total, done = writer.count() if progress is not None else 0, 0
@@ -229,6 +241,8 @@ class BackgroundIndexer:
             writer = self._vector_writer(journal)
             while writer is not None and not self._closed and renew() and writer.write_some():
                 _index_some(journal)
+            if writer is not None and self._external is not None:
+                self._external.sync(store, [writer.model], report=lambda *_: renew())
         finally:
             with suppress(Exception):  # the lease ends by itself
                 leases.release(lease)

@@ -13,7 +13,7 @@ import json
 import re
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 from smolmem.core import clock
@@ -37,6 +37,7 @@ _EMPTY = re.compile(
 )
 
 Target = tuple[Literal["note", "step", "run"], str]
+_KINDS = ("note", "step", "run")
 
 
 class Notes:
@@ -102,10 +103,12 @@ class Notes:
             return "it says nothing that could be useful later"
         if len(searchable.without_recalled(said, searchable.spellings(recalled)).split()) < len(said.split()) / 2:
             return "it is what was recalled, which is remembered already"
+        return "it is remembered already" if self.is_known(text, scope, kind) else None
+
+    def is_known(self, text: str, scope: str, kind: str) -> bool:
+        """Whether a current note of a scope and kind has this text."""
         kept = self._contents.without_secrets("note", {"kind": kind, "text": storable(text.strip())})
-        if self._store.rows("same_note", {"scope": scope, **kept}):
-            return "it is remembered already"
-        return None
+        return bool(self._store.rows("same_note", {"scope": scope, **kept}))
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
@@ -196,16 +199,50 @@ class Notes:
             if target not in gone:
                 gone.append(target)
                 coming += self._came_of(target, influenced, scope)
+        now = time.time()  # the same for all, so that `undo_forget` finds them
         with self._store.write():
             for what, name in gone:
                 if not self._store.rows("forgotten", {"what": what, "target": name}):
-                    row = {"what": what, "target": name, "at": time.time()}
+                    row = {"what": what, "target": name, "at": now}
                     self._store.do("add_forgotten", row | {"hash": seal("forgotten", row)})
                 passages = self._passages(what, name)
                 drop_passages(self._store, passages)
                 for session, step in {(row["session"], row["step"]) for row in passages if row["step"] is not None}:
                     reindex_after(self._store, session, step)
         return gone
+
+    def undo_forget(self, target: Target) -> list[Target]:
+        """Recalls again what was forgotten, with everything that was forgotten together with it; returns all of that.
+
+        Raises:
+            NotFound: if it is not forgotten.
+        """
+        with self._store.write():
+            found = self._store.rows("forgotten", {"what": target[0], "target": target[1]})
+            if not found:
+                raise NotFound(f"{target[0]} {target[1][:8]} is not forgotten: there is nothing to undo.")
+            together: list[Target] = [
+                (row["what"], row["target"]) for row in self._all_forgotten() if row["at"] == found[0]["at"]
+            ]
+            named = {f"{kind}s": json.dumps([name for what, name in together if what == kind]) for kind in _KINDS}
+            self._store.rows("erase_forgotten", named)
+            for what, name in together:
+                self._index_again(what, name)
+        return together
+
+    def _all_forgotten(self) -> Iterator[Row]:
+        after = 0
+        while rows := self._store.rows("forgotten_after", {"id": after}):
+            yield from rows
+            after = rows[-1]["id"]
+
+    def _index_again(self, what: str, target: str) -> None:
+        if what == "note":
+            self._store.do("add_pending_note", {"note": target})
+            return
+        found = ("run_steps", {"run": target}) if what == "run" else ("step", {"id": int(target)})
+        for row in self._store.rows(*found):
+            self._store.do("add_pending", {"step": row["id"], "session": row["session"]})
 
     def _passages(self, what: str, target: str) -> list[Row]:
         if what == "step":

@@ -10,6 +10,7 @@ from smolmem.core.errors import EmbedderFailed
 from smolmem.core.fork_lock import ForkLock
 from smolmem.recall.checked_embedder import CheckedEmbedder
 from smolmem.recall.embedders import Vector
+from smolmem.recall.external_index import ExternalIndex
 from smolmem.recall.filters import Filter
 from smolmem.recall.vectors import Index, Where
 from smolmem.store.base import Store
@@ -22,9 +23,11 @@ Hit = tuple[int, float]
 class SemanticSearch:
     """Finds the passages whose vectors are nearest to that of a question."""
 
-    def __init__(self, store: Store, embedder: CheckedEmbedder) -> None:
+    def __init__(self, store: Store, embedder: CheckedEmbedder, external: ExternalIndex | None = None) -> None:
         self._store = store
         self.embedder = embedder
+        self._external = external
+        self._model: str | None = None
         self._indexes: dict[tuple[str, str], Index] = {}
         self._questions: dict[str, Vector] = {}
         self._lock = ForkLock(self._indexes.clear)
@@ -37,6 +40,12 @@ class SemanticSearch:
         with self._lock:
             found = [hit for scope in self._scopes(filters) for hit in self._search(scope, vector, limit, filters)]
         return sorted(found, key=lambda hit: -hit[1])[:limit]
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether an index outside of the store lacks vectors of the store."""
+        model = self._model
+        return model is not None and self._external is not None and self._external.is_behind(self._store, model)
 
     def keep(self, questions: tuple[str, ...]) -> None:
         """Embeds questions that will be asked again, if the model answers."""
@@ -62,12 +71,14 @@ class SemanticSearch:
         return [row["scope"] for row in self._store.rows("scopes", {"scope": filters.scope, "below": filters.below})]
 
     def _search(self, scope: str, vector: Vector, limit: int, filters: Filter) -> list[Hit]:
-        model = model_key(self.embedder.model, len(vector))
-        index = self._indexes.setdefault((scope, model), Index(scope, model, len(vector)))
-        index.update(self._store)
+        model = self._model = model_key(self.embedder.model, len(vector))
         excluded = {"session": [filters.excluded_session] if filters.excluded_session else []}
         excluded["role"] = list(filters.excluded_kinds)
         where = None if filters.is_open else Where(filters.columns, excluded, filters.since, filters.until)
+        if self._external is not None:
+            return self._external.search(self._store, model, scope, vector, limit, where)
+        index = self._indexes.setdefault((scope, model), Index(scope, model, len(vector)))
+        index.update(self._store)
         while True:
             found = index.search(vector, limit, where)
             rows = self._store.rows("there", {"ids": json_list(passage for passage, _ in found)})

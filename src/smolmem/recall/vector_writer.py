@@ -31,13 +31,13 @@ class VectorWriter:
         self._store = store
         self._embedder = embedder
         self._size = embedder.probe()
-        self._model = model_key(embedder.model, self._size)
+        self.model = model_key(embedder.model, self._size)
         self._page: list[Row] = []
         self._done_up_to = 0
 
     def count(self) -> int:
         """How many passages have no vector."""
-        return int(self._store.do("count_unembedded", {"model": self._model}))
+        return int(self._store.do("count_unembedded", {"model": self.model}))
 
     def write_some(self) -> int:
         """Embeds the next passages; returns how many, 0 if all have vectors.
@@ -55,7 +55,7 @@ class VectorWriter:
 
     def _next_page(self) -> list[Row]:
         last = int(self._store.do("last_passage", {}))
-        asked = {"model": self._model, "above": self._done_up_to, "last": last, "limit": PAGE}
+        asked = {"model": self.model, "above": self._done_up_to, "last": last, "limit": PAGE}
         rows = self._store.rows("unembedded", asked)
         if not rows:
             self._done_up_to = last
@@ -66,7 +66,7 @@ class VectorWriter:
         numbers = dict(zip((row["id"] for row in told), self._embed([row["text"] for row in told]), strict=True))
         with self._store.write(sync=False):
             for row in batch:
-                made = {"passage": row["id"], "model": self._model, "facts": facts_of(row)}
+                made = {"passage": row["id"], "model": self.model, "facts": facts_of(row)}
                 self._store.do("put_vector", made | {"numbers": numbers.get(row["id"], b"")})
 
     def _embed(self, texts: list[str]) -> list[bytes]:

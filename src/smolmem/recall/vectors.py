@@ -53,6 +53,11 @@ def numbers_of(vector: Sequence[float] | Array) -> bytes:
     return bytes(np.round(floats / length * _SCALE).astype("<i2").tobytes())
 
 
+def floats_of(numbers: bytes, count: int) -> Array:
+    """Stored vectors as rows of floats, each of length one."""
+    return np.frombuffer(numbers, "<i2").reshape(count, -1).astype(np.float32) / _SCALE
+
+
 class Index:
     """The vectors of one scope and model; for one thread at a time."""
 

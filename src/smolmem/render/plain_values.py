@@ -7,8 +7,7 @@ from dataclasses import fields, is_dataclass
 from datetime import datetime
 from typing import Any
 
-import PIL.Image
-
+from smolmem.core import prices
 from smolmem.core.values import Run, Step
 
 _RUN = (
@@ -17,7 +16,21 @@ _RUN = (
     *("smolagents", "max_steps"),
 )
 _STEP = (
-    *("id", "run", "session", "scope", "agent", "kind", "number", "position", "at", "seconds", "error", "tools"),
+    *(
+        "id",
+        "reference",
+        "run",
+        "session",
+        "scope",
+        "agent",
+        "kind",
+        "number",
+        "position",
+        "at",
+        "seconds",
+        "error",
+        "tools",
+    ),
     *("input_tokens", "output_tokens", "revision", "removed", "text"),
 )
 
@@ -25,7 +38,7 @@ _STEP = (
 def plain(value: Any) -> Any:
     """A value as JSON can hold it: times in ISO 8601, and text for values that JSON has no type for."""
     if isinstance(value, Run):
-        return {name: plain(getattr(value, name)) for name in _RUN}
+        return {name: plain(getattr(value, name)) for name in _RUN} | {"cost": cost([value])}
     if isinstance(value, Step):
         return {name: plain(getattr(value, name)) for name in _STEP}
     if isinstance(value, datetime):
@@ -38,9 +51,18 @@ def plain(value: Any) -> Any:
         return {field.name: plain(getattr(value, field.name)) for field in fields(value) if field.name[0] != "_"}
     if value is None or isinstance(value, (str, int, float, bool)):
         return value
+    import PIL.Image  # takes a while, and most values are plain
+
     if isinstance(value, PIL.Image.Image):  # str() of a smolagents image writes a file
         return f"(a picture of {value.width} × {value.height} pixels)"
     return str(value)
+
+
+def cost(runs: Sequence[Run]) -> float | None:
+    """What runs cost together, in dollars; None if no price of their models is known."""
+    known = [prices.cost(run.model or "", run.input_tokens, run.output_tokens) for run in runs]
+    amounts = [amount for amount in known if amount is not None]
+    return sum(amounts) if amounts else None
 
 
 def whole(run: Run) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import PIL.Image
 from rich.color import Color
 from rich.console import Group, RenderableType
 from rich.panel import Panel
@@ -14,9 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from smolmem.core.display import draws
-from smolmem.core.text import byte_size, sanitize
+from smolmem.core.text import byte_size, counted, sanitize
 
 if TYPE_CHECKING:
+    import PIL.Image
+
     from smolmem.agents.preview import Preview
     from smolmem.core.values import Alert, Diff, Excerpt, Note, Recollection, Run, Step
     from smolmem.doctor import Diagnosis
@@ -40,15 +41,14 @@ STYLES = {
 @draws("Run")
 def run(value: Run) -> RenderableType:
     """A run and its steps."""
-    head = Text.assemble(
-        (value.id[:8], "bold"), "  ", (value.status, STYLES[value.status]), "  ", sanitize(value.agent)
-    )
+    head = Text.assemble((value.id[:8], "bold"), "  ", (value.label, STYLES[value.status]), "  ", sanitize(value.agent))
     grid = _grid(
         {
             "task": sanitize(value.title),
             "began": f"{value.began.astimezone():%Y-%m-%d %H:%M:%S}",
             "took": "" if value.seconds is None else f"{value.seconds:.1f} s",
-            "steps": f"{value.step_count}" + (f", {value.error_count} with errors" if value.error_count else ""),
+            "steps": f"{value.action_count}"
+            + (f", {counted(value.error_count, 'error')}" if value.error_count else ""),
             "tokens": f"{value.input_tokens:,} in, {value.output_tokens:,} out",
             "model": sanitize(value.model or ""),
             "failure": "" if value.failure is None else sanitize(str(value.failure)),
@@ -91,8 +91,8 @@ def diff(value: Diff) -> RenderableType:
     """How two runs differ, side by side."""
     common, left, right = value.common, value.left, value.right
     if not left and not right:
-        return Text(f"the same, {common} steps", style="green")
-    table = Table(title=f"{common} steps in common, then", title_justify="left", expand=True)
+        return Text(f"the same, {counted(common, 'step')}", style="green")
+    table = Table(title=f"{counted(common, 'step')} in common, then", title_justify="left", expand=True)
     table.add_column("left", ratio=1)
     table.add_column("right", ratio=1)
     for number in range(max(len(left), len(right))):
@@ -123,7 +123,9 @@ def _colour(image: PIL.Image.Image, column: int, row: int) -> Color:
 def report(value: Report) -> RenderableType:
     """What `verify` found."""
     url, checked, problems, count = value.url, value.checked, value.problems, value.count
-    verdict = Text(f"{count:,} problems", style="bold red") if count else Text("all as it was written", style="green")
+    verdict = (
+        Text(counted(count, "problem"), style="bold red") if count else Text("all as it was written", style="green")
+    )
     lines = [
         Text.assemble(f"{sanitize(url)}: ", verdict),
         Text(", ".join(f"{number:,} {what}" for what, number in checked.items())),
@@ -203,15 +205,17 @@ def backtest(value: Backtest, columns: int = 72) -> RenderableType:
     """When a rule would have fired, over time."""
     times = "once" if len(value.alerts) == 1 else f"{len(value.alerts):,} times"
     verdict = f"would have fired {times}" if value.alerts else "would not have fired"
-    head = Text.assemble((sanitize(value.rule), "bold"), f" {verdict} in {value.steps:,} steps of {value.runs:,} runs")
+    head = Text.assemble(
+        (sanitize(value.rule), "bold"), f" {verdict} in {counted(value.steps, 'step')} of {counted(value.runs, 'run')}"
+    )
     share = max(1, -(-len(value.counted) // columns))
     places = range(0, len(value.counted), share)
     bars, marks = Text("counts  "), Text("fires   ")
     for place in places:
-        counted = value.counted[place : place + share]
-        bars.append(" ▁▂▃▄▅▆▇█"[-(-8 * sum(counted) // len(counted))], "yellow")
+        part = value.counted[place : place + share]
+        bars.append(" ▁▂▃▄▅▆▇█"[-(-8 * sum(part) // len(part))], "yellow")
         marks.append("▲" if any(value.fired[place : place + share]) else "·", "bold red")
-    skipped = [Text(f"{value.skipped:,} steps were skipped", "yellow")] if value.skipped else []
+    skipped = [Text(f"{counted(value.skipped, 'step')} skipped", "yellow")] if value.skipped else []
     return Group(head, bars, marks, *skipped, *(alert(each) for each in value.alerts[-20:]))
 
 
@@ -226,7 +230,7 @@ def preview(value: Preview) -> RenderableType:
     for view in value.views:
         table.add_row(sanitize(view.name), f"{view.tokens:,}", f"{view.trimmed:,}" if view.trimmed else "")
     head = Text.assemble(
-        "the next prompt: ", (f"{len(value.messages)} messages, about {value.tokens:,} tokens", "bold")
+        "the next prompt: ", (f"{counted(len(value.messages), 'message')}, about {value.tokens:,} tokens", "bold")
     )
     known = value.tokens - value.read_again
     tail = f"{known:,} of them are as in the prompt before; about {value.read_again:,} are to be read anew"
@@ -237,9 +241,20 @@ def preview(value: Preview) -> RenderableType:
 def exported(value: Exported) -> RenderableType:
     """What was written to an export."""
     head = Text.assemble(
-        ("✓ ", "green"), (sanitize(value.path), "bold"), f"  {byte_size(value.bytes)}, {value.media:,} files beside"
+        ("✓ ", "green"),
+        (sanitize(value.path), "bold"),
+        f"  {byte_size(value.bytes)}, {counted(value.media, 'file')} beside",
     )
     return Group(head, Text(f"  {_counted(value.written)}", "dim"))
+
+
+@draws("ImportedDocuments")
+def imported_documents(value: Any) -> RenderableType:
+    """What was imported as notes."""
+    head = Text.assemble(("✓ ", "green"), (sanitize(value.source), "bold"), f"  {counted(value.added, 'document')}")
+    left = [(value.skipped, "here already"), (value.empty, "without text")]
+    rest = ", ".join(f"{count:,} {why}" for count, why in left if count)
+    return Group(head, *([Text(f"  {rest}", "dim")] if rest else []))
 
 
 @draws("Imported")

@@ -2,6 +2,9 @@
 
 Content is known by the hash of its bytes. Every other row carries a `seal`, a hash of its columns. Both are checked on
 every read, so a damaged file gives an error, never another text.
+
+The codec is imported where a value is encoded or decoded: it needs smolagents, which takes a second to import, and a
+list of runs needs neither.
 """
 
 from __future__ import annotations
@@ -11,16 +14,18 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from smolmem.core import chunks, codec, packing, prompts, wire
-from smolmem.core.codec import Encoded
+from smolmem.core import chunks, packing, prompts, wire
 from smolmem.core.errors import REPAIR, Damaged
 from smolmem.core.prompts import PromptLink
 from smolmem.core.redaction import Known, Redactor, Secret, may_lack_secrets
 from smolmem.store.base import Row, Store
 from smolmem.store.chains import Chain, Chains
 from smolmem.store.stored_messages import StoredMessages
+
+if TYPE_CHECKING:
+    from smolmem.core.codec import Encoded
 
 _WITHOUT_SECRETS = {
     "note": ("text", "tags", "kind"),
@@ -81,6 +86,8 @@ class Contents:
 
     def encode(self, value: Any, made_from: Encoded | None = None) -> Encoded:
         """A value as it is stored here: without secrets. What is made from a value without secrets has none either."""
+        from smolmem.core import codec
+
         clean = made_from is not None and not made_from.redacted and not self.redactor.always_searches
         return codec.encode(value, None if clean else self.redactor)
 
@@ -149,6 +156,8 @@ class Contents:
 
     def missing_secrets(self, number: int, known: Known) -> dict[str, list[Secret]]:
         """The secrets that a content lacks and that are not known, by field."""
+        from smolmem.core import codec
+
         record = self.record(number)
         return self._missing(codec.fields(record) if may_lack_secrets(record) else {}, known)
 
@@ -193,6 +202,8 @@ class Contents:
         return {name: found for name, found in missing.items() if found}
 
     def _decoded(self, number: int, record: bytes, model_input: Any = None, **options: Any) -> Any:
+        from smolmem.core import codec
+
         try:
             return codec.decode(record, self.blob, model_input, **options)
         except packing.Undecodable as error:

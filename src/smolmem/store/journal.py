@@ -11,9 +11,8 @@ import os
 import secrets
 from collections.abc import Iterable
 from datetime import datetime, timezone
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from smolmem.core.codec import Encoded, Facts
 from smolmem.core.errors import CannotResume, TakenOver
 from smolmem.core.redaction import Redactor
 from smolmem.core.rows import Batch, CallRow, Change, RunRow, Saved, SharedPrompt
@@ -28,6 +27,9 @@ from smolmem.store.records import Records
 from smolmem.store.reminders import Reminders
 from smolmem.store.trims import Trims
 from smolmem.store.writer import describe, name_writer
+
+if TYPE_CHECKING:
+    from smolmem.core.codec import Encoded, Facts
 
 
 def _main_run(batch: Batch) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache, partial
 from typing import Any
 
-from smolmem.core import codec, wire
+from smolmem.core import wire
 from smolmem.core.arguments import EVERYWHERE, ScopeFilter, in_scope
 from smolmem.core.errors import NotFound
 from smolmem.core.redaction import Known, Redactor
@@ -26,6 +26,7 @@ _STEP_FILTERS: Row = dict.fromkeys(
 _RUN_FILTERS: Row = dict.fromkeys(
     ("scope", "below", "agent", "status", "since", "until", "text", "parent", "session", "roots")
 )
+_LIST_FILTERS = _RUN_FILTERS | {"model": None, "tool": None, "skip": 0}
 _RUN_COLUMNS = (
     *("id", "session", "scope", "agent", "agent_type", "title", "parent", "parent_step", "fork_of", "model"),
     *("smolagents", "max_steps", "input_tokens", "output_tokens"),
@@ -52,8 +53,15 @@ class Records(Links):
     def find_runs(self, **filters: Any) -> list[Run]:
         """Runs, newest first; each filter is a parameter of `find_runs` in queries.sql, and open if not given."""
         self.check_runs()
-        gone = {"gone": self._gone_writers()}
+        gone = {"gone": self.gone_writers()}
         return [self._run(row) for row in self.store.rows("find_runs", _RUN_FILTERS | filters | gone)]
+
+    def list_runs(self, order: str, **filters: Any) -> list[Run]:
+        """Runs in an order: `newest`, or one of the orders of `ranked_runs` in queries.sql."""
+        self.check_runs()
+        values = _LIST_FILTERS | filters | {"gone": self.gone_writers(), "order": order}
+        name = "listed_runs" if order == "newest" else "ranked_runs"
+        return [self._run(row) for row in self.store.rows(name, values)]
 
     def latest_runs(self, scope: str, agent: str) -> list[Run]:
         """The runs of an agent by when they were written last, whatever the clock said."""
@@ -90,7 +98,8 @@ class Records(Links):
         begins = id_prefix(prefix)
         return [] if begins is None else self.store.rows("runs_by_prefix", {"prefix": begins, **bounds})
 
-    def _gone_writers(self) -> str:
+    def gone_writers(self) -> str:
+        """The writers of running runs that are known to be gone, as a JSON list."""
         writers = (row["writer"] for row in self.store.rows("open_writers", {}))
         return json.dumps([writer for writer in writers if self.is_gone(writer)])
 
@@ -137,6 +146,8 @@ class Records(Links):
             raise self.damaged(f"step {step} is missing")
         row, latest = self.sealed("step", found[0]), timeline.latest[step]
         if latest["record"] != row["record"]:
+            from smolmem.core import codec
+
             row |= codec.facts(self.value(latest["record"]))
         row |= {
             "session": session,
@@ -150,7 +161,7 @@ class Records(Links):
 
     def find_steps(self, **filters: Any) -> list[Step]:
         """Steps, newest first; each filter is a parameter of `find_steps` in queries.sql, and open if not given."""
-        gone = {"gone": self._gone_writers()}
+        gone = {"gone": self.gone_writers()}
         return self._steps(self.store.rows("find_steps", _STEP_FILTERS | filters | gone))
 
     def step(self, number: int, bounds: ScopeFilter = EVERYWHERE) -> Step:
@@ -275,6 +286,8 @@ class Records(Links):
 
         Each record is decoded once, however many events refer to it, with these secrets put back.
         """
+        from smolmem.core import codec
+
         row, timeline = self.session_row(session), Timeline[Row]()
         step_and_key = lru_cache(maxsize=None)(lambda record, prompt: self._step_and_key(record, prompt, secrets))
         events = list(self._events(row, until))

@@ -1,4 +1,4 @@
-"""A user's SELECT over one scope of a SQLite file, and nothing else.
+"""A SELECT over some scopes of a SQLite file, and nothing else: of an agent over its scope, or of a user.
 
 The connection can only read. It sees three views and the engine refuses to prepare anything that looks past them:
 another table, another file, a pragma, a function that could be made to work for long. A table may only be read
@@ -13,17 +13,29 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import apsw
 
+from smolmem.core.arguments import scope_filter
 from smolmem.core.errors import InvalidArgument
 from smolmem.store.base import Row, views
 from smolmem.store.encryption import Key, connect
 
-SECONDS = 1.0
-ROWS = 200
-BYTES = 200_000
+
+class Limits(NamedTuple):
+    """How much a SELECT may return, how long it may take, and whether it may call any function."""
+
+    rows: int = 200
+    seconds: float = 1.0
+    bytes: int = 200_000
+    any_function: bool = False
+
+
+AGENT = Limits()
+_SCOPES = """INSERT INTO temp.mine
+SELECT scope FROM (SELECT scope FROM main.run UNION SELECT scope FROM main.note)
+WHERE :scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :below"""
 VIEWS = frozenset({"runs", "steps", "notes"})
 _FUNCTIONS = frozenset(
     """abs avg coalesce count date datetime dense_rank first_value group_concat ifnull iif julianday
@@ -48,8 +60,8 @@ def time_limit(connection: apsw.Connection, seconds: float | None) -> Iterator[N
         connection.set_progress_handler(None)
 
 
-def select(path: str, scope: str, statement: str, key: Key | None = None) -> list[Row]:
-    """The rows of a SELECT over the `runs`, `steps` and `notes` of a scope.
+def select(path: str, scope: str, statement: str, key: Key | None = None, limits: Limits = AGENT) -> list[Row]:
+    """The rows of a SELECT over the `runs`, `steps` and `notes` of a scope; `acme/*` and `*` as for `Memory`.
 
     Raises:
         InvalidArgument: it is not a SELECT over those, or it takes too long.
@@ -61,13 +73,15 @@ def select(path: str, scope: str, statement: str, key: Key | None = None) -> lis
         connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
         hidden = f"v{secrets.token_hex(16)}"
         connection.execute(views("sqlite").replace("hidden", hidden))
-        connection.execute("INSERT INTO temp.mine VALUES (?)", (scope,))
-        connection.limit(apsw.SQLITE_LIMIT_LENGTH, BYTES)
+        bounds = scope_filter(scope)
+        connection.execute(_SCOPES, bounds)
+        connection.limit(apsw.SQLITE_LIMIT_LENGTH, limits.bytes)
         connection.limit(apsw.SQLITE_LIMIT_SQL_LENGTH, 20_000)
         connection.limit(apsw.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, 200)
-        connection.authorizer = partial(_allowed, frozenset(f"{hidden}_{view}" for view in VIEWS))
-        with time_limit(connection, SECONDS):
-            return _rows(connection, statement)
+        read_through = frozenset(f"{hidden}_{view}" for view in VIEWS)
+        connection.authorizer = partial(_allowed, read_through, limits.any_function)
+        with time_limit(connection, limits.seconds):
+            return _rows(connection, statement, limits)
     except TimeoutError as late:
         raise InvalidArgument(f"the SELECT was stopped: {late}. Ask for less.") from late
     except apsw.Error as error:
@@ -78,7 +92,7 @@ def select(path: str, scope: str, statement: str, key: Key | None = None) -> lis
         connection.close()
 
 
-def _rows(connection: apsw.Connection, statement: str) -> list[Row]:
+def _rows(connection: apsw.Connection, statement: str, limits: Limits) -> list[Row]:
     found: list[Row] = []
     size = 0
     cursor = connection.execute(statement)
@@ -86,13 +100,19 @@ def _rows(connection: apsw.Connection, statement: str) -> list[Row]:
         names = [column[0] for column in cursor.get_description()]
         found.append(dict(zip(names, row, strict=True)))
         size += sum(len(value) for value in row if isinstance(value, (str, bytes)))
-        if len(found) >= ROWS or size > BYTES:
+        if len(found) >= limits.rows or size > limits.bytes:
             break
     return found
 
 
 def _allowed(
-    hidden: frozenset[str], action: int, one: str | None, two: str | None, database: str | None, through: str | None
+    hidden: frozenset[str],
+    any_function: bool,
+    action: int,
+    one: str | None,
+    two: str | None,
+    database: str | None,
+    through: str | None,
 ) -> int:
     """Whether the engine may prepare this: what is read is one of our views, or read through a hidden one."""
     fine: Any = False
@@ -101,5 +121,5 @@ def _allowed(
     elif action == apsw.SQLITE_READ:
         fine = through in hidden or (database == "temp" and (one in VIEWS or (one in hidden and through in VIEWS)))
     elif action == apsw.SQLITE_FUNCTION:
-        fine = (two or "").lower() in _FUNCTIONS
+        fine = any_function or (two or "").lower() in _FUNCTIONS
     return apsw.SQLITE_OK if fine else apsw.SQLITE_DENY

@@ -6,8 +6,6 @@ import logging
 from collections.abc import Sequence
 from typing import Any, overload
 
-from smolagents.models import ChatMessage, MessageRole
-
 from smolmem.core.errors import StoreError
 
 log = logging.getLogger("smolmem")
@@ -68,6 +66,8 @@ class StoredMessages(Sequence[Any]):
         except StoreError as error:
             if not self.of_live_step:
                 raise
+            from smolagents.models import ChatMessage, MessageRole
+
             log.warning("smolmem: what the model was sent cannot be read: %s", error)
             text = f"(this message is stored and cannot be read: {error})"
             unread = ChatMessage(role=MessageRole.USER, content=[{"type": "text", "text": text}])

@@ -47,13 +47,14 @@ for (const form of $$("form[data-live]")) {
       if (request === latest) setHtml(target, html);
     } catch (error) { if (request === latest) showError(target, error); }
   };
-  form.addEventListener("input", (event) => { clearTimeout(timer); timer = setTimeout(update, event.target.type === "search" ? 140 : 0); });
+  form.addEventListener("input", (event) => { if (event.target.type === "search") { clearTimeout(timer); timer = setTimeout(update, 140); } });
+  form.addEventListener("change", (event) => { if (event.target.type !== "search") update(); });
   form.addEventListener("submit", (event) => { event.preventDefault(); update(); });
   form.update = update;
 }
 
 // --- a run: one step at a time ---------------------------------------------------------------------------------------
-const stepLinks = () => $$("#step-list a");
+const stepLinks = () => $$("#step-list a[data-step]");
 const selectedIndex = () => stepLinks().findIndex((link) => link.getAttribute("aria-current"));
 const chartedLinks = () => stepLinks().filter((link) => ["action", "planning"].includes(link.dataset.kind));
 let latestStep = 0;
@@ -103,7 +104,7 @@ function addRunListeners() {
   const slider = $("#step-slider"), chart = $("svg.run-chart"), list = $("#step-list");
   if (!list) return;
   list.addEventListener("click", (event) => {
-    const link = event.target.closest("a");
+    const link = event.target.closest("a[data-step]");
     if (!link || event.metaKey || event.ctrlKey || event.shiftKey) return;
     event.preventDefault();
     selectStep(stepLinks().indexOf(link));

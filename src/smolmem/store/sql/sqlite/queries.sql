@@ -100,8 +100,14 @@ SELECT * FROM run WHERE scope = :scope AND agent = :agent
 ORDER BY coalesce((SELECT max(step.id) FROM step WHERE step.run = run.id), 0) DESC, rowid DESC LIMIT 100;
 
 -- name: run_counts
+-- A step that was interrupted is taken off the list when the run is resumed, and the step with the same number that
+-- finishes it takes its place: both are one step. Other steps that were taken off the list count.
 SELECT
-    count(*) FILTER (WHERE kind = 'action') AS steps,
+    count(*) FILTER (WHERE kind = 'action' AND place IS NOT NULL) + count(DISTINCT coalesce(number, -id)) FILTER (
+        WHERE kind = 'action' AND place IS NULL AND coalesce(number, -id) NOT IN (
+            SELECT coalesce(number, -id) FROM step WHERE run = :run AND kind = 'action' AND place IS NOT NULL
+        )
+    ) AS steps,
     count(error) AS errors,
     coalesce(sum(input_tokens), 0) AS input_tokens,
     coalesce(sum(output_tokens), 0) AS output_tokens
@@ -397,6 +403,19 @@ WHERE vector.passage IS NULL AND passage.id > :above AND passage.id <= :last ORD
 
 -- name: vectors
 SELECT id, passage, facts, numbers FROM vector WHERE scope = :scope AND id > :id AND model = :model ORDER BY id;
+
+-- name: vectors_after
+SELECT id, passage, scope, numbers FROM vector WHERE id > :id AND model = :model ORDER BY id LIMIT :limit;
+
+-- name: vectors_of
+SELECT vector.passage, vector.scope, vector.facts, vector.numbers FROM json_each(:ids) AS wanted
+JOIN vector ON vector.passage = wanted.value AND vector.model = :model;
+
+-- name: newest_vector
+SELECT coalesce(max(id), 0) FROM vector;
+
+-- name: vector_models
+SELECT DISTINCT model FROM vector;
 
 -- name: put_vector
 INSERT OR REPLACE INTO vector (passage, scope, model, facts, numbers)
@@ -896,6 +915,94 @@ SELECT DISTINCT agent FROM run ORDER BY agent LIMIT 200;
 -- name: run_scopes
 SELECT scope FROM run UNION SELECT scope FROM note ORDER BY scope LIMIT 200;
 
+-- name: listed_runs
+SELECT * FROM run
+WHERE (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :below)
+  AND (:agent IS NULL OR agent = :agent)
+  AND (:model IS NULL OR model = :model)
+  AND (:status IS NULL
+       OR (status = :status AND NOT (status = 'running' AND writer IN (SELECT value FROM json_each(:gone))))
+       OR (:status = 'interrupted' AND status = 'running' AND writer IN (SELECT value FROM json_each(:gone))))
+  AND (:since IS NULL OR began >= :since)
+  AND (:until IS NULL OR began < :until)
+  AND (:roots IS NULL OR parent IS NULL)
+  AND (:session IS NULL OR session = :session)
+  AND (:tool IS NULL OR id IN (
+      SELECT run FROM (SELECT run, kind, name FROM call ORDER BY id DESC LIMIT 50000) WHERE kind = 'tool' AND name = :tool))
+  AND (:text IS NULL OR instr(lower(title), lower(:text)) > 0)
+ORDER BY began DESC, rowid DESC
+LIMIT :limit;
+
+-- name: ranked_runs
+SELECT * FROM run
+WHERE (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :below)
+  AND (:agent IS NULL OR agent = :agent)
+  AND (:model IS NULL OR model = :model)
+  AND (:status IS NULL
+       OR (status = :status AND NOT (status = 'running' AND writer IN (SELECT value FROM json_each(:gone))))
+       OR (:status = 'interrupted' AND status = 'running' AND writer IN (SELECT value FROM json_each(:gone))))
+  AND (:since IS NULL OR began >= :since)
+  AND (:until IS NULL OR began < :until)
+  AND (:roots IS NULL OR parent IS NULL)
+  AND (:session IS NULL OR session = :session)
+  AND (:tool IS NULL OR id IN (
+      SELECT run FROM (SELECT run, kind, name FROM call ORDER BY id DESC LIMIT 50000) WHERE kind = 'tool' AND name = :tool))
+  AND (:text IS NULL OR instr(lower(title), lower(:text)) > 0)
+ORDER BY CASE :order
+    WHEN 'duration' THEN coalesce(ended - began, 0)
+    WHEN 'tokens' THEN input_tokens + output_tokens
+    WHEN 'steps' THEN steps
+    WHEN 'errors' THEN errors
+    WHEN 'oldest' THEN -began
+  END DESC, began DESC, rowid DESC
+LIMIT :limit OFFSET :skip;
+
+-- name: models
+SELECT DISTINCT model FROM run WHERE model IS NOT NULL ORDER BY model LIMIT 200;
+
+-- name: tools
+SELECT name FROM (SELECT kind, name FROM call ORDER BY id DESC LIMIT 5000) WHERE kind = 'tool'
+GROUP BY name ORDER BY count(*) DESC LIMIT 200;
+
+-- name: runs_over_time
+SELECT CAST((began - :since) / :width AS INTEGER) AS bucket, agent, coalesce(model, '') AS model,
+    count(*) AS runs,
+    count(*) FILTER (WHERE status = 'failed') AS failed,
+    count(*) FILTER (WHERE status = 'interrupted'
+        OR (status = 'running' AND writer IN (SELECT value FROM json_each(:gone)))) AS interrupted,
+    count(*) FILTER (WHERE status = 'max_steps') AS max_steps,
+    sum(steps) AS steps, sum(errors) AS errors, sum(input_tokens) AS input_tokens, sum(output_tokens) AS output_tokens,
+    coalesce(sum(max(ended - began, 0)) FILTER (WHERE ended IS NOT NULL), 0) AS seconds,
+    coalesce(max(ended - began), 0) AS slowest
+FROM run
+WHERE began >= :since AND began < :until
+  AND (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :below)
+GROUP BY bucket, agent, model LIMIT 20000;
+
+-- name: tools_used
+SELECT name, count(*) AS calls, sum(failed) AS failed, coalesce(sum(ended - began), 0) AS seconds,
+    coalesce(max(ended - began), 0) AS slowest
+FROM (SELECT * FROM call ORDER BY id DESC LIMIT 20000) AS recent
+WHERE kind = 'tool' AND began >= :since
+  AND (:scope IS NULL OR EXISTS (
+      SELECT 1 FROM run WHERE run.id = recent.run
+        AND (run.scope = :scope OR substr(run.scope, 1, length(:below)) = :below)))
+GROUP BY name ORDER BY calls DESC, name LIMIT 12;
+
+-- name: recent_failures
+SELECT step.id, step.run, step.error, substr(step.text, -300) AS text FROM step
+WHERE step.error IS NOT NULL
+  AND step.id >= coalesce((
+      SELECT min(first.id) FROM (SELECT id FROM run WHERE began >= :since ORDER BY began LIMIT 20) AS early
+      JOIN step AS first ON first.run = early.id), 9223372036854775807)
+  AND (:scope IS NULL OR EXISTS (
+      SELECT 1 FROM run WHERE run.id = step.run
+        AND (run.scope = :scope OR substr(run.scope, 1, length(:below)) = :below)))
+ORDER BY step.id DESC LIMIT 1000;
+
+-- name: first_run
+SELECT min(began) AS began FROM run;
+
 -- name: sparks
 SELECT step.run, max(step.seconds) AS seconds, max(step.error IS NOT NULL) AS failed
 FROM step JOIN run ON run.id = step.run
@@ -909,8 +1016,22 @@ SELECT * FROM run WHERE parent IN (SELECT value FROM json_each(:runs)) ORDER BY 
 SELECT * FROM run WHERE fork_of = :run ORDER BY began;
 
 -- name: outline
-SELECT id, kind, number, place, at, seconds, error, tools, input_tokens, output_tokens, revision, substr(text, 1, 200) AS text
-FROM step WHERE run = :run AND kind <> 'system_prompt' ORDER BY place IS NULL, place, id;
+SELECT run, id, kind, number, place, at, seconds, error, tools, input_tokens, output_tokens, revision,
+    substr(text, 1, 200) AS text
+FROM step WHERE run IN (SELECT value FROM json_each(:runs)) AND kind <> 'system_prompt'
+ORDER BY run, place IS NULL, place, id LIMIT 20000;
+
+-- name: call_times
+SELECT run, kind, name, began, ended, failed FROM call
+WHERE run IN (SELECT value FROM json_each(:runs)) ORDER BY id LIMIT 20000;
+
+-- name: fork_points
+SELECT run.id, event.at FROM run JOIN session ON session.id = run.session JOIN event ON event.id = session.fork_at
+WHERE run.fork_of = :run ORDER BY run.began LIMIT 100;
+
+-- name: step_changes
+SELECT step, act, at FROM event
+WHERE session = :session AND run = :run AND act <> 'insert' ORDER BY id DESC LIMIT 1000;
 
 -- name: shown_before
 SELECT event.step, event.shown, step.number, step.kind FROM event JOIN step ON step.id = event.step

@@ -1,25 +1,25 @@
--- What a reader's own SELECT can see: one scope's runs, steps and notes, and nothing else. `hidden` becomes a word that
+-- What a reader's own SELECT can see: the runs, steps and notes of some scopes, and nothing else. `hidden` becomes a word that
 -- the reader cannot know: only what is read through those views may touch a table.
 
 CREATE TEMP TABLE mine (scope TEXT NOT NULL);
 
 CREATE TEMP VIEW hidden_runs AS
-SELECT id, agent, agent_type, title, status, datetime(began, 'unixepoch') AS began, datetime(ended, 'unixepoch') AS ended,
+SELECT id, scope, agent, agent_type, title, status, datetime(began, 'unixepoch') AS began, datetime(ended, 'unixepoch') AS ended,
     parent, fork_of, model, steps, errors, input_tokens, output_tokens
-FROM main.run WHERE scope = (SELECT scope FROM temp.mine)
+FROM main.run WHERE scope IN (SELECT scope FROM temp.mine)
   AND NOT EXISTS (SELECT 1 FROM main.forgotten WHERE what = 'run' AND target = run.id);
 
 CREATE TEMP VIEW hidden_steps AS
-SELECT step.id, step.run, run.agent, step.kind, step.number, datetime(step.at, 'unixepoch') AS at, step.seconds,
+SELECT step.id, step.run, run.scope, run.agent, step.kind, step.number, datetime(step.at, 'unixepoch') AS at, step.seconds,
     step.error, step.tools, step.input_tokens, step.output_tokens, substr(step.text, 1, 20000) AS text
-FROM main.step JOIN main.run ON run.id = step.run WHERE run.scope = (SELECT scope FROM temp.mine)
+FROM main.step JOIN main.run ON run.id = step.run WHERE run.scope IN (SELECT scope FROM temp.mine)
   AND NOT EXISTS (SELECT 1 FROM main.forgotten WHERE what = 'step' AND target = CAST(step.id AS TEXT))
   AND NOT EXISTS (SELECT 1 FROM main.forgotten WHERE what = 'run' AND target = step.run);
 
 CREATE TEMP VIEW hidden_notes AS
-SELECT id, kind, substr(text, 1, 20000) AS text, tags, origin, run, datetime(at, 'unixepoch') AS at,
+SELECT id, scope, kind, substr(text, 1, 20000) AS text, tags, origin, run, datetime(at, 'unixepoch') AS at,
     datetime(expires, 'unixepoch') AS expires
-FROM main.note WHERE scope = (SELECT scope FROM temp.mine)
+FROM main.note WHERE scope IN (SELECT scope FROM temp.mine)
   AND (expires IS NULL OR expires > unixepoch('now', 'subsec'))
   AND NOT EXISTS (SELECT 1 FROM main.note AS later WHERE later.supersedes = note.id)
   AND NOT EXISTS (SELECT 1 FROM main.forgotten WHERE what = 'note' AND target = note.id);

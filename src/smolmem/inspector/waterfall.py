@@ -1,0 +1,188 @@
+"""A run over time: its steps, the time of the model and of tools in each, and the runs that it called, as a tree.
+
+The times come from the ledger of calls. A step of a run without a ledger, such as an imported one, has its duration
+only. Of a run that calls very many others, the steps of the first ones are listed, and the totals of all.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from smolmem.core.prices import cost
+from smolmem.core.values import Run
+from smolmem.inspector.marks import IN_LIST, Mark, run_marks
+from smolmem.inspector.page_data import StepSummary, descendants, outlines, step_summaries
+from smolmem.inspector.time_axis import TimeAxis, time_axis
+from smolmem.inspector.totals import Totals, run_totals, summed
+from smolmem.memory import Memory
+from smolmem.store.passage_rows import json_list
+
+MAX_EXPANDED = 40
+"""Of at most so many called runs, the steps are listed."""
+MAX_DEPTH = 6
+
+
+@dataclass(frozen=True)
+class Span:
+    """A call of the model, a tool or an agent; `ended` is None if it is unknown whether the call happened."""
+
+    kind: str
+    name: str
+    began: float
+    ended: float | None
+    failed: bool
+
+    @property
+    def seconds(self) -> float:
+        """How long the call took."""
+        return 0.0 if self.ended is None else max(0.0, self.ended - self.began)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the waterfall: a step, a called run, a mark, or the calls of a step that was not finished."""
+
+    kind: str
+    run: Run
+    depth: int = 0
+    step: StepSummary | None = None
+    mark: Mark | None = None
+    totals: Totals = field(default_factory=Totals)
+    spans: Sequence[Span] = ()
+    began: float = 0.0
+    ended: float = 0.0
+    marks: Sequence[Mark] = ()
+    """What happened at this step."""
+
+    @property
+    def seconds(self) -> float:
+        """From the beginning to the end."""
+        return max(0.0, self.ended - self.began)
+
+
+@dataclass(frozen=True)
+class Waterfall:
+    """The rows of a run, its time axis, its marks in order, and its totals with all runs that it called."""
+
+    rows: list[Row]
+    axis: TimeAxis
+    marks: list[Mark]
+    totals: Totals
+
+    @property
+    def steps(self) -> list[StepSummary]:
+        """All listed steps, also those of called runs."""
+        return [row.step for row in self.rows if row.step is not None]
+
+
+def waterfall(memory: Memory, run: Run) -> Waterfall:
+    """The waterfall of a run."""
+    tree = _Tree(memory, run)
+    rows = tree.rows(run, 0)
+    marks = run_marks(memory, run, [(row.began, row.ended, row.step) for row in rows if row.depth == 0])
+    axis = time_axis((row.began, row.ended) for row in rows if row.ended)
+    model, tool = (sum(getattr(row.totals, name) for row in rows if row.step) for name in _SECONDS)
+    totals = replace(tree.rolled_up(run), model_seconds=model, tool_seconds=tool)
+    return Waterfall(_with_marks(rows, marks, run), axis, marks, totals)
+
+
+_SECONDS = ("model_seconds", "tool_seconds")
+
+
+class _Tree:
+    """A run and the runs below it, with the rows of each."""
+
+    def __init__(self, memory: Memory, run: Run) -> None:
+        self._children: dict[str, list[Run]] = {}
+        below = descendants(memory, [run.id], MAX_DEPTH)
+        for child in below:
+            self._children.setdefault(str(child.parent), []).append(child)
+        listed = below[:MAX_EXPANDED]
+        self._steps = outlines(memory, listed) | {run.id: step_summaries(memory, run)}
+        self._spans = _spans(memory, [run, *listed])
+
+    def rolled_up(self, run: Run) -> Totals:
+        """The totals of a run with all runs below it."""
+        return run_totals(run) + summed(self.rolled_up(child) for child in self._children.get(run.id, ()))
+
+    def rows(self, run: Run, depth: int) -> list[Row]:
+        """The rows of a run; each called run stands below the step that called it."""
+        waiting = list(self._children.get(run.id, ()))
+        steps, spans = self._steps.get(run.id, []), _apart(self._spans.get(run.id, []), waiting)
+        by_step, unfinished = _assigned(steps, spans)
+        rows: list[Row] = []
+        for step in steps:
+            rows.append(_step_row(run, step, by_step.get(step.id, []), depth))
+            called = [child for child in waiting if step.kind == "action" and child.parent_step == step.number]
+            waiting = [child for child in waiting if child not in called]
+            rows += [row for child in called for row in self._run_rows(child, depth + 1)]
+        if unfinished:
+            rows.append(_row("unfinished", run, depth, unfinished, Totals()))
+        return rows + [row for child in waiting for row in self._run_rows(child, depth + 1)]
+
+    def _run_rows(self, run: Run, depth: int) -> list[Row]:
+        began = run.began.timestamp()
+        ended = began if run.ended is None else run.ended.timestamp()
+        head = Row("run", run, depth, totals=self.rolled_up(run), began=began, ended=ended)
+        return [head, *self.rows(run, depth + 1)]
+
+
+def _step_row(run: Run, step: StepSummary, spans: list[Span], depth: int) -> Row:
+    dollars = cost(run.model or "", step.input_tokens, step.output_tokens)
+    totals = Totals(step.input_tokens, step.output_tokens, dollars, steps=1)
+    began, ended = step.at - max(0.0, step.seconds or 0.0), step.at
+    return replace(_row("step", run, depth, spans, totals, (began, ended)), step=step)
+
+
+def _row(
+    kind: str, run: Run, depth: int, spans: list[Span], totals: Totals, times: tuple[float, float] | None = None
+) -> Row:
+    model, tool = (sum(span.seconds for span in spans if span.kind == kind) for kind in ("model", "tool"))
+    ends = [time for span in spans for time in (span.began, span.ended) if time is not None]
+    began, ended = min([*(times or ())[:1], *ends]), max([*(times or ())[1:], *ends])
+    totals = replace(totals, model_seconds=model, tool_seconds=tool)
+    return Row(kind, run, depth, totals=totals, spans=spans, began=began, ended=ended)
+
+
+def _apart(spans: Iterable[Span], called: Iterable[Run]) -> list[Span]:
+    """The calls, with those of managed agents apart from those of tools: an agent's time is that of its own run."""
+    agents = {run.agent for run in called}
+    return [replace(span, kind="agent") if span.kind == "tool" and span.name in agents else span for span in spans]
+
+
+def _assigned(steps: Iterable[StepSummary], spans: Iterable[Span]) -> tuple[dict[int, list[Span]], list[Span]]:
+    """The calls of each step: a step is recorded when it is done, so its calls began before; and the calls left."""
+    worked = sorted((step.at, step.id) for step in steps if step.kind in ("action", "planning"))
+    by_step: dict[int, list[Span]] = {}
+    left: list[Span] = []
+    for span in spans:
+        index = bisect_left(worked, (span.began, 0))
+        (by_step.setdefault(worked[index][1], []) if index < len(worked) else left).append(span)
+    return by_step, left
+
+
+def _spans(memory: Memory, runs: Sequence[Run]) -> dict[str, list[Span]]:
+    rows = memory._journal.store.rows("call_times", {"runs": json_list(run.id for run in runs)})
+    spans: dict[str, list[Span]] = {}
+    for row in rows:
+        values: dict[str, Any] = {name: row[name] for name in ("kind", "name", "began", "ended")}
+        spans.setdefault(row["run"], []).append(Span(**values, failed=bool(row["failed"])))
+    return spans
+
+
+def _with_marks(rows: list[Row], marks: Sequence[Mark], run: Run) -> list[Row]:
+    """The rows with marks: a mark of its own line stands before the first step that was done after it."""
+    by_step: dict[int, list[Mark]] = {}
+    for mark in marks:
+        if mark.step is not None and mark.kind not in IN_LIST:
+            by_step.setdefault(mark.step, []).append(mark)
+    waiting = [mark for mark in marks if mark.kind in IN_LIST]
+    made: list[Row] = []
+    for row in rows:
+        while waiting and row.depth == 0 and waiting[0].at < row.ended:
+            made.append(Row("mark", run, mark=waiting.pop(0)))
+        made.append(replace(row, marks=by_step.get(row.step.id, ())) if row.step is not None else row)
+    return made + [Row("mark", run, mark=mark) for mark in waiting]

@@ -1,0 +1,213 @@
+"""Imports documents that users have in other stores: a Chroma collection, a LlamaIndex docstore, documents as JSON.
+
+Each document becomes a note of the kind `document` with the origin `import`, so its trust is low. Vectors of another
+model are of no use: smolmem embeds the text again. A document that is here already is skipped.
+
+Files are read as data. LangChain's FAISS folder keeps its documents in a pickle, which runs code when it is loaded, so
+it is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from smolmem.core.display import Drawable
+from smolmem.core.errors import InvalidArgument, NotFound
+from smolmem.core.telemetry import quiet_chromadb
+from smolmem.recall.notes import LONGEST
+from smolmem.store.base import Progress
+
+if TYPE_CHECKING:
+    from smolmem.memory import Memory
+
+Document = tuple[str, Mapping[str, Any]]
+"""A text, and where it is from."""
+KIND = "document"
+PAGE = 500
+"""Documents that are read from a collection at a time."""
+LARGEST = 512 << 20
+"""Bytes of a JSON file."""
+_SOURCES = ("source", "file_name", "file_path", "title", "url")
+"""Metadata that says where a document is from; kept as a tag."""
+PICKLED = (
+    "{}: LangChain keeps the documents of a FAISS index in a pickle, which can run any code when it is loaded, so "
+    "smolmem does not load it. In the program that made it, write them as JSON and import that file: "
+    "json.dump([{{'text': d.page_content, 'metadata': d.metadata}} for d in store.docstore._dict.values()], file)"
+)
+
+
+@dataclass(frozen=True)
+class ImportedDocuments(Drawable):
+    """What was imported: how many documents were added, were here already, or had no text."""
+
+    source: str
+    added: int
+    skipped: int
+    empty: int
+
+
+def import_collection(
+    memory: Memory,
+    source: str | os.PathLike[str],
+    *,
+    scope: str | None = None,
+    progress: Progress | None = None,
+) -> ImportedDocuments:
+    """Imports documents as notes; what was imported before an error stays, and a second import skips it.
+
+    Args:
+        memory: where to.
+        source: `chroma:///path/collection`, `chroma+http://host:8000/collection`, the folder or `docstore.json` of a
+            LlamaIndex storage context, or a JSON file with a list of documents (`text` or `page_content`, `metadata`).
+        scope: another scope than the memory's.
+        progress: called after each document with how many are done and how many there are.
+
+    Raises:
+        NotFound: there is no such collection or file; the message names what there is.
+        InvalidArgument: the source is something else.
+    """
+    name = os.fspath(source)
+    total, documents = _chroma(name) if name.startswith("chroma") and "://" in name else _file(Path(_path(name)))
+
+    def report(done: int) -> None:
+        if progress is not None:
+            progress(min(done, total), total)
+
+    return add_documents(memory, documents, name, scope=scope, report=report)
+
+
+def add_documents(
+    memory: Memory,
+    documents: Iterable[Document],
+    source: str,
+    *,
+    scope: str | None = None,
+    report: Callable[[int], None] | None = None,
+) -> ImportedDocuments:
+    """Adds documents as notes; `report` is called after each with how many are done."""
+    into = memory._scope_to_write(scope)
+    counts = {"added": 0, "skipped": 0, "empty": 0}
+    for done, (text, metadata) in enumerate(documents, 1):
+        counts[_add(memory, text, metadata, into)] += 1
+        if report is not None:
+            report(done)
+    return ImportedDocuments(source, **counts)
+
+
+def _add(memory: Memory, text: str, metadata: Mapping[str, Any], scope: str) -> str:
+    if not text.strip():
+        return "empty"
+    known = True
+    tags = [str(metadata[key]) for key in _SOURCES if metadata.get(key)]
+    for start in range(0, len(text), LONGEST):
+        part = text[start : start + LONGEST]
+        if part.strip() and not memory._recall.notes.is_known(part, scope, KIND):
+            memory.remember(part, kind=KIND, tags=[_tag(tag) for tag in tags], scope=scope, origin="import")
+            known = False
+    return "skipped" if known else "added"
+
+
+def _tag(text: str) -> str:
+    return re.sub(r"[^ -~\w]", " ", text).strip()[-100:] or "unnamed"
+
+
+def _path(name: str) -> str:
+    return re.sub(r"^(faiss|file)://", "", name)
+
+
+# --- Chroma -----------------------------------------------------------------------------------------------------------
+
+
+def _chroma(url: str) -> tuple[int, Iterator[Document]]:
+    try:
+        chromadb = quiet_chromadb()
+    except ImportError:
+        raise InvalidArgument("importing from Chroma needs chromadb: pip install 'smolmem[chroma]'.") from None
+    client, name = _chroma_client(chromadb, url)
+    names = sorted(collection.name for collection in client.list_collections())
+    if name is None and len(names) == 1:
+        [name] = names
+    if name not in names:
+        listed = ", ".join(names) or "none"
+        raise NotFound(f"{url} does not name one of its collections ({listed}): add /NAME to the URL.")
+    collection = client.get_collection(name, embedding_function=None)
+    return collection.count(), _chroma_documents(client, collection)
+
+
+def _chroma_client(chromadb: Any, url: str) -> tuple[Any, str | None]:
+    """A client, and the name of the collection that the URL names."""
+    settings = chromadb.Settings(anonymized_telemetry=False)
+    if not url.startswith("chroma://"):
+        at = urlsplit(url.removeprefix("chroma+"))
+        port = at.port or (443 if at.scheme == "https" else 8000)
+        client = chromadb.HttpClient(at.hostname, port, ssl=at.scheme == "https", settings=settings)
+        return client, at.path.strip("/") or None
+    path = Path(url.removeprefix("chroma://"))
+    folder, name = (path, None) if (path / "chroma.sqlite3").exists() else (path.parent, path.name)
+    if not (folder / "chroma.sqlite3").exists():
+        raise NotFound(
+            f"{folder} is not a folder of Chroma: it has no chroma.sqlite3. Give chroma://FOLDER/COLLECTION."
+        )
+    return chromadb.PersistentClient(str(folder), settings), name
+
+
+def _chroma_documents(client: Any, collection: Any) -> Iterator[Document]:
+    start = 0
+    while (page := collection.get(include=["documents", "metadatas"], limit=PAGE, offset=start))["ids"]:
+        start += len(page["ids"])
+        for text, metadata in zip(page["documents"], page["metadatas"], strict=True):
+            yield text or "", metadata or {}
+    client.close()
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def _file(path: Path) -> tuple[int, Iterator[Document]]:
+    if path.is_dir():
+        pickles = [*path.glob("*.pkl"), *path.glob("*.pickle")]
+        if not (path / "docstore.json").exists() and pickles:
+            raise InvalidArgument(PICKLED.format(pickles[0]))
+        path = path / "docstore.json"
+    if path.suffix in (".pkl", ".pickle"):
+        raise InvalidArgument(PICKLED.format(path))
+    if not path.is_file():
+        raise NotFound(f"{path} does not exist: give a file of documents, or a folder with a docstore.json.")
+    if path.stat().st_size > LARGEST:
+        raise InvalidArgument(f"{path} is larger than {LARGEST >> 20} MB: import it in parts.")
+    found = list(_documents(path))
+    return len(found), iter(found)
+
+
+def _documents(path: Path) -> Iterator[Document]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(f"{path} is not JSON ({error}): nothing was imported.") from None
+    if isinstance(content, dict) and isinstance(content.get("docstore/data"), dict):
+        content = [entry.get("__data__") for entry in content["docstore/data"].values() if isinstance(entry, dict)]
+    if not isinstance(content, list):
+        raise InvalidArgument(f"{path} is neither a list of documents nor a docstore of LlamaIndex.")
+    for entry in content:
+        text = _text_of(entry)
+        if text is None:
+            raise InvalidArgument(f"{path} holds an entry without `text` or `page_content`: {str(entry)[:80]!r}.")
+        metadata = entry.get("metadata") if isinstance(entry, dict) else None
+        yield text, metadata if isinstance(metadata, dict) else {}
+
+
+def _text_of(entry: Any) -> str | None:
+    if isinstance(entry, str):
+        return entry
+    if not isinstance(entry, dict):
+        return None
+    resource = entry.get("text_resource")
+    inner = resource.get("text") if isinstance(resource, dict) else None
+    return next((text for text in (entry.get("text"), entry.get("page_content"), inner) if isinstance(text, str)), None)
