@@ -15,7 +15,7 @@ from typing import Any
 import fake_ollama
 import tutorial_models
 from PIL import Image
-from scripted import Scripted, code, code_agent
+from scripted import Scripted, answer, calling_agent, calls, code, code_agent
 from smolagents.models import MessageRole
 
 
@@ -73,17 +73,22 @@ def make_watcher(**options: Any) -> Any:
     return code_agent(*[think] * 50, **options)
 
 
-def make_team(**options: Any) -> Any:
-    """A manager that asks a researcher the same question twice, and answers."""
-    researcher = code_agent(
-        *[code("final_answer('Crate 7 weighs 42 kg')")] * 50, name="researcher", description="Looks things up."
-    )
+def make_team(*, parallel: bool = False, **options: Any) -> Any:
+    """A manager and a researcher: one question twice, one after the other, or two questions in one step."""
 
-    def think(messages: list[Any]) -> str:
+    def look_up(messages: list[Any]) -> str:
+        crate = re.findall(r"crate (\d)", str(messages))[-1]
+        return code(f"final_answer('Crate {crate} weighs {int(crate) * 6} kg')")
+
+    def ask(messages: list[Any]) -> str:
         asked = code("print(researcher('How heavy is crate 7?'))")
         return asked if seen(messages) < 2 else code("final_answer('42 kg')")
 
-    return code_agent(*[think] * 50, managed_agents=[researcher], **options)
+    researcher = code_agent(*[look_up] * 50, name="researcher", description="Looks things up.")
+    if not parallel:
+        return code_agent(*[ask] * 50, managed_agents=[researcher], **options)
+    questions = [("researcher", {"task": f"How heavy is crate {crate}?"}) for crate in (7, 8)]
+    return calling_agent(calls(*questions), answer("90 kg"), tools=[], managed_agents=[researcher], **options)
 
 
 def take_screenshot() -> bytes:
