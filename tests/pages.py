@@ -15,7 +15,7 @@ from typing import Any
 import fake_ollama
 import tutorial_models
 from PIL import Image
-from scripted import Scripted, answer, calling_agent, calls, code, code_agent
+from scripted import answer, calling_agent, calls, code, code_agent
 from smolagents.models import MessageRole
 
 
@@ -26,9 +26,6 @@ def blocks(page: Path) -> list[str]:
 
 def names(page: Path) -> dict[str, Any]:
     """The names that a page uses without defining them."""
-    if page.name == "README.md":
-        thoughts = ["print(6 * 7)", "final_answer(42)", "x = 7\nprint(x)", "final_answer(x * x)"]
-        return {"model": Scripted(*map(code, thoughts))}
     return tutorial_models.models().get(page.name, {}) | {
         "make_agent": make_agent,
         "make_watcher": make_watcher,

@@ -118,6 +118,7 @@ def record(folder: Path) -> tuple[str, list[float]]:
 
 def animated(svg: str, times: list[float]) -> str:
     """The picture without fonts of other servers, whose lines appear at their times."""
+    svg = re.sub(r"\s*<!--.*?-->", "", svg)
     svg = re.sub(r"\s*@font-face \{.*?\}", "", svg, flags=re.DOTALL)
     svg = svg.replace("Fira Code", "ui-monospace, SFMono-Regular, Menlo, Consolas")
     rules = (
