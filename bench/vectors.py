@@ -119,7 +119,7 @@ class Smolmem(Engine):
 
         common = {"scope": scope, "step": None, "note": None, "run": None, "agent": None, "at": time.time()}
         after = store.do("last_unit", {})
-        with store.write(sync=False):
+        with store._transaction(sync=False):
             for place in places:
                 session = "tenth" if place % EVERY == 0 else "rest"
                 add_passages(store, common | {"session": session}, [Passage("said", "agent", f"row {place}")])

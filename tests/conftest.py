@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import quick  # noqa: F401  makes agents quickly, in every test
+from servers import pg_url, server  # noqa: F401
 
 from smolmem import Memory
 from smolmem.core import faults
@@ -18,7 +19,7 @@ from smolmem.recall.indexer import BackgroundIndexer
 pytest.register_assert_rewrite("conformance", "recalling")
 
 TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))
-INDEXING = ("test_recall", "test_models", "test_provenance")
+INDEXING = ("test_recall", "test_postgres_recall", "test_models", "test_provenance", "test_leases", "test_locks")
 """Modules whose tests run with the thread that indexes in the background; so do processes that tests start."""
 
 

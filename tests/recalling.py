@@ -105,6 +105,9 @@ class Says(Tool):
 class Recalling:
     """Runs unchanged on every backend."""
 
+    every = 1
+    """Of the long lists of samples, each so many-th is tried; 1 for all."""
+
     @pytest.fixture
     def memory(self, url: str) -> Iterator[Memory]:
         with Memory(url, strict=True, embedder="off") as opened:
@@ -281,7 +284,7 @@ class Recalling:
                     f"{chance.choice(['red', 'green', 'blue'])} secret number {number} of {scope}", scope=scope
                 )
         asked = 0
-        for _ in range(10_000 // 4 // 20):
+        for _ in range(10_000 // 4 // 20 // self.every):
             words = " ".join(
                 chance.choices(["red", "green", "secret", "number", "user7", "team3", "*", '"', "OR"], k=3)
             )
@@ -289,7 +292,7 @@ class Recalling:
                 asked += 1
                 wanted = memory._recall._opened().find(words, 5, _only(scope))
                 assert {one.scope for one in wanted} <= {scope}
-        assert asked == 10_000 // 4
+        assert asked >= 10_000 // 4 // self.every - 20
         assert {one.scope for one in memory.recall("secret", 100, scope="team2/*")} == set(scopes[10:15])
         assert {one.scope for one in memory.recall("secret", 300, scope="*", floor=0)} == set(scopes)
         assert memory.recall("secret", scope="team2") == []
@@ -383,7 +386,7 @@ class Recalling:
             ),
         ]
         search = shop._recall._opened()
-        for _ in range(_count(2_000, 100_000)):
+        for _ in range(_count(2_000, 100_000) // self.every):
             text = chance.choice(["", " "]).join(chance.choices(parts, k=chance.randint(1, 9)))
             search._search(text, _only("default"), 100)
             query.times(text, datetime.now())
@@ -810,7 +813,7 @@ class Recalling:
     def test_poison_stays_inside_its_quote(self, memory: Memory) -> None:
         payloads = poison()
         assert len(payloads) == 300
-        for number, payload in enumerate(payloads):
+        for number, payload in list(enumerate(payloads))[:: self.every]:
             scope = f"p{number}"
             memory.remember(payload, scope=scope, origin="web")
             block = memory.context(f"payload{number}", scope=scope)

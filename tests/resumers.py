@@ -1,4 +1,4 @@
-"""Runs that are killed at every moment, and resumed: `resumers.py SCENARIO FOLDER`, one JSON line.
+"""Runs that are killed at every moment, and resumed: `resumers.py SCENARIO FOLDER [SERVER]`, one JSON line.
 
 A moment is: a model call beginning or ending, a tool call beginning or ending, a transaction begun, done, committed. A
 control run tells what the model is asked and answers; a resumed run whose model is asked anything else fails.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 import sys
 from collections import Counter
@@ -29,6 +30,14 @@ from smolmem.policies import views
 TASK = "Work, and do not do anything twice."
 moments = [-1]
 folder = Path()
+server = ""
+token = secrets.token_hex(4)
+attempts = [0]
+
+
+def store() -> str:
+    """A file, or a schema of the server, for each attempt."""
+    return f"{server}&schema=k{token}_{attempts[0]}" if server else str(folder / "agent.db")
 
 
 def moment(*_: Any) -> None:
@@ -145,12 +154,12 @@ def control(name: str) -> tuple[str, list[Any], list[str]]:
 def work(name: str, tables: list[Any], die_at: int) -> None:
     moments[0] = die_at
     faults.hook = moment
-    with Memory(folder / "agent.db", strict=True) as memory:
+    with Memory(store(), strict=True) as memory:
         (folder / "answer").write_text(str(memory.attach(make(name, tables)).run(TASK)))
 
 
 def go_on(name: str, tables: list[Any]) -> None:
-    with Memory(folder / "agent.db", strict=True) as memory:
+    with Memory(store(), strict=True) as memory:
         agent = make(name, tables)
         try:
             result = memory.resume(agent)
@@ -173,13 +182,15 @@ def go_on(name: str, tables: list[Any]) -> None:
 
 def every(name: str) -> int:
     """Both kinds of agents are killed at every moment; where more is tried, at every third, unless it is torture."""
-    return 1 if name in ("code", "calling") or os.environ.get("SMOLMEM_TORTURE") else 3
+    thorough = name in ("code", "calling") and not server
+    return 1 if thorough or os.environ.get("SMOLMEM_TORTURE") else 7 if server else 3
 
 
 def main(name: str) -> dict[str, Any]:
     expected, tables, paid = control(name)
     outcome: Counter[str] = Counter()
     for die_at in range(0, 1000, every(name)):
+        attempts[0] += 1
         for file in folder.iterdir():
             file.unlink()
         ended = os.waitpid(fork(lambda: work(name, tables, die_at)), 0)[1]
@@ -204,5 +215,5 @@ def main(name: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    folder = Path(sys.argv[2])
+    folder, server = Path(sys.argv[2]), "".join(sys.argv[3:])
     print(json.dumps(main(sys.argv[1])))

@@ -196,7 +196,7 @@ def test_the_commands_are_those_of_the_issue() -> None:
     wanted = (
         "runs show steps replay diff fork search notes remember forget context watch alerts stats export load backup "
         "index erase prune purge verify doctor migrate encrypt decrypt rekey ui demo completion model mcp "
-        "trace import sql tail top"
+        "trace import sql tail top copy roles"
     )
     assert sorted(NAMES) == sorted(wanted.split()) == sorted(group.commands)
     assert {command.section for command in NAMES.values()} == set(SECTIONS)
@@ -219,8 +219,8 @@ def test_every_command_has_help_with_examples(name: str, run: Run) -> None:
     assert run("help", name)[1] == out
 
 
-# test_encryption.py, test_models.py, test_mcp.py, test_otel.py and test_imports.py run these
-ELSEWHERE = ("encrypt", "decrypt", "rekey", "model", "mcp", "trace", "import")
+# test_encryption.py, test_models.py, test_mcp.py, test_postgres.py, test_otel.py and test_imports.py run these
+ELSEWHERE = ("encrypt", "decrypt", "rekey", "model", "mcp", "trace", "import", "copy", "roles")
 EXAMPLES = [example for command in NAMES.values() if command.name not in ELSEWHERE for example in command.examples]
 
 
@@ -638,7 +638,7 @@ def test_a_file_that_is_not_there_is_named_and_never_made(
     needs |= {"erase": ["a", "--yes"], "prune": ["--older-than", "9d", "--yes"]}
     needs |= {"purge": ["--origin", "web", "--yes"], "trace": ["--to", "http://127.0.0.1:1"]}
     needs |= {"sql": ["select 1"]} | {name: ["x"] for name in ("search", "context", "remember", "export", "backup")}
-    for name in set(NAMES) - {"load", "import", "demo", "completion", "doctor", "migrate", "model"}:
+    for name in set(NAMES) - {"load", "import", "demo", "completion", "doctor", "migrate", "model", "copy", "roles"}:
         code, out, err = run(name, *needs.get(name, []))
         assert (code, out) == (3, ""), name
         assert err.startswith("smolmem: There is no store at smolmem.db: name a store, as in"), name

@@ -16,6 +16,7 @@ from typing import Any
 import apsw
 import pytest
 from conftest import Clock
+from contents import unpacked
 from scripted import Scripted, answer, calls, code, code_agent
 from smolagents import ActionStep, CodeAgent, TaskStep, ToolCallingAgent, tool
 from smolagents.monitoring import Timing
@@ -342,7 +343,7 @@ def test_nothing_is_concluded_from_the_process_id_of_another_boot_or_namespace()
 
 def make_older(path: Path, version: int) -> None:
     """Gives a file the schema of an earlier release, with the rows of the tables that are in both."""
-    old = path.with_name("old.db")
+    old, contents = path.with_name("old.db"), unpacked(path)
     raw = apsw.Connection(str(old))
     for script in migrations("sqlite")[:version]:
         raw.execute(script)
@@ -351,8 +352,11 @@ def make_older(path: Path, version: int) -> None:
         "SELECT name FROM {}.sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%' AND name NOT LIKE 'words%'"
     )
     for (table,) in raw.execute(f"{kept.format('main')} INTERSECT {kept.format('now')}").fetchall():
-        if table != "vector":
+        if table not in ("vector", "content"):
             raw.execute(f"INSERT INTO main.{table} SELECT * FROM now.{table}")
+    rows = raw.execute("SELECT id, hash FROM now.content ORDER BY id").fetchall()
+    kept_alone = [(*row, b"=" + data) for row, data in zip(rows, contents, strict=True)]
+    raw.executemany("INSERT INTO main.content VALUES (?, ?, ?)", kept_alone)
     application = raw.execute("PRAGMA now.application_id").get
     raw.execute(f"DETACH now; PRAGMA application_id = {application}; PRAGMA user_version = {version}")
     raw.close()

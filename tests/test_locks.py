@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -128,3 +129,33 @@ def test_a_new_file_is_private_and_made_by_one_of_many_threads(path: Path) -> No
     for memory in memories:
         memory.close()
     assert sorted(file.name for file in path.parent.iterdir() if file.name.startswith(".")) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_fork_while_other_threads_open_files_leaves_a_child_that_works(path: Path) -> None:
+    with Memory(path, embedder="off") as memory:
+        ended = threading.Event()
+
+        def churn() -> None:
+            while not ended.is_set():
+                store = memory._store.reopened()
+                store.rows("runs", {})
+                store.close()
+
+        threads = [threading.Thread(target=churn) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(30):
+                child = os.fork()
+                if not child:
+                    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                    signal.alarm(30)
+                    memory._store.rows("runs", {})
+                    os._exit(0)
+                assert os.waitpid(child, 0)[1] == 0
+        finally:
+            ended.set()
+            for thread in threads:
+                thread.join()

@@ -224,7 +224,7 @@ def test_a_torn_sector_of_a_later_write_takes_no_synced_step_with_it(tmp_path: P
         disk.contents, disk.synced, disk.off = {}, {}, False
         memory = Memory(path, embedder="off")
         memory.attach(agent_of(chance, 3)).run("synced")
-        with memory._store.write(sync=False):
+        with memory._store._transaction(sync=False):
             memory._journal.keep(codec.encode(chance.random()))
         disk.off = True
         close(memory)

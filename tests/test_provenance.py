@@ -315,7 +315,7 @@ def test_trust_does_not_depend_on_the_order_of_indexing(memory: Memory) -> None:
     steps = [code(f"print(visit_webpage({EVIL!r}))"), *(code(f"print('hunter2 {n}')") for n in range(30))]
     agent = code_agent(*steps, code("final_answer('hunter2')"), tools=[Page()])
     memory.attach(agent).run("Ask")
-    with memory._store.write():
+    with memory._store._transaction(sync=True):
         for row in memory._store.rows("run_passages", {"run": memory.runs()[0].id}):
             memory._store.do("add_pending", {"step": row["step"], "session": row["session"]})
             drop_passages(memory._store, [row])

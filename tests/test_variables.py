@@ -237,7 +237,7 @@ def test_any_sequence_of_changes_comes_back_as_it_is(memory: Memory, seed: int) 
         encoded = tracked.snapshot(agent, None)
         assert encoded is not None
         if chance.random() < 0.8:  # otherwise the write failed
-            with memory._store.write():
+            with memory._store._transaction(sync=True):
                 number = journal.keep(encoded)
             tracked.saved(encoded.blobs)
             found = Contents(memory._store).variables(number)

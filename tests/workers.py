@@ -21,7 +21,7 @@ from scripted import code, code_agent
 from smolagents import ActionStep
 
 from smolmem import Memory
-from smolmem.store import sqlite
+from smolmem.store import sqlite_schema
 from smolmem.store.base import migrations
 
 PATIENCE = 100.0
@@ -105,12 +105,16 @@ def upgrade(path: str) -> dict[str, int]:
     """Dies at every statement that creating or upgrading a store executes, one after the other, on the same file."""
     died = 0
     latest = len(migrations("sqlite"))
-    old = sqlite._schema(apsw.Connection(path)) if os.path.exists(path) else frozenset()
+    old = sqlite_schema.schema(apsw.Connection(path)) if os.path.exists(path) else frozenset()
     for stop in range(200):
         child = fork(lambda: _die_at(path, stop))
         died += os.waitpid(child, 0)[1] != 0
-        state = sqlite._schema(apsw.Connection(path)) if os.path.exists(path) and os.path.getsize(path) else frozenset()
-        assert state in (old, sqlite._expected_schema(latest)), "half a schema"
+        state = (
+            sqlite_schema.schema(apsw.Connection(path))
+            if os.path.exists(path) and os.path.getsize(path)
+            else frozenset()
+        )
+        assert state in (old, sqlite_schema.expected_schema(latest)), "half a schema"
         if child and died <= stop:
             break
     with Memory(path) as memory:

@@ -36,7 +36,7 @@ from smolmem.store.copies import copy as copy_database
 from smolmem.store.encryption import CIPHER, SWAP, Key, encrypting_build, resolve_key
 from smolmem.store.header import APPLICATION_ID, is_locked, owner_of, read_header, read_version
 from smolmem.store.journal import Journal
-from smolmem.store.opening import open_store
+from smolmem.store.opening import open_store, shown
 from smolmem.store.rebuilding import rebuild
 from smolmem.store.sqlite import SqliteStore
 from smolmem.store.unwritable_files import can_be_written, private_copy
@@ -91,18 +91,17 @@ class Diagnosis(Drawable):
 
 def examine(journal: Journal) -> Diagnosis:
     """Examines an open store, its environment and its use."""
-    found: list[Finding] = []
-    for look in (_engine, _integrity, _links, _space, _sizes, _place, _disk, _sync, _environment, *_USE):
+    url, found = journal.store.url, list[Finding]()
+    file = (_engine, _integrity, _links, _space, _sizes, _place, _disk, _sync)
+    for look in (*((_engine, _links, _sizes) if journal.store.is_remote else file), _environment, *_USE):
         try:
             found += look(journal)
         except TimeoutError:
             continue
         except (SmolmemError, ValueError, TypeError) as error:  # a damaged row can hold anything
-            repair = (
-                _repair(journal.store.url) if isinstance(error, Damaged) else f"smolmem verify --db {journal.store.url}"
-            )
+            repair = _repair(url) if isinstance(error, Damaged) else f"smolmem verify --db {url}"
             found.append(Finding("problem", str(error), repair))
-    return Diagnosis(journal.store.url, tuple(found))
+    return Diagnosis(url, tuple(found))
 
 
 # --- the file -----------------------------------------------------------------------------------------------------
@@ -110,7 +109,10 @@ def examine(journal: Journal) -> Diagnosis:
 
 def _engine(journal: Journal) -> Iterator[Finding]:
     engine = journal.store.facts()["engine"]
-    if tuple(map(int, engine.rpartition(" ")[2].split("."))) < SAFE_SQLITE:
+    if journal.store.is_remote:
+        began, _ = time.perf_counter(), journal.store.do("any_pending", {})
+        yield Finding("ok", f"{engine} answers after {1000 * (time.perf_counter() - began):.1f} ms.")
+    elif tuple(map(int, engine.rpartition(" ")[2].split("."))) < SAFE_SQLITE:
         text = f"{engine} can corrupt a file that several programs write (the WAL-reset bug)."
         yield Finding("problem", text, "pip install --upgrade apsw")
     else:
@@ -173,8 +175,7 @@ def _sizes(journal: Journal) -> Iterator[Finding]:
 
 def _place(journal: Journal) -> Iterator[Finding]:
     path = Path(journal.store.url)
-    wide = stat.S_IMODE(path.stat().st_mode) & 0o077
-    if wide and os.name != "nt":
+    if stat.S_IMODE(path.stat().st_mode) & 0o077 and os.name != "nt":
         text = f"Others on this machine can open the file ({stat.filemode(path.stat().st_mode)})."
         yield Finding("warning", text, f"chmod 600 {path}")
     system = _file_system(path.absolute())
@@ -387,7 +388,7 @@ def repair(path: str | os.PathLike[str], key: str | bytes | None = None, progres
 def examine_path(url: str | os.PathLike[str], key: str | bytes | None = None) -> Diagnosis:
     """Examines a file that may not open, without changing it; the key is `key`, else `SMOLMEM_KEY`."""
     text = os.fspath(url)
-    return Diagnosis(text, tuple(_outside(text, key)))
+    return Diagnosis(shown(text), tuple(_outside(text, key)))
 
 
 def versions(url: str | os.PathLike[str], key: str | bytes | None = None) -> tuple[int, int]:
@@ -413,7 +414,7 @@ def _path(url: str) -> Path:
 def _outside(url: str, key: str | bytes | None) -> Iterator[Finding]:
     try:
         if "://" in url and not url.startswith("sqlite:"):
-            open_store(url)  # says what it cannot open
+            return open_store(url).close()  # says what it cannot open
         path = _path(url)
         if not path.exists():
             folder = path.absolute().parent

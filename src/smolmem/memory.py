@@ -58,7 +58,7 @@ class Memory(Exchange, Publishing):
     Usable from many threads and processes at once, and as a context manager.
 
     Args:
-        url: the path of a SQLite file; it is created if it does not exist.
+        url: the path of a SQLite file, created if it does not exist, or `postgresql://user@host/database`.
         scope: whose memory this is, a path such as `acme/alice`. It bounds everything that is done through this object:
             nothing outside is read, changed, forgotten or exported, by query or by id, unless a method is given another
             `scope`. `acme/*` covers `acme` and all scopes in it, `*` all scopes.

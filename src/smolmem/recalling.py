@@ -291,8 +291,8 @@ class Recalling(Queries):
         if origin is None and url is None:
             raise InvalidArgument("purge() takes what to remove: origin='web', url='https://…', or both.")
         check_choice(origin, ORIGINS, "origin")
-        with self._journal.store.write(sync=False):
-            plan = find_derived(self._journal, self._scope_filter(scope), origin, check_text(url, "url"))
+        asked = (self._scope_filter(scope), origin, check_text(url, "url"))
+        plan = self._journal.store.transact(lambda: find_derived(self._journal, *asked), sync=False)
         receipt = self._erase(plan.selection, ["purge"], dry_run)
         return Purged(plan.sources, plan.derived, receipt)
 

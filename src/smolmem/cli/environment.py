@@ -54,9 +54,16 @@ class Environment:
         return self.db or os.environ.get(URL_VARIABLE) or stores.the_only_store(URL_VARIABLE, ask=self.asks)
 
     @property
+    def shown(self) -> str:
+        """The store as it may be printed: without a password."""
+        from smolmem.store.opening import shown
+
+        return shown(self.url)
+
+    @property
     def path(self) -> str:
-        """The path of the store's file."""
-        return self.url.removeprefix("sqlite:///")
+        """The path of the store's file; of a server, what may be printed."""
+        return self.shown.removeprefix("sqlite:///")
 
     @property
     def read_scope(self) -> str:
@@ -212,7 +219,7 @@ class Environment:
             return memory.run(id)
         found = memory.runs(scope=self.read_scope, managed=False, limit=1)
         if not found:
-            raise NotFound(f"{self.url} holds no runs yet: `smolmem demo` creates a store with sample runs.")
+            raise NotFound(f"{self.shown} holds no runs yet: `smolmem demo` creates a store with sample runs.")
         return found[0]
 
 

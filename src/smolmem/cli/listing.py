@@ -198,7 +198,7 @@ def fork(env: Environment, run: str, step: int | None) -> None:
         shared = forked.action_count
     lines = (
         "from smolmem import Memory",
-        f"Memory({env.url!r}).resume(agent, {forked.id[:8]!r})  # agent: with the same tools as before",
+        f"Memory({env.shown!r}).resume(agent, {forked.id[:8]!r})  # agent: with the same tools as before",
     )
     env.output.result({"run": forked, "python": list(lines)}, lambda: _forked(forked, shared, lines))
 
@@ -301,7 +301,7 @@ def _unified(found: Diff, left: Run, right: Run) -> Any:
 def stats(env: Environment) -> None:
     """Show how much is stored."""
     with env.read() as memory:
-        figures = replace(memory.stats(), url=env.url)
+        figures = replace(memory.stats(), url=env.shown)
         env.output.result(figures, lambda: _figures(figures, env.output))
 
 

@@ -19,6 +19,7 @@ from smolmem.cli import (
     local_models,
     maintenance,
     mcp_server,
+    moving,
     replaying,
     searching,
     selecting,
@@ -50,9 +51,10 @@ def group(ctx: click.Context, version: bool) -> None:
         env.output.text(json.dumps({"version": __version__}) if env.json else __version__)
         ctx.exit()
     if ctx.invoked_subcommand is None:
-        state = "The store is" if os.path.exists(env.path) else "There is no store yet at"
+        is_there = "://" in env.path or os.path.exists(env.path)
+        state = "The store is" if is_there else "There is no store yet at"
         hint = f"--db PATH or {URL_VARIABLE} name another store. `smolmem --help` lists all commands."
-        env.output.text(f"{OVERVIEW}\n{state} {env.url}; {hint}")
+        env.output.text(f"{OVERVIEW}\n{state} {env.shown}; {hint}")
 
 
 group.params[:0] = common_options()
@@ -63,6 +65,7 @@ for each in (
     *(exchanging.trace, local_models.model, mcp_server.mcp),
     *(watching.alerts, watching.watch),
     *(maintenance.export, maintenance.load, exchanging.import_, maintenance.index, maintenance.backup),
+    *(moving.copy, moving.roles),
     *(erasing.erase, erasing.prune, erasing.purge),
     *(maintenance.verify, maintenance.doctor, maintenance.migrate),
     *(maintenance.encrypt, maintenance.decrypt, maintenance.rekey),

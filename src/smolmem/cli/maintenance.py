@@ -89,7 +89,7 @@ def verify(env: Environment) -> int:
     The exit code is 1 if something was changed.
     """
     with env.read() as memory:
-        report = replace(memory.verify(), url=env.url)
+        report = replace(memory.verify(), url=env.shown)
         env.output.result(report)
     return 0 if report else 1
 
@@ -119,9 +119,10 @@ def _repaired(env: Environment) -> tuple[Finding]:
 def _diagnosis(env: Environment) -> Diagnosis:
     """An old store is examined without opening it, because opening a store migrates it."""
     from smolmem.doctor import examine_path, versions
+    from smolmem.store.opening import is_server
 
     try:
-        version, newest = versions(env.url, env.key)
+        version, newest = (0, 0) if is_server(env.url) else versions(env.url, env.key)
         if version == newest:
             with env.open() as memory:
                 return memory.doctor()
@@ -138,7 +139,10 @@ def migrate(env: Environment, no_backup: bool) -> None:
     Opening an old store migrates it, too, but keeps no copy.
     """
     from smolmem.doctor import versions
+    from smolmem.store.opening import is_server
 
+    if is_server(env.url):
+        raise NotAStore(f"{env.shown} is on a server: opening it migrates it. Make a copy with pg_dump before.")
     before, newest = versions(env.url, env.key)
     copy = None
     if before < newest and not no_backup:
@@ -147,8 +151,8 @@ def migrate(env: Environment, no_backup: bool) -> None:
             _copy(env, copy, progress)
     with env.open():
         after, _ = versions(env.url, env.key)
-    result = {"url": env.url, "before": before, "after": after, "backup": copy}
-    env.output.result(result, lambda: _migrated(env.url, before, after, copy))
+    result = {"url": env.shown, "before": before, "after": after, "backup": copy}
+    env.output.result(result, lambda: _migrated(env.shown, before, after, copy))
 
 
 def _copy(env: Environment, path: str, progress: Any) -> None:

@@ -101,6 +101,8 @@ _SHAPES = {
     "import": "`path`, `added`, `skipped`, `differing`",
     "trace": "`trace`, `run`, `runs`, `spans`, `to`",
     "backup": "`path`, `bytes`",
+    "copy": "`source`, `target`, `added`, `skipped`",
+    "roles": "`url`, `role`",
     "verify": "`url`, `checked`, `problems`, `count`",
     "doctor": "`url`, `findings`, an array of `level` (ok, hint, warning, problem), `text`, `repair`",
     "migrate": "`url`, `before`, `after`, `backup`",

@@ -21,6 +21,7 @@ from smolmem.core.fork_lock import ForkLock
 from smolmem.core.telemetry import quiet_onnxruntime
 from smolmem.recall import models
 from smolmem.recall.static_table import StaticModel
+from smolmem.store.fork_hooks import no_fork
 
 Vector = Sequence[float]
 RETRIES = (1.0, 5.0)
@@ -132,7 +133,7 @@ class Network:
         self._loaded: tuple[Any, Any] | None = None
 
     def _load(self) -> tuple[Any, Any]:
-        with self._lock:
+        with no_fork, self._lock:
             if self._loaded is None:
                 from tokenizers import Tokenizer
 

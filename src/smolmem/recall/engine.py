@@ -135,8 +135,7 @@ class RecallEngine:
 
     def follow_sources(self) -> None:
         """Notes what was made from text of low trust, before that text is erased."""
-        with self._journal.store.write(sync=False):
-            Provenance(self._journal).catch_up_all()
+        self._journal.store.transact(lambda: Provenance(self._journal).catch_up_all(), sync=False)
 
     def indexed_models(self) -> list[str]:
         """The models whose vectors an index outside of the store has; none if there is no such index."""

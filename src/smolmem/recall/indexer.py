@@ -29,6 +29,7 @@ from smolmem.recall.notes import add_note_passages
 from smolmem.recall.passages import passages_of, spellings
 from smolmem.recall.provenance import NOT_INDEXED, Provenance
 from smolmem.store.base import Progress, Row, Store
+from smolmem.store.fork_hooks import no_fork
 from smolmem.store.journal import Journal
 from smolmem.store.leases import Leases
 from smolmem.store.passage_rows import PassageOwner, add_passages, drop_passages, json_list, reindex_after
@@ -42,7 +43,7 @@ log = logging.getLogger("smolmem")
 
 BATCH = 8
 """Steps that are indexed in one transaction: short enough that a writer hardly waits."""
-SEARCH_SECONDS = 0.05
+SEARCH_SECONDS, REMOTE_SEARCH_SECONDS = 0.05, 0.3
 """How long a search indexes what is pending before it searches."""
 MATCHING = 32
 """Pending steps with a word of the question that a search indexes besides."""
@@ -64,7 +65,7 @@ def index_for(journal: Journal, words: list[str]) -> bool:
     Returns:
         Whether something is still pending.
     """
-    end = time.monotonic() + SEARCH_SECONDS
+    end = time.monotonic() + (REMOTE_SEARCH_SECONDS if journal.store.is_remote else SEARCH_SECONDS)
     while time.monotonic() < end:
         if not _index_some(journal, newest=True):
             return False
@@ -81,28 +82,32 @@ def _index_some(journal: Journal, steps: str | None = None, *, newest: bool = Fa
     store = journal.store
     if not store.do("any_pending", {}):
         return 0
-    with store.write(sync=False):
-        provenance = Provenance(journal)
-        notes = store.rows("pending_notes", {"limit": BATCH})
-        for row in notes:
-            store.do("note_indexed", {"note": row["id"]})
-            drop_passages(store, store.rows("note_passages", {"note": row["id"]}))
-            if row["current"]:
-                add_note_passages(store, row, exposed=provenance.made_from_low_trust(row))
-        rows = store.rows("pending_steps", {"limit": BATCH, "newest": newest, "only": steps})
-        recalled_in = lru_cache(BATCH)(lambda run: spellings(journal.reminders.lines_recalled_in(run)))
-        if newest or steps is not None:
-            provenance.catch_up({row["run"] for row in rows}, max((row["id"] for row in rows), default=0))
-        for row in sorted(rows, key=lambda row: int(row["id"])):
-            store.do("step_indexed", {"step": row["id"]})
-            before = store.rows("step_passages", {"session": row["session"], "step": row["id"]})
-            provenance.follow(row)
-            found = [] if row["forgotten"] or row["kind"] in NOT_INDEXED else _passages(journal, row, recalled_in)
-            found = provenance.judged(row, found)
-            drop_passages(store, before)
-            add_passages(store, _owner(row), found)
-            if [old["text"] for old in before] != [new.text for new in found]:
-                reindex_after(store, row["session"], row["id"])
+    return store.transact(lambda: _index_within(journal, steps, newest=newest), sync=False)
+
+
+def _index_within(journal: Journal, steps: str | None, *, newest: bool) -> int:
+    store = journal.store
+    provenance = Provenance(journal)
+    notes = store.rows("pending_notes", {"limit": BATCH})
+    for row in notes:
+        store.do("note_indexed", {"note": row["id"]})
+        drop_passages(store, store.rows("note_passages", {"note": row["id"]}))
+        if row["current"]:
+            add_note_passages(store, row, exposed=provenance.made_from_low_trust(row))
+    rows = store.rows("pending_steps", {"limit": BATCH, "newest": newest, "only": steps})
+    recalled_in = lru_cache(BATCH)(lambda run: spellings(journal.reminders.lines_recalled_in(run)))
+    if newest or steps is not None:
+        provenance.catch_up({row["run"] for row in rows}, max((row["id"] for row in rows), default=0))
+    for row in sorted(rows, key=lambda row: int(row["id"])):
+        store.do("step_indexed", {"step": row["id"]})
+        before = store.rows("step_passages", {"session": row["session"], "step": row["id"]})
+        provenance.follow(row)
+        found = [] if row["forgotten"] or row["kind"] in NOT_INDEXED else _passages(journal, row, recalled_in)
+        found = provenance.judged(row, found)
+        drop_passages(store, before)
+        add_passages(store, _owner(row), found)
+        if [old["text"] for old in before] != [new.text for new in found]:
+            reindex_after(store, row["session"], row["id"])
     return len(rows) + len(notes)
 
 
@@ -197,7 +202,8 @@ class BackgroundIndexer:
         embedder = self._embedder()
         if embedder is None:
             return None
-        from smolmem.recall.vector_writer import VectorWriter
+        with no_fork:
+            from smolmem.recall.vector_writer import VectorWriter
 
         return VectorWriter(journal.store, embedder)
 

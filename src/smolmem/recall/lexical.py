@@ -15,7 +15,7 @@ from typing import Literal
 
 from smolmem.recall import query
 from smolmem.recall.filters import Filter
-from smolmem.store.base import Store
+from smolmem.store.base import Row, Store
 from smolmem.store.passage_rows import json_list, scope_term
 
 log = logging.getLogger("smolmem")
@@ -80,9 +80,14 @@ class LexicalSearch:
             self._sizes = {level: int(self._store.do(f"size_of_{level}", {})) for level in levels}
 
     def _count(self, level: Level, match: str) -> int:
-        if (level, match) not in self._counts:
-            self._counts[level, match] = int(self._store.do(f"count_{level}", {"match": match}))
+        self._count_all(level, [match])
         return self._counts[level, match]
+
+    def _count_all(self, level: Level, matches: list[str]) -> None:
+        new = [match for match in dict.fromkeys(matches) if (level, match) not in self._counts]
+        found = self._store.rows_of_each(f"count_{level}", [{"match": match} for match in new])
+        for match, rows in zip(new, found, strict=True):
+            self._counts[level, match] = int(next(iter(rows[0].values())))
 
     def _most_similar(self, word: str) -> str:
         if len(word) >= SHORTEST_PREFIX and self._count("documents", query.match([f"{word}*"], None)):
@@ -106,6 +111,11 @@ class LexicalSearch:
         total: dict[int, float] = defaultdict(float)
         covered: dict[int, float] = defaultdict(float)
         information = 0.0
+        self._count_all(level, [query.match([word], term) for word in words])
+        present = [word for word in words if self._count(level, query.match([word], term))]
+        self._count_all(level, [query.match([word], None) for word in present])
+        asked = [self._search(level, query.match([word], term), filters, SMALL_SCOPE) for word in present]
+        found = dict(zip(present, self._find(asked), strict=True))
         for word in words:
             here = self._count(level, query.match([word], term))
             weight = query.weight(word) * rarity(here, size)
@@ -113,7 +123,7 @@ class LexicalSearch:
             information += told
             if here:
                 scored = _fts5_rarity(self._count(level, query.match([word], None)), self._sizes[level])
-                for id, score in self._matches(level, [word], term, filters, SMALL_SCOPE):
+                for id, score in found[word]:
                     total[id] += weight * score / scored
                     covered[id] += told * min(1.0, math.sqrt(score / scored))
         best = sorted(total.items(), key=lambda hit: (-hit[1], hit[0]))
@@ -121,6 +131,7 @@ class LexicalSearch:
 
     def _together(self, level: Level, words: list[str], term: str | None, filters: Filter, limit: int) -> Matches:
         size = self._sizes[level]
+        self._count_all(level, [query.match([word], None) for word in words])
         counts = {word: self._count(level, query.match([word], None)) for word in words}
         telling = [word for word in words if counts[word] < size / 3]  # SQLite gives the others hardly any weight
         words = telling or sorted(words, key=lambda word: counts[word])[:1]
@@ -157,6 +168,10 @@ class LexicalSearch:
         match = query.match(words, term)
         if rarest is not None and len(rarest) < len(words):
             match = f"{query.match(rarest, None)} AND {match}"
+        return self._find([self._search(level, match, filters, limit)])[0]
+
+    def _search(self, level: Level, match: str, filters: Filter, limit: int) -> tuple[str, Row]:
+        """A search as the name of a statement and its values."""
         name, values = f"find_{level}", {"match": match, "limit": limit}
         if not filters.is_open:
             name = f"{name}_where"
@@ -165,11 +180,20 @@ class LexicalSearch:
             values |= {f"{name}s": None if given is None else json_list(given) for name, given in columns.items()}
             if level == "passages":
                 values["but"] = json_list(filters.excluded_kinds)
+        return name, values
+
+    def _find(self, searches: list[tuple[str, Row]]) -> list[list[tuple[int, float]]]:
+        """The matches of searches that use the same statement; here one after the other, at a server together."""
+        groups = [searches] if self._store.is_remote and searches else [[search] for search in searches]
+        return [matches for group in groups for matches in self._find_together(group)]
+
+    def _find_together(self, searches: list[tuple[str, Row]]) -> list[list[tuple[int, float]]]:
         try:
-            return [(row["id"], row["score"]) for row in self._store.rows(name, values, MAX_SECONDS)]
+            found = self._store.rows_of_each(searches[0][0], [values for _, values in searches], MAX_SECONDS)
         except TimeoutError as late:
             log.warning("smolmem stopped a search by words: %s. Ask for fewer or rarer words.", late)
-            return []
+            return [[] for _ in searches]
+        return [[(row["id"], row["score"]) for row in rows] for rows in found]
 
     def _in_scope(self, found: list[tuple[int, float]], filters: Filter) -> list[tuple[int, float]]:
         rows = self._store.rows("there", {"ids": json_list(id for id, _ in found)})

@@ -83,11 +83,14 @@ class Notes:
             "sources": json.dumps(list(sources)),
         }
         kept = self._contents.without_secrets("note", row)
-        with self._store.write():
+
+        def write() -> None:
             self._contents.add("note", kept)
             add_note_passages(self._store, kept, exposed=self._is_exposed(kept))
             if past is not None:
                 drop_passages(self._store, self._store.rows("note_passages", {"note": past.id}))
+
+        self._store.transact(write)
         return self._note(kept)
 
     def _is_exposed(self, row: Row) -> bool:
@@ -181,8 +184,7 @@ class Notes:
         """Drops the passages of notes that have expired."""
         over = self._store.rows("expired", {"now": clock.now()})
         if over:
-            with self._store.write(sync=False):
-                drop_passages(self._store, over)
+            self._store.transact(lambda: drop_passages(self._store, over), sync=False)
 
     def forget(self, first: Target, *, influenced: bool = False, scope: str | None = None) -> list[Target]:
         """Leaves something, and the notes that came of it, out of recall; returns all of that.
@@ -200,16 +202,18 @@ class Notes:
                 gone.append(target)
                 coming += self._came_of(target, influenced, scope)
         now = time.time()  # the same for all, so that `undo_forget` finds them
-        with self._store.write():
-            for what, name in gone:
-                if not self._store.rows("forgotten", {"what": what, "target": name}):
-                    row = {"what": what, "target": name, "at": now}
-                    self._store.do("add_forgotten", row | {"hash": seal("forgotten", row)})
-                passages = self._passages(what, name)
-                drop_passages(self._store, passages)
-                for session, step in {(row["session"], row["step"]) for row in passages if row["step"] is not None}:
-                    reindex_after(self._store, session, step)
+        self._store.transact(lambda: self._forget(gone, now))
         return gone
+
+    def _forget(self, gone: list[Target], now: float) -> None:
+        for what, name in gone:
+            if not self._store.rows("forgotten", {"what": what, "target": name}):
+                row = {"what": what, "target": name, "at": now}
+                self._store.do("add_forgotten", row | {"hash": seal("forgotten", row)})
+            passages = self._passages(what, name)
+            drop_passages(self._store, passages)
+            for session, step in {(row["session"], row["step"]) for row in passages if row["step"] is not None}:
+                reindex_after(self._store, session, step)
 
     def undo_forget(self, target: Target) -> list[Target]:
         """Recalls again what was forgotten, with everything that was forgotten together with it; returns all of that.
@@ -217,17 +221,19 @@ class Notes:
         Raises:
             NotFound: if it is not forgotten.
         """
-        with self._store.write():
-            found = self._store.rows("forgotten", {"what": target[0], "target": target[1]})
-            if not found:
-                raise NotFound(f"{target[0]} {target[1][:8]} is not forgotten: there is nothing to undo.")
-            together: list[Target] = [
-                (row["what"], row["target"]) for row in self._all_forgotten() if row["at"] == found[0]["at"]
-            ]
-            named = {f"{kind}s": json.dumps([name for what, name in together if what == kind]) for kind in _KINDS}
-            self._store.rows("erase_forgotten", named)
-            for what, name in together:
-                self._index_again(what, name)
+        return self._store.transact(lambda: self._undo_forget(target))
+
+    def _undo_forget(self, target: Target) -> list[Target]:
+        found = self._store.rows("forgotten", {"what": target[0], "target": target[1]})
+        if not found:
+            raise NotFound(f"{target[0]} {target[1][:8]} is not forgotten: there is nothing to undo.")
+        together: list[Target] = [
+            (row["what"], row["target"]) for row in self._all_forgotten() if row["at"] == found[0]["at"]
+        ]
+        named = {f"{kind}s": json.dumps([name for what, name in together if what == kind]) for kind in _KINDS}
+        self._store.rows("erase_forgotten", named)
+        for what, name in together:
+            self._index_again(what, name)
         return together
 
     def _all_forgotten(self) -> Iterator[Row]:

@@ -64,10 +64,13 @@ class VectorWriter:
     def _write(self, batch: list[Row]) -> None:
         told = [row for row in batch if row["role"] not in LONG or row["id"] - row["document"] < MAX_PASSAGES]
         numbers = dict(zip((row["id"] for row in told), self._embed([row["text"] for row in told]), strict=True))
-        with self._store.write(sync=False):
+
+        def write() -> None:
             for row in batch:
                 made = {"passage": row["id"], "model": self.model, "facts": facts_of(row)}
                 self._store.do("put_vector", made | {"numbers": numbers.get(row["id"], b"")})
+
+        self._store.transact(write, sync=False)
 
     def _embed(self, texts: list[str]) -> list[bytes]:
         """The vectors of some texts as they are stored; empty for a text that the model refuses or does not know.

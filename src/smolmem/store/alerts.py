@@ -21,8 +21,7 @@ class Alerts:
 
     def add(self, alert: Alert, scope: str) -> None:
         """Writes that a rule fired."""
-        with self._contents.store.write(sync=False):
-            self.add_within(alert, scope)
+        self._contents.store.transact(lambda: self.add_within(alert, scope), sync=False)
 
     def add_within(self, alert: Alert, scope: str) -> None:
         """`add` as part of the caller's transaction."""

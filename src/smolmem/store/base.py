@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
+T = TypeVar("T")
 Row = dict[str, Any]
 Durability = Literal["full", "normal"]
 Progress = Callable[[int, int], None]
@@ -46,11 +46,27 @@ class Store(Protocol):
         """
         ...
 
-    def write(self, *, sync: bool = True) -> AbstractContextManager[None]:
-        """The only way into a transaction: all of it is on disk when the block ends, or none.
+    @property
+    def numbers_have_gaps(self) -> bool:
+        """Whether a number may be missing between two ids, because a transaction that took it was undone."""
+        ...
 
-        Without `sync` it survives a killed process at once, and a power cut once the next synced write returned.
+    def transact(self, body: Callable[[], T], *, sync: bool = True) -> T:
+        """The only way into a transaction: all that `body` writes is on disk when this returns, or nothing.
+
+        The body may run several times, because servers undo transactions that conflict: it must change nothing but
+        the store. Without `sync` the transaction survives a killed process at once, and a power cut once the next
+        synced transaction returned.
         """
+        ...
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether each statement with a result is a message to a server."""
+        ...
+
+    def announce(self, contents: Mapping[bytes, bytes]) -> None:
+        """Contents, by hash, that the transaction will add: a server gets all of them with one message."""
         ...
 
     def do(self, name: str, values: Mapping[str, Any]) -> Any:
@@ -59,6 +75,16 @@ class Store(Protocol):
 
     def rows(self, name: str, values: Mapping[str, Any], seconds: float | None = None) -> list[Row]:
         """All rows of a query, each a dict.
+
+        Raises:
+            TimeoutError: if it took longer than `seconds`.
+        """
+        ...
+
+    def rows_of_each(
+        self, name: str, each: Sequence[Mapping[str, Any]], seconds: float | None = None
+    ) -> list[list[Row]]:
+        """`rows` for several sets of values; a server gets all of them with one message.
 
         Raises:
             TimeoutError: if it took longer than `seconds`.
@@ -103,7 +129,12 @@ class Store(Protocol):
 
 
 def statements(backend: str) -> dict[str, str]:
-    """The named statements of a backend."""
+    """The named statements of a backend: those of SQLite, and what the backend says differently."""
+    found = _named_statements("sqlite")
+    return found if backend == "sqlite" else found | _named_statements(backend)
+
+
+def _named_statements(backend: str) -> dict[str, str]:
     text = _sql(backend).joinpath("queries.sql").read_text(encoding="utf-8")
     parts = re.split(r"^-- name: (\w+)$", text, flags=re.MULTILINE)[1:]
     return {name: body.strip() for name, body in zip(parts[::2], parts[1::2], strict=True)}
@@ -115,9 +146,9 @@ def migrations(backend: str) -> list[str]:
     return [_sql(backend).joinpath(name).read_text(encoding="utf-8") for name in files]
 
 
-def views(backend: str) -> str:
-    """The script that makes the views a user's SELECT can read."""
-    text: str = _sql(backend).joinpath("views.sql").read_text(encoding="utf-8")
+def script(backend: str, name: str) -> str:
+    """A script of a backend: `views` that a user's SELECT can read, or `roles`."""
+    text: str = _sql(backend).joinpath(f"{name}.sql").read_text(encoding="utf-8")
     return text
 
 

@@ -63,6 +63,11 @@ def id_prefix(given: Any) -> str | None:
     return prefix if prefix and all(letter in "0123456789abcdef" for letter in prefix) else None
 
 
+def _contents_of(encoded: Encoded) -> list[tuple[str, bytes]]:
+    """The hashes and bytes of all contents of a value; the value itself comes last."""
+    return [*encoded.blobs.items(), (encoded.key, encoded.record)]
+
+
 class Contents:
     """Reads and writes the contents and prompts of a store."""
 
@@ -72,6 +77,7 @@ class Contents:
         self._parts: dict[int, list[Any]] = {}
         self._live_parts: dict[int, list[Any]] = {}
         self._latest_prompt: tuple[int, list[int]] = (0, [])
+        self._packed: dict[str, bytes] = {}
         self.chains = Chains(lambda number: store.rows("content", {"id": number}))
 
     # --- contents --------------------------------------------------------------------------------------------------
@@ -99,21 +105,29 @@ class Contents:
         """
         return self.checked(self.store.rows("content", {"id": number}), f"content {number}", packing.RECORD)
 
+    def announce(self, values: Iterable[Encoded | None]) -> None:
+        """Tells a server which values the transaction is about to store: all of them are sent in one message."""
+        if self.store.is_remote:
+            given = [value for value in values if value is not None]
+            self._packed = {key: packing.pack(data) for value in given for key, data in _contents_of(value)}
+            self.store.announce({bytes.fromhex(key): packed for key, packed in self._packed.items()})
+
     def keep(self, encoded: Encoded, chain: Chain | None = None) -> int:
         """Stores a value once and returns its id; part of the caller's transaction."""
-        for key, data in encoded.blobs.items():
-            self._keep(bytes.fromhex(key), data, chain)
-        return self._keep(bytes.fromhex(encoded.key), encoded.record, chain)
+        return [self._keep(key, data, chain) for key, data in _contents_of(encoded)][-1]
 
-    def _keep(self, key: bytes, data: bytes, chain: Chain | None) -> int:
-        known = self.store.do("content_id", {"hash": key})
+    def _keep(self, key: str, data: bytes, chain: Chain | None) -> int:
+        row: Row = {"hash": bytes.fromhex(key)}
+        if self.store.is_remote:  # a server finds what it has in the same statement
+            packed = self._packed.get(key) or packing.pack(data)
+            return int(self.store.do("add_content", row | {"bytes": packed, "base": None}))
+        known = self.store.do("content_id", row)
         if known is not None:
             return int(known)
         base, dictionary = (None, b"") if chain is None else self._packed_with(chain)
-        row = {"hash": key, "bytes": packing.pack(data, dictionary), "base": base}
-        number = int(self.store.do("add_content", row))
+        number = int(self.store.do("add_content", row | {"bytes": packing.pack(data, dictionary), "base": base}))
         if chain is not None:
-            chain.add(number, key, data)
+            chain.add(number, row["hash"], data)
         return number
 
     def _packed_with(self, chain: Chain) -> tuple[int | None, bytes]:

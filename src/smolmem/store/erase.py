@@ -70,7 +70,11 @@ class Selection:
 
 
 class _DryRun(Exception):
-    """Rolls a transaction back."""
+    """Rolls a transaction back; `found` is what it would have erased."""
+
+    def __init__(self, found: dict[str, Any]) -> None:
+        super().__init__()
+        self.found = found
 
 
 def select(journal: Journal, scope: str | None, below: str | None, before: float | None) -> Selection:
@@ -113,25 +117,28 @@ def erase(journal: Journal, selection: Selection, what: Iterable[str], *, dry_ru
         CannotResume: if a living process works on one of the runs.
     """
     store = journal.store
-    work = _Work(journal, selection)
     before = store.size()
     receipt = Erased(when(time.time()), dry_run=dry_run)
     if selection == Selection():
         return receipt
     store.do("secure_delete", {})
     try:
-        with store.write():
-            receipt = replace(receipt, **work.apply(list(what)))
-            if dry_run:
-                raise _DryRun
-    except _DryRun:
-        return receipt
+        receipt = replace(receipt, **store.transact(lambda: _apply(journal, selection, list(what), dry_run)))
+    except _DryRun as tried:
+        return replace(receipt, **tried.found)
     finally:
         journal.forget_cached()
     if not receipt:
         return receipt
     finished = finish(journal)
     return replace(receipt, finished=finished, bytes_freed=max(0, before - store.size()))
+
+
+def _apply(journal: Journal, selection: Selection, what: list[str], dry_run: bool) -> dict[str, Any]:
+    found = _Work(journal, selection).apply(what)
+    if dry_run:
+        raise _DryRun(found)
+    return found
 
 
 def finish(journal: Journal) -> bool:
@@ -143,9 +150,12 @@ def finish(journal: Journal) -> bool:
             return False
     except (Busy, Unwritable):
         return False
-    with store.write():
+
+    def note_finished() -> None:
         for row in unfinished(journal):
             store.do("finish_erased", {"id": row["id"], "hash": seal("erased", row | {"finished": 1})})
+
+    store.transact(note_finished)
     return not store.do("empty_log", {})
 
 

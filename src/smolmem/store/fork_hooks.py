@@ -2,6 +2,10 @@
 
 SQLite keeps the locks of a process in its memory, and a forked child inherits that memory, not the locks. So no
 transaction may be in progress at a fork, and the child closes the inherited connections before it opens its own.
+
+SQLite also guards its own memory with locks, and Python guards each module that is being imported. A thread that holds
+one of them at a fork does not exist in the child, where the lock is never released. So threads of smolmem open files
+and import large libraries under `no_fork`, and a fork waits for that, too.
 """
 
 from __future__ import annotations
@@ -25,21 +29,37 @@ class Forkable(Protocol):
         ...
 
 
+class _NoFork:
+    """For `with`: no fork begins meanwhile."""
+
+    lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self.lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+
+
+no_fork = _NoFork()
 stores: weakref.WeakSet[Forkable] = weakref.WeakSet()
-_held: list[Forkable] = []
+_held: list[threading.RLock] = []
 
 
 def _before_fork() -> None:
-    _held[:] = [store for store in list(stores) if store.lock.acquire(timeout=MAX_SECONDS)]
+    if no_fork.lock.acquire(timeout=MAX_SECONDS):
+        _held.append(no_fork.lock)
+    _held.extend(store.lock for store in list(stores) if store.lock.acquire(timeout=MAX_SECONDS))
 
 
 def _after_fork_in_parent() -> None:
     while _held:
-        _held.pop().lock.release()
+        _held.pop().release()
 
 
 def _after_fork_in_child() -> None:
     _held.clear()
+    no_fork.lock = threading.RLock()
     for store in list(stores):
         store.after_fork_in_child()
 

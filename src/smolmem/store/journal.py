@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,7 +19,7 @@ from smolmem.core.rows import Batch, CallRow, Change, RunRow, Saved, SharedPromp
 from smolmem.core.values import Alert
 from smolmem.store import heartbeat
 from smolmem.store.alerts import Alerts
-from smolmem.store.base import Row, Store
+from smolmem.store.base import Row, Store, T
 from smolmem.store.chains import Chain
 from smolmem.store.contents import seal
 from smolmem.store.heartbeat import Heartbeat
@@ -52,21 +52,32 @@ class Journal(Records):
 
     def save(self, batch: Batch) -> list[Saved]:
         """Writes a batch in one transaction and returns the ids of its changes, in order."""
-        with self.chains.of(_main_run(batch)) as chain, self.store.write():
-            named = (change.run for change in batch.changes), (run["id"] for run in batch.runs)
-            self._refuse_taken_over({*named[0], *named[1], *(run["parent"] for run in batch.runs)})
-            if batch.new_session:
-                self.add("session", batch.session)
-            saved = [self.apply(batch.session["id"], change, chain) for change in batch.changes]
-            results = {(run, column): self.keep(encoded, chain) for run, column, encoded in batch.results}
-            for run in batch.runs:
-                given = {column: number for (of, column), number in results.items() if of == run["id"]}
-                self._put_run({**run, **given})
-            began = [run["id"] for run in batch.runs if run["status"] == "running" and run["writer"] == self.writer]
-            if began:
-                self._renew_within()
+        began = [run["id"] for run in batch.runs if run["status"] == "running" and run["writer"] == self.writer]
+        saved = self._transact(_main_run(batch), lambda chain: self._save(batch, chain, renews=bool(began)))
         self._heartbeat.add(began)
         self._heartbeat.remove(run["id"] for run in batch.runs if run["status"] != "running")
+        return saved
+
+    def _transact(self, run: str, body: Callable[[Chain | None], T], *, sync: bool = True) -> T:
+        """A transaction whose contents are packed together; at a server each by itself: it gets all in one message."""
+        if self.store.is_remote:
+            return self.store.transact(lambda: body(None), sync=sync)
+        with self.chains.of(run) as chain:
+            return self.store.transact(lambda: body(chain), sync=sync)
+
+    def _save(self, batch: Batch, chain: Chain | None, *, renews: bool) -> list[Saved]:
+        self.announce(_values_of(batch))
+        named = (change.run for change in batch.changes), (run["id"] for run in batch.runs)
+        self._refuse_taken_over({*named[0], *named[1], *(run["parent"] for run in batch.runs)})
+        if batch.new_session:
+            self.add("session", batch.session)
+        saved = [self.apply(batch.session["id"], change, chain) for change in batch.changes]
+        results = {(run, column): self.keep(encoded, chain) for run, column, encoded in batch.results}
+        for run in batch.runs:
+            given = {column: number for (of, column), number in results.items() if of == run["id"]}
+            self._put_run({**run, **given})
+        if renews:
+            self._renew_within()
         return saved
 
     def saved(self, session: str, skip: int) -> list[Saved]:
@@ -165,18 +176,26 @@ class Journal(Records):
 
         An answer need not be synced: should a power cut take it, nothing that was synced depends on it yet.
         """
-        with self.chains.of(call["run"]) as chain, self.store.write(sync=outcome is None):
+
+        def begin(chain: Chain | None) -> int:
+            self.announce([arguments, outcome])
             self._refuse_taken_over([call["run"]])
             given = {"arguments": self.keep(arguments, chain), "outcome": self._keep_optional(outcome, chain)}
             return int(self.add("call", {**call, **given}))
 
+        return self._transact(call["run"], begin, sync=outcome is None)
+
     def end_call(self, number: int, call: CallRow, arguments: Encoded, outcome: Encoded) -> None:
         """Writes how a call ended; should a power cut take that, the call is unknown, not forgotten."""
-        with self.chains.of(call["run"]) as chain, self.store.write(sync=False):
+
+        def end(chain: Chain | None) -> None:
+            self.announce([arguments, outcome])
             self._refuse_taken_over([call["run"]])
             kept = {"arguments": self.keep(arguments, chain), "outcome": self.keep(outcome, chain)}
             row: dict[str, Any] = {**call, **kept}
             self.store.do("end_call", row | {"id": number, "hash": seal("call", row)})
+
+        self._transact(call["run"], end, sync=False)
 
     # --- who works on a run ----------------------------------------------------------------------------------------
 
@@ -194,17 +213,20 @@ class Journal(Records):
         Raises:
             CannotResume: if the run is finished, or a living process writes it.
         """
-        with self.store.write():
-            before = self.run_row(run)
-            if before["status"] == "finished":
-                raise CannotResume(f"run {run[:8]} is finished: memory.run({run[:8]!r}).answer is its answer.")
-            if before["status"] == "running":
-                self._take_over(before)
-            now: dict[str, Any] = {**before, "status": "running", "writer": self.writer, "ended": None}
-            now |= {"answer": None, "failure": None}
-            self._put_run(now)
-            self._renew_within()
+        claimed = self.store.transact(lambda: self._claim(run))
         self._heartbeat.add([run])
+        return claimed
+
+    def _claim(self, run: str) -> tuple[RunRow, RunRow]:
+        before = self.run_row(run)
+        if before["status"] == "finished":
+            raise CannotResume(f"run {run[:8]} is finished: memory.run({run[:8]!r}).answer is its answer.")
+        if before["status"] == "running":
+            self._take_over(before)
+        now: dict[str, Any] = {**before, "status": "running", "writer": self.writer, "ended": None}
+        now |= {"answer": None, "failure": None}
+        self._put_run(now)
+        self._renew_within()
         return before, cast(RunRow, now)
 
     def in_use(self, run: str) -> str:
@@ -227,9 +249,13 @@ class Journal(Records):
 
     def release(self, before: RunRow) -> None:
         """Gives a claimed run back as it was."""
-        with self.store.write():
+        row: Row = {**before, "status": "interrupted"} if before["status"] == "running" else {**before}
+
+        def put_back() -> None:
             self._refuse_taken_over([before["id"]])
-            self._put_run({**before, "status": "interrupted"} if before["status"] == "running" else {**before})
+            self._put_run(row)
+
+        self.store.transact(put_back)
         self.leave(before["id"])
 
     def leave(self, run: str) -> None:
@@ -254,8 +280,7 @@ class Journal(Records):
             )
 
     def _renew_lease(self) -> None:
-        with self.store.write(sync=False):
-            self._renew_within()
+        self.store.transact(self._renew_within, sync=False)
 
     def _renew_within(self) -> None:
         self.leases.acquire_within(self.writer, self.writer, heartbeat.LEASE_SECONDS)
@@ -264,3 +289,12 @@ class Journal(Records):
         """Closes the store. The lease of a run that is still in progress is no longer renewed."""
         self._heartbeat.stop()
         self.store.close()
+
+
+def _values_of(batch: Batch) -> Iterator[Encoded | None]:
+    """All values that a batch stores."""
+    for change in batch.changes:
+        yield from (change.encoded, change.rendered, change.variables)
+        if isinstance(change.prompt, SharedPrompt):
+            yield from (item for item in change.prompt.suffix if not isinstance(item, int))
+    yield from (encoded for _, _, encoded in batch.results)

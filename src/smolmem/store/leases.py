@@ -3,9 +3,9 @@
 A lease is held for some seconds after its last renewal. A holder that dies, or stops, loses it by the passing of time.
 A holder must therefore ask, in the transaction of each write, whether it still is the holder.
 
-Times are of the system's clock. All processes of one SQLite file run on one machine (its write-ahead log needs shared
-memory), so they share that clock. A lease that was renewed in the future, because the clock was set back, ends as if it
-had been renewed so long ago.
+All processes of one SQLite file run on one machine (its write-ahead log needs shared memory), so they share its clock.
+On a server, times are of the server's clock: there the statements do not use `now`. A lease that was renewed in the
+future, because the clock was set back, ends as if it had been renewed so long ago.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ class Leases:
 
     def acquire(self, name: str, holder: str, seconds: float) -> Lease | None:
         """Takes a lease that nobody else holds, or renews one's own; None while another holds it."""
-        with self._store.write(sync=False):
-            return self.acquire_within(name, holder, seconds)
+        return self._store.transact(lambda: self.acquire_within(name, holder, seconds), sync=False)
 
     def acquire_within(self, name: str, holder: str, seconds: float) -> Lease | None:
         """`acquire` as part of the caller's transaction; leases that have ended are removed."""
@@ -49,8 +48,8 @@ class Leases:
 
     def release(self, lease: Lease) -> None:
         """Gives a lease back; nothing happens if another has taken it."""
-        with self._store.write(sync=False):
-            self._store.do("drop_lease", {"name": lease.name, "holder": lease.holder})
+        dropped = {"name": lease.name, "holder": lease.holder}
+        self._store.transact(lambda: self._store.do("drop_lease", dropped), sync=False)
 
     def holder(self, name: str) -> str | None:
         """Who holds a lease now."""
@@ -60,7 +59,7 @@ class Leases:
     def seconds_left(self, name: str) -> float:
         """How long a lease lasts if it is not renewed; 0 if nobody holds it."""
         row = self._held(name)
-        return 0.0 if row is None else float(row["seconds"] - abs(clock.now() - row["renewed"]))
+        return 0.0 if row is None else float(row["seconds_left"])
 
     def _held(self, name: str) -> Row | None:
         found = self._store.rows("held_lease", {"name": name, "now": clock.now()})

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 
-from smolmem.core.errors import NotAStore
+from smolmem.core.errors import InvalidArgument, NotAStore
 from smolmem.store.base import Durability, Store
 from smolmem.store.encryption import resolve_key
+from smolmem.store.postgres_address import parse
 from smolmem.store.sqlite import SqliteStore
 
 
@@ -24,4 +25,29 @@ def open_store(url: str | os.PathLike[str], durability: Durability = "full", key
     if scheme is None or scheme[1] == "sqlite":
         path = text[scheme.end() :].removeprefix("/") if scheme else text
         return SqliteStore(path, durability, resolve_key(key))
-    raise NotAStore(f"{text!r} is not a store smolmem can open: give the path of a file, for instance 'agent.db'.")
+    if is_server(text):
+        if key is not None:
+            raise InvalidArgument("a key is for SQLite files: how a server encrypts its disk is set at the server.")
+        return _open_server(text, durability)
+    raise NotAStore(
+        f"{scheme[0]}… is not a store smolmem can open: give the path of a file, for instance 'agent.db', "
+        "or postgresql://user@host/database."
+    )
+
+
+def is_server(url: str | os.PathLike[str]) -> bool:
+    """Whether a URL names a database server."""
+    return os.fspath(url).startswith(("postgresql://", "postgres://"))
+
+
+def shown(url: str) -> str:
+    """A URL without its password, as it may be printed."""
+    return parse(url).shown if is_server(url) else url
+
+
+def _open_server(url: str, durability: Durability) -> Store:
+    try:
+        from smolmem.store.postgres import PostgresStore
+    except ImportError as error:
+        raise NotAStore("PostgreSQL needs its driver: pip install 'smolmem[postgres]'.") from error
+    return PostgresStore(url, durability)

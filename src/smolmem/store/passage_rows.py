@@ -44,7 +44,7 @@ def add_passages(store: Store, owner: PassageOwner, passages: Sequence[Passage])
     """Adds the passages of a step or note, as one document; part of the caller's transaction."""
     if not passages:
         return
-    scope, document = _scope_terms(owner["scope"]), int(store.do("next_passage", {}))
+    scope, document = _scope_terms(owner["scope"]), int(store.do("next_passage", {"count": len(passages)}))
     task = _task(store, owner) if any(passage.role == "answer" for passage in passages) else ""
     for number, passage in enumerate(passages, document):
         row = {**owner, "id": number, "document": document, "text": passage.text}

@@ -29,13 +29,15 @@ class Reminders:
 
     def add(self, run: str, step: int | None, query: str, messages: list[Any], found: Sequence[Any]) -> Reminder:
         """Records what is about to be shown; `found` names the sources, steps and notes."""
-        store = self._contents.store
-        with store.write():
-            content = self._contents.keep(self._contents.encode(messages))
-            row = {"run": run, "step": step, "at": time.time(), "query": query, "block": content}
-            row["found"] = json.dumps(list(found))
-            self._contents.add("recalled", row)
-        return Reminder(content, messages)
+        row = {"run": run, "step": step, "at": time.time(), "query": query, "found": json.dumps(list(found))}
+        encoded = self._contents.encode(messages)
+
+        def write() -> int:
+            content = self._contents.keep(encoded)
+            self._contents.add("recalled", {**row, "block": content})
+            return content
+
+        return Reminder(self._contents.store.transact(write), messages)
 
     def of(self, step: int) -> Reminder | None:
         """What was shown with a task."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ import apsw
 
 from smolmem.core.arguments import scope_filter
 from smolmem.core.errors import InvalidArgument
-from smolmem.store.base import Row, views
+from smolmem.store.base import Row, script
 from smolmem.store.encryption import Key, connect
 
 
@@ -66,13 +66,18 @@ def select(path: str, scope: str, statement: str, key: Key | None = None, limits
     Raises:
         InvalidArgument: it is not a SELECT over those, or it takes too long.
     """
-    connection = connect(path, apsw.SQLITE_OPEN_READONLY, key)
-    try:
+    with closing(connect(path, apsw.SQLITE_OPEN_READONLY, key)) as connection:
         connection.set_busy_timeout(5_000)
+        return select_from(connection, scope, statement, limits)
+
+
+def select_from(connection: apsw.Connection, scope: str, statement: str, limits: Limits = AGENT) -> list[Row]:
+    """`select` through a connection that is used for nothing else."""
+    try:
         connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
         connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
         hidden = f"v{secrets.token_hex(16)}"
-        connection.execute(views("sqlite").replace("hidden", hidden))
+        connection.execute(script("sqlite", "views").replace("hidden", hidden))
         bounds = scope_filter(scope)
         connection.execute(_SCOPES, bounds)
         connection.limit(apsw.SQLITE_LIMIT_LENGTH, limits.bytes)
@@ -88,8 +93,6 @@ def select(path: str, scope: str, statement: str, key: Key | None = None, limits
         raise InvalidArgument(
             f"not a SELECT that works here ({error}): the tables are {', '.join(sorted(VIEWS))}, to read only."
         ) from error
-    finally:
-        connection.close()
 
 
 def _rows(connection: apsw.Connection, statement: str, limits: Limits) -> list[Row]:

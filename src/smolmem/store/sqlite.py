@@ -25,9 +25,8 @@ import secrets
 import stat
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ import apsw
 from smolmem.core import faults
 from smolmem.core.errors import REPAIR, Busy, Damaged, NotAStore, StoreError, TooNew, Unwritable
 from smolmem.store import fork_hooks, private_files
-from smolmem.store.base import Durability, Progress, Row, migrations, statements
+from smolmem.store.base import Durability, Progress, Row, T, migrations, statements
 from smolmem.store.copies import copy, give_name, sync_file
 from smolmem.store.driver_errors import explained
 from smolmem.store.encryption import Key, connect, require_encrypting_build
@@ -49,6 +48,7 @@ from smolmem.store.header import (
     stored_header,
 )
 from smolmem.store.sandboxed_select import select, time_limit
+from smolmem.store.sqlite_schema import expected_schema, migrate, schema
 from smolmem.store.vanished import Place, status_of
 
 BUSY_SECONDS = 30.0
@@ -76,8 +76,9 @@ class SqliteStore:
         self._syncs = True
         self._connection: apsw.Connection | None = None
         self._reopens = False
-        self._open()
-        fork_hooks.stores.add(self)
+        with fork_hooks.no_fork:
+            self._open()
+            fork_hooks.stores.add(self)
 
     @property
     def url(self) -> str:
@@ -102,9 +103,18 @@ class SqliteStore:
             raise StoreError(f"{self.path} is closed, and another file or none is at its path.")
         return SqliteStore(str(self._absolute), self.durability, self._key)
 
+    @property
+    def numbers_have_gaps(self) -> bool:
+        """SQLite gives the number of a row that was undone to the next row."""
+        return False
+
+    def transact(self, body: Callable[[], T], *, sync: bool = True) -> T:
+        """One transaction; see `Store.transact`. It never conflicts: it has the lock from the beginning."""
+        with self._transaction(sync=sync):
+            return body()
+
     @contextmanager
-    def write(self, *, sync: bool = True) -> Iterator[None]:
-        """One transaction; see `Store.write`."""
+    def _transaction(self, *, sync: bool) -> Iterator[None]:
         with self.lock:
             try:
                 with self._wrapped("written"):
@@ -121,6 +131,14 @@ class SqliteStore:
                 self._be_patient(1.0 if isinstance(error, Busy) else self._patience)
                 raise
             self._be_patient(BUSY_SECONDS)
+
+    @property
+    def is_remote(self) -> bool:
+        """The file is here."""
+        return False
+
+    def announce(self, contents: Mapping[bytes, bytes]) -> None:
+        """Nothing is gained here."""
 
     def do(self, name: str, values: Mapping[str, Any]) -> Any:
         """Runs a statement; see `Store.do`."""
@@ -140,6 +158,12 @@ class SqliteStore:
             except apsw.ExecutionCompleteError:  # no rows
                 return []
             return [dict(zip(names, row, strict=True)) for row in cursor]
+
+    def rows_of_each(
+        self, name: str, each: Sequence[Mapping[str, Any]], seconds: float | None = None
+    ) -> list[list[Row]]:
+        """The rows of a query for several sets of values; see `Store.rows_of_each`."""
+        return [self.rows(name, values, seconds) for values in each]
 
     def columns(self, name: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         """All rows of a query by column; see `Store.columns`."""
@@ -346,7 +370,7 @@ class SqliteStore:
         self._syncs = self.durability == "full"
         connection.execute(_SYNC[self._syncs])
         if version < latest:
-            _migrate(connection, latest)
+            migrate(connection, latest)
             self._refuse_changed(connection, latest)
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
 
@@ -358,9 +382,9 @@ class SqliteStore:
             connection.execute("COMMIT")
 
     def _refuse_changed(self, connection: apsw.Connection, version: int) -> None:
-        found = _schema(connection)
-        if found != _expected_schema(version):
-            strange = sorted(name for _, name, _ in found ^ _expected_schema(version))
+        found = schema(connection)
+        if found != expected_schema(version):
+            strange = sorted(name for _, name, _ in found ^ expected_schema(version))
             raise Damaged(
                 f"{self.path} has a schema that smolmem did not make ({', '.join(strange[:5])}); "
                 "nothing in it was used: restore it from a backup."
@@ -461,40 +485,3 @@ def _set_wal(connection: apsw.Connection) -> None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
-
-
-def _migrate(connection: apsw.Connection, latest: int) -> None:
-    """Brings the schema up to date in one transaction: all of it, or nothing.
-
-    What a statement could have to undo is kept in memory, not in the system's folder of temporary files.
-    """
-    before = connection.pragma("temp_store")
-    connection.pragma("temp_store", "MEMORY")
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        for number in range(connection.pragma("user_version"), latest):
-            connection.execute(migrations("sqlite")[number])
-            connection.pragma("user_version", number + 1)
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-    finally:
-        connection.pragma("temp_store", before)
-
-
-def _schema(connection: apsw.Connection) -> frozenset[tuple[str, str, str]]:
-    found = connection.execute("SELECT type, name, coalesce(sql, '') FROM sqlite_schema")
-    return frozenset((str(kind), str(name), str(sql)) for kind, name, sql in found)
-
-
-@cache
-def _expected_schema(version: int) -> frozenset[tuple[str, str, str]]:
-    scratch = apsw.Connection(":memory:")
-    try:
-        for script in migrations("sqlite")[:version]:
-            scratch.execute(script)
-        return _schema(scratch)
-    finally:
-        scratch.close()

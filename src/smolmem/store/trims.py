@@ -30,6 +30,5 @@ class Trims:
 
     def add(self, session: str, trim: Trim) -> None:
         """Writes a trim before the prompt that it shortens is sent."""
-        with self._contents.store.write(sync=False):
-            row = {"session": session, **vars(trim), "text": storable(trim.text), "at": trim.at or time.time()}
-            self._contents.add("cut", row)
+        row = {"session": session, **vars(trim), "text": storable(trim.text), "at": trim.at or time.time()}
+        self._contents.store.transact(lambda: self._contents.add("cut", row), sync=False)

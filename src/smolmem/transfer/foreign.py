@@ -77,13 +77,17 @@ def write_runs(
     journal: Journal, source: str, runs: Sequence[ForeignRun], scope: str, progress: Progress | None = None
 ) -> Imported:
     """Writes runs to a scope, in one transaction; a run that is there already is left as it is."""
-    with journal.store.write():
+
+    def write() -> _Writing:
         writing = _Writing(journal, scope)
         for number, run in enumerate(runs):
             writing.put(run)
             if progress is not None:
                 progress(number + 1, len(runs))
-    return Imported(source, dict(writing.added), dict(writing.skipped), 0)
+        return writing
+
+    done = journal.store.transact(write)
+    return Imported(source, dict(done.added), dict(done.skipped), 0)
 
 
 class _Writing:

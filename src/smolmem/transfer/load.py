@@ -74,18 +74,14 @@ def load(
         Damaged: it holds what no export holds; the message names the line.
         TooNew: a later smolmem made it.
     """
-    with archive.opened(Path(path)) as box, journal.store.write():
-        loading = _Loading(journal, box, None if scope is None else check_scope(scope), keep=trust == "keep")
-        for number, line in archive.lines(box, progress):
-            try:
-                loading.take(line)
-            except (Wrong, InvalidArgument) as error:
-                raise archive.damaged(box.path, f"line {number}: {str(error).rstrip('.')}") from error
-        try:
-            loading.finish()
-        except Wrong as error:
-            raise archive.damaged(box.path, str(error)) from error
-    return Imported(os.fspath(path), dict(loading.added), dict(loading.skipped), len(loading.differing))
+    below = None if scope is None else check_scope(scope)
+
+    def read() -> _Loading:
+        with archive.opened(Path(path)) as box:
+            return _Loading(journal, box, below, keep=trust == "keep").take_all(progress)
+
+    done = journal.store.transact(read)
+    return Imported(os.fspath(path), dict(done.added), dict(done.skipped), len(done.differing))
 
 
 class _Loading:
@@ -94,8 +90,7 @@ class _Loading:
     def __init__(self, journal: Journal, box: Inbox, scope: str | None, *, keep: bool) -> None:
         self._keeps_origins = keep
         self._store, self._box, self._scope = journal.store, box, scope
-        # with caches of its own: should all be undone, nothing stays behind
-        self._journal = Journal(journal.store, journal.redactor)
+        self._journal = Journal(journal.store, journal.redactor)  # with caches of its own, should all be undone
         self._root: str | None = None
         self.added: Counter[str] = Counter()
         self.skipped: Counter[str] = Counter()
@@ -128,8 +123,20 @@ class _Loading:
             "end": self._end,
         }
 
-    def take(self, line: bytes) -> None:
-        """One more line."""
+    def take_all(self, progress: Progress | None) -> _Loading:
+        """Every line of the export."""
+        for number, line in archive.lines(self._box, progress):
+            try:
+                self._take(line)
+            except (Wrong, InvalidArgument) as error:
+                raise archive.damaged(self._box.path, f"line {number}: {str(error).rstrip('.')}") from error
+        try:
+            self._finish()
+        except Wrong as error:
+            raise archive.damaged(self._box.path, str(error)) from error
+        return self
+
+    def _take(self, line: bytes) -> None:
         if self._over:
             raise Wrong("it stands behind the end")
         kind, row = shaped(line)
@@ -141,8 +148,7 @@ class _Loading:
             self._takes[kind](row)
         self._lines += 1
 
-    def finish(self) -> None:
-        """That was the last line."""
+    def _finish(self) -> None:
         if not self._over:
             raise Wrong("it is cut short: the end is missing")
         if self._waiting:

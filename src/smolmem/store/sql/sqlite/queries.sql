@@ -42,7 +42,7 @@ INSERT INTO event (session, run, at, act, step, place, record, shown, prompt, st
 VALUES (:session, :run, :at, :act, :step, :place, :record, :shown, :prompt, :state, :hash);
 
 -- name: session_events
-SELECT * FROM event WHERE session = :session ORDER BY id LIMIT -1 OFFSET :skip;
+SELECT * FROM event WHERE session = :session ORDER BY id LIMIT 9223372036854775807 OFFSET :skip;
 
 -- name: session_row
 SELECT * FROM session WHERE id = :id;
@@ -109,8 +109,8 @@ SELECT
         )
     ) AS steps,
     count(error) AS errors,
-    coalesce(sum(input_tokens), 0) AS input_tokens,
-    coalesce(sum(output_tokens), 0) AS output_tokens
+    CAST(coalesce(sum(input_tokens), 0) AS BIGINT) AS input_tokens,
+    CAST(coalesce(sum(output_tokens), 0) AS BIGINT) AS output_tokens
 FROM step WHERE run = :run;
 
 -- name: run_links
@@ -148,7 +148,7 @@ SELECT
     count(*) FILTER (WHERE act = 'revise') AS revised,
     count(*) FILTER (WHERE act = 'insert' AND place IS NOT NULL) - count(*) FILTER (WHERE act = 'remove') AS listed,
     (SELECT count(*) FROM step INDEXED BY step_by_place WHERE session = :session) AS steps,
-    (SELECT coalesce(sum(revision), 0) FROM step INDEXED BY step_by_place WHERE session = :session) AS revisions,
+    (SELECT CAST(coalesce(sum(revision), 0) AS BIGINT) FROM step INDEXED BY step_by_place WHERE session = :session) AS revisions,
     (SELECT count(place) FROM step INDEXED BY step_by_place WHERE session = :session) AS places
 FROM own;
 
@@ -171,7 +171,7 @@ SELECT DISTINCT writer FROM run WHERE status = 'running';
 SELECT id, writer FROM run WHERE id IN (SELECT value FROM json_each(:ids)) AND writer <> :writer LIMIT 1;
 
 -- name: running_below
-WITH RECURSIVE below (id) AS (SELECT :run UNION SELECT run.id FROM run JOIN below ON run.parent = below.id)
+WITH RECURSIVE below (id) AS (SELECT id FROM run WHERE id = :run UNION SELECT run.id FROM run JOIN below ON run.parent = below.id)
 SELECT run.* FROM below JOIN run ON run.id = below.id WHERE run.status = 'running' AND run.id <> :run;
 
 -- name: take_lease
@@ -187,7 +187,7 @@ DELETE FROM lease WHERE name = :name AND holder = :holder;
 DELETE FROM lease WHERE name <> :name AND abs(:now - renewed) >= seconds;
 
 -- name: held_lease
-SELECT holder, renewed, seconds FROM lease WHERE name = :name AND abs(:now - renewed) < seconds;
+SELECT holder, seconds - abs(:now - renewed) AS seconds_left FROM lease WHERE name = :name AND abs(:now - renewed) < seconds;
 
 -- name: find_steps
 SELECT step.*, run.scope, run.agent FROM step LEFT JOIN run ON run.id = step.run
@@ -200,7 +200,7 @@ WHERE (:scope IS NULL OR run.scope = :scope OR substr(run.scope, 1, length(:belo
        OR (:status = 'interrupted' AND run.status = 'running' AND writer IN (SELECT value FROM json_each(:gone))))
   AND (:since IS NULL OR step.at >= :since)
   AND (:until IS NULL OR step.at < :until)
-  AND (:failed IS NULL OR (step.error IS NOT NULL) = :failed)
+  AND (:failed IS NULL OR CASE WHEN step.error IS NULL THEN 0 ELSE 1 END = :failed)
   AND (:error IS NULL OR step.error = :error)
   AND (:tool IS NULL OR EXISTS (SELECT 1 FROM json_each(step.tools) WHERE value = :tool))
   AND (:text IS NULL OR instr(lower(step.text), lower(:text)) > 0)
@@ -243,9 +243,9 @@ SELECT
     (SELECT count(*) FROM passage) AS passages,
     (SELECT count(*) FROM vector) AS vectors,
     (SELECT count(*) FROM content) AS contents,
-    (SELECT coalesce(sum(length(bytes)), 0) FROM content) AS content_bytes,
-    (SELECT coalesce(sum(input_tokens), 0) FROM run) AS input_tokens,
-    (SELECT coalesce(sum(output_tokens), 0) FROM run) AS output_tokens;
+    (SELECT CAST(coalesce(sum(length(bytes)), 0) AS BIGINT) FROM content) AS content_bytes,
+    (SELECT CAST(coalesce(sum(input_tokens), 0) AS BIGINT) FROM run) AS input_tokens,
+    (SELECT CAST(coalesce(sum(output_tokens), 0) AS BIGINT) FROM run) AS output_tokens;
 
 -- name: statuses
 SELECT status, count(*) AS runs FROM run GROUP BY status;
@@ -257,8 +257,8 @@ SELECT id, hash, bytes, base FROM content WHERE id > :id ORDER BY id LIMIT 500;
 SELECT * FROM prompt WHERE id > :id ORDER BY id LIMIT 500;
 
 -- name: missing_parts
-SELECT prompt.id AS prompt, part.value AS content FROM prompt, json_each(prompt.suffix) AS part
-WHERE NOT EXISTS (SELECT 1 FROM content WHERE content.id = part.value) LIMIT 20;
+SELECT prompt.id AS prompt, CAST(part.value AS BIGINT) AS content FROM prompt, json_each(prompt.suffix) AS part
+WHERE NOT EXISTS (SELECT 1 FROM content WHERE content.id = CAST(part.value AS BIGINT)) LIMIT 20;
 
 -- name: events_after
 SELECT * FROM event WHERE id > :id ORDER BY id LIMIT 500;
@@ -317,7 +317,7 @@ SELECT * FROM passage WHERE run = :run;
 SELECT * FROM passage WHERE note = :note;
 
 -- name: passages
-SELECT passage.* FROM json_each(:ids) AS wanted JOIN passage ON passage.id = wanted.value;
+SELECT passage.* FROM json_each(:ids) AS wanted JOIN passage ON passage.id = CAST(wanted.value AS BIGINT);
 
 -- name: passage_after
 SELECT * FROM passage WHERE id > :id ORDER BY id LIMIT 500;
@@ -332,7 +332,7 @@ SELECT own.id, own.session,
      ORDER BY step LIMIT 1) AS after,
     (SELECT id FROM passage WHERE id = document AND session = own.session AND step > own.step
      ORDER BY step LIMIT 1 OFFSET 1) AS long_after
-FROM json_each(:ids) AS wanted JOIN passage AS own ON own.id = wanted.value WHERE own.session <> '';
+FROM json_each(:ids) AS wanted JOIN passage AS own ON own.id = CAST(wanted.value AS BIGINT) WHERE own.session <> '';
 
 -- name: before
 SELECT other.id FROM passage AS own JOIN passage AS other
@@ -409,7 +409,7 @@ SELECT id, passage, scope, numbers FROM vector WHERE id > :id AND model = :model
 
 -- name: vectors_of
 SELECT vector.passage, vector.scope, vector.facts, vector.numbers FROM json_each(:ids) AS wanted
-JOIN vector ON vector.passage = wanted.value AND vector.model = :model;
+JOIN vector ON vector.passage = CAST(wanted.value AS BIGINT) AND vector.model = :model;
 
 -- name: newest_vector
 SELECT coalesce(max(id), 0) FROM vector;
@@ -429,7 +429,7 @@ SELECT * FROM recalled WHERE step = :step ORDER BY id LIMIT 1;
 
 -- name: family_recalled
 WITH RECURSIVE
-    above (id) AS (SELECT :run UNION SELECT run.parent FROM run JOIN above ON run.id = above.id WHERE run.parent IS NOT NULL),
+    above (id) AS (SELECT id FROM run WHERE id = :run UNION SELECT run.parent FROM run JOIN above ON run.id = above.id WHERE run.parent IS NOT NULL),
     family (id) AS (SELECT id FROM above UNION SELECT run.id FROM run JOIN family ON run.parent = family.id)
 SELECT recalled.* FROM family JOIN recalled ON recalled.run = family.id WHERE block IS NOT NULL ORDER BY recalled.id;
 
@@ -437,7 +437,7 @@ SELECT recalled.* FROM family JOIN recalled ON recalled.run = family.id WHERE bl
 SELECT * FROM recalled WHERE id > :id ORDER BY id LIMIT 500;
 
 -- name: there
-SELECT passage.id, passage.scope, passage.document FROM json_each(:ids) AS wanted JOIN passage ON passage.id = wanted.value;
+SELECT passage.id, passage.scope, passage.document FROM json_each(:ids) AS wanted JOIN passage ON passage.id = CAST(wanted.value AS BIGINT);
 
 -- name: count_unembedded
 SELECT count(*) FROM passage LEFT JOIN vector ON vector.passage = passage.id AND vector.model = :model
@@ -450,7 +450,7 @@ INSERT INTO pending (step) SELECT id FROM step WHERE id = :step AND session = :s
 INSERT INTO pending (step)
 SELECT step FROM (
     SELECT step FROM passage WHERE id = document AND session = :session AND step > :step ORDER BY step LIMIT 2
-)
+) AS following
 UNION
 SELECT step FROM passage WHERE session = :session AND step > :step AND role = 'answer'
 ON CONFLICT DO NOTHING;
@@ -461,18 +461,21 @@ SELECT step.*, run.scope, run.agent, run.parent, run.writer, run.began, (
     WHERE (what = 'step' AND target = CAST(step.id AS TEXT)) OR (what = 'run' AND target = step.run)
 ) AS forgotten
 FROM pending JOIN step ON step.id = pending.step JOIN run ON run.id = step.run
-WHERE :only IS NULL OR step.id IN (SELECT value FROM json_each(:only))
+WHERE :only IS NULL OR step.id IN (SELECT CAST(value AS BIGINT) FROM json_each(:only))
 ORDER BY CASE WHEN :newest THEN -pending.step ELSE pending.step END LIMIT :limit;
 
 -- name: pending_with
-SELECT pending.step, (SELECT count(*) FROM json_each(:words) AS word WHERE instr(lower(step.text), word.value)) AS words
-FROM pending JOIN step ON step.id = pending.step
-WHERE words ORDER BY words DESC, pending.step DESC LIMIT :limit;
+SELECT step, words FROM (
+    SELECT pending.step AS step,
+        (SELECT count(*) FROM json_each(:words) AS word WHERE instr(lower(step.text), word.value) > 0) AS words
+    FROM pending JOIN step ON step.id = pending.step
+) AS counted
+WHERE words > 0 ORDER BY words DESC, step DESC LIMIT :limit;
 
 -- name: pending_before
 WITH RECURSIVE
     above (id) AS (
-        SELECT value FROM json_each(:runs)
+        SELECT id FROM run WHERE id IN (SELECT value FROM json_each(:runs))
         UNION
         SELECT run.parent FROM run JOIN above ON run.id = above.id WHERE run.parent IS NOT NULL
     ),
@@ -538,20 +541,20 @@ JOIN event ON event.session = run.session AND event.run = run.id
 WHERE own.id = :run AND event.at >= :at AND event.state IS NOT NULL;
 
 -- name: events_by_ids
-SELECT * FROM event WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id;
+SELECT * FROM event WHERE id IN (SELECT CAST(value AS BIGINT) FROM json_each(:ids)) ORDER BY id;
 
 -- name: notes_in_scope
 SELECT * FROM note WHERE (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :below) ORDER BY rowid;
 
 -- name: recalls_of
-SELECT recalled.*, run.session FROM recalled, json_each(recalled.found) AS source JOIN run ON run.id = recalled.run
-WHERE source.value = :source OR (source.value = '*' AND run.scope = :scope AND recalled.at >= :since);
+SELECT recalled.*, run.session FROM recalled JOIN run ON run.id = recalled.run, json_each(recalled.found) AS source
+WHERE CAST(source.value AS TEXT) = CAST(:source AS TEXT) OR (source.value = '*' AND run.scope = :scope AND recalled.at >= :since);
 
 -- name: exposure_of
 WITH RECURSIVE lineage (session, until) AS (
-    SELECT :session, NULL
+    SELECT id, CAST(NULL AS BIGINT) FROM session WHERE id = :session
     UNION ALL
-    SELECT session.fork_of, min(coalesce(lineage.until, session.fork_at), session.fork_at)
+    SELECT session.fork_of, CASE WHEN lineage.until < session.fork_at THEN lineage.until ELSE session.fork_at END
     FROM lineage JOIN session ON session.id = lineage.session WHERE session.fork_of IS NOT NULL
 )
 SELECT exposure.* FROM lineage JOIN exposure ON exposure.session = lineage.session
@@ -684,14 +687,14 @@ SELECT * FROM note WHERE supersedes = :id ORDER BY at LIMIT 1;
 
 -- name: made_from
 SELECT DISTINCT note.id, note.scope FROM note, json_each(note.sources) AS source
-WHERE source.value = :source AND note.origin <> 'user';
+WHERE CAST(source.value AS TEXT) = CAST(:source AS TEXT) AND note.origin <> 'user';
 
 -- name: made_in
 SELECT id, scope FROM note WHERE run = :run AND origin <> 'user' AND at >= :since;
 
 -- name: runs_told
-SELECT DISTINCT recalled.run FROM recalled, json_each(recalled.found) AS source JOIN run ON run.id = recalled.run
-WHERE source.value = :source OR (source.value = '*' AND run.scope = :scope AND recalled.at >= :since);
+SELECT DISTINCT recalled.run FROM recalled JOIN run ON run.id = recalled.run, json_each(recalled.found) AS source
+WHERE CAST(source.value AS TEXT) = CAST(:source AS TEXT) OR (source.value = '*' AND run.scope = :scope AND recalled.at >= :since);
 
 -- name: run_children
 SELECT id FROM run WHERE parent = :run;
@@ -714,7 +717,7 @@ SELECT EXISTS (
 );
 
 -- name: forgotten_steps
-SELECT step.id FROM json_each(:ids) AS wanted JOIN step ON step.id = wanted.value
+SELECT step.id FROM json_each(:ids) AS wanted JOIN step ON step.id = CAST(wanted.value AS BIGINT)
 WHERE EXISTS (SELECT 1 FROM forgotten WHERE what = 'step' AND target = CAST(step.id AS TEXT))
    OR EXISTS (SELECT 1 FROM forgotten WHERE what = 'run' AND target = step.run);
 
@@ -885,12 +888,12 @@ SELECT id, agent, title, failure FROM run WHERE status = 'failed' AND failure IS
 
 -- name: long_prompts
 SELECT run, max(input_tokens) AS tokens FROM step
-WHERE id > (SELECT max(id) FROM step) - :newest AND kind = 'action' AND input_tokens > :tokens
+WHERE id IN (SELECT id FROM step ORDER BY id DESC LIMIT :newest) AND kind = 'action' AND input_tokens > :tokens
 GROUP BY run ORDER BY tokens DESC LIMIT :limit;
 
 -- name: long_texts
 SELECT id, run, number, octet_length(text) AS bytes FROM step
-WHERE id > (SELECT max(id) FROM step) - :newest AND octet_length(text) > :bytes
+WHERE id IN (SELECT id FROM step ORDER BY id DESC LIMIT :newest) AND octet_length(text) > :bytes
 ORDER BY bytes DESC LIMIT :limit;
 
 -- name: expired_notes
@@ -928,7 +931,7 @@ WHERE (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :b
   AND (:roots IS NULL OR parent IS NULL)
   AND (:session IS NULL OR session = :session)
   AND (:tool IS NULL OR id IN (
-      SELECT run FROM (SELECT run, kind, name FROM call ORDER BY id DESC LIMIT 50000) WHERE kind = 'tool' AND name = :tool))
+      SELECT run FROM (SELECT run, kind, name FROM call ORDER BY id DESC LIMIT 50000) AS newest WHERE kind = 'tool' AND name = :tool))
   AND (:text IS NULL OR instr(lower(title), lower(:text)) > 0)
 ORDER BY began DESC, rowid DESC
 LIMIT :limit;
@@ -946,7 +949,7 @@ WHERE (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :b
   AND (:roots IS NULL OR parent IS NULL)
   AND (:session IS NULL OR session = :session)
   AND (:tool IS NULL OR id IN (
-      SELECT run FROM (SELECT run, kind, name FROM call ORDER BY id DESC LIMIT 50000) WHERE kind = 'tool' AND name = :tool))
+      SELECT run FROM (SELECT run, kind, name FROM call ORDER BY id DESC LIMIT 50000) AS newest WHERE kind = 'tool' AND name = :tool))
   AND (:text IS NULL OR instr(lower(title), lower(:text)) > 0)
 ORDER BY CASE :order
     WHEN 'duration' THEN coalesce(ended - began, 0)
@@ -961,7 +964,7 @@ LIMIT :limit OFFSET :skip;
 SELECT DISTINCT model FROM run WHERE model IS NOT NULL ORDER BY model LIMIT 200;
 
 -- name: tools
-SELECT name FROM (SELECT kind, name FROM call ORDER BY id DESC LIMIT 5000) WHERE kind = 'tool'
+SELECT name FROM (SELECT kind, name FROM call ORDER BY id DESC LIMIT 5000) AS newest WHERE kind = 'tool'
 GROUP BY name ORDER BY count(*) DESC LIMIT 200;
 
 -- name: runs_over_time
@@ -980,7 +983,7 @@ WHERE began >= :since AND began < :until
 GROUP BY bucket, agent, model LIMIT 20000;
 
 -- name: tools_used
-SELECT name, count(*) AS calls, sum(failed) AS failed, coalesce(sum(ended - began), 0) AS seconds,
+SELECT name, count(*) AS calls, CAST(sum(failed) AS BIGINT) AS failed, coalesce(sum(ended - began), 0) AS seconds,
     coalesce(max(ended - began), 0) AS slowest
 FROM (SELECT * FROM call ORDER BY id DESC LIMIT 20000) AS recent
 WHERE kind = 'tool' AND began >= :since
@@ -1004,10 +1007,11 @@ ORDER BY step.id DESC LIMIT 1000;
 SELECT min(began) AS began FROM run;
 
 -- name: sparks
-SELECT step.run, max(step.seconds) AS seconds, max(step.error IS NOT NULL) AS failed
+SELECT step.run, max(step.seconds) AS seconds, max(CASE WHEN step.error IS NULL THEN 0 ELSE 1 END) AS failed
 FROM step JOIN run ON run.id = step.run
 WHERE step.run IN (SELECT value FROM json_each(:runs)) AND step.kind = 'action'
-GROUP BY step.run, (step.number - 1) * :bars / max(run.steps, :bars) ORDER BY step.run, min(step.id);
+GROUP BY step.run, (step.number - 1) * :bars / CASE WHEN run.steps > :bars THEN run.steps ELSE :bars END
+ORDER BY step.run, min(step.id);
 
 -- name: children
 SELECT * FROM run WHERE parent IN (SELECT value FROM json_each(:runs)) ORDER BY began;
@@ -1042,10 +1046,10 @@ SELECT * FROM recalled WHERE run = :run ORDER BY id LIMIT 200;
 
 -- name: influenced
 SELECT recalled.run, recalled.at, recalled.query, run.agent, run.title FROM recalled JOIN run ON run.id = recalled.run
-WHERE EXISTS (SELECT 1 FROM json_each(recalled.found) WHERE value = :what) ORDER BY recalled.id DESC LIMIT 100;
+WHERE EXISTS (SELECT 1 FROM json_each(recalled.found) WHERE CAST(value AS TEXT) = CAST(:what AS TEXT)) ORDER BY recalled.id DESC LIMIT 100;
 
 -- name: step_runs
-SELECT step.id, step.run FROM json_each(:ids) AS wanted JOIN step ON step.id = wanted.value;
+SELECT step.id, step.run FROM json_each(:ids) AS wanted JOIN step ON step.id = CAST(wanted.value AS BIGINT);
 
 -- name: erased
 SELECT * FROM erased ORDER BY id;
@@ -1093,10 +1097,10 @@ SELECT * FROM run WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY rowid
 SELECT * FROM step WHERE run IN (SELECT value FROM json_each(:ids)) ORDER BY id;
 
 -- name: steps_by_ids
-SELECT * FROM step WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id;
+SELECT * FROM step WHERE id IN (SELECT CAST(value AS BIGINT) FROM json_each(:ids)) ORDER BY id;
 
 -- name: steps_by_records
-SELECT * FROM step WHERE record IN (SELECT value FROM json_each(:ids)) ORDER BY id;
+SELECT * FROM step WHERE record IN (SELECT CAST(value AS BIGINT) FROM json_each(:ids)) ORDER BY id;
 
 -- name: events_by_sessions
 SELECT * FROM event WHERE session IN (SELECT value FROM json_each(:ids)) ORDER BY id;
@@ -1108,10 +1112,10 @@ SELECT * FROM call WHERE run IN (SELECT value FROM json_each(:ids)) ORDER BY id;
 SELECT * FROM recalled WHERE run IN (SELECT value FROM json_each(:ids)) ORDER BY id;
 
 -- name: recalled_by_steps
-SELECT * FROM recalled WHERE step IN (SELECT value FROM json_each(:ids)) ORDER BY id;
+SELECT * FROM recalled WHERE step IN (SELECT CAST(value AS BIGINT) FROM json_each(:ids)) ORDER BY id;
 
 -- name: recalled_from
-SELECT DISTINCT recalled.*, run.session FROM recalled, json_each(recalled.found) AS source JOIN run ON run.id = recalled.run
+SELECT DISTINCT recalled.*, run.session FROM recalled JOIN run ON run.id = recalled.run, json_each(recalled.found) AS source
 WHERE source.value IN (SELECT value FROM json_each(:sources))
    OR (source.value = '*' AND run.scope IN (SELECT value FROM json_each(:scopes)))
 ORDER BY recalled.id;
@@ -1130,27 +1134,27 @@ SELECT * FROM note WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY rowi
 SELECT * FROM note WHERE supersedes IN (SELECT value FROM json_each(:ids)) ORDER BY rowid;
 
 -- name: prompts_by_ids
-SELECT * FROM prompt WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id;
+SELECT * FROM prompt WHERE id IN (SELECT CAST(value AS BIGINT) FROM json_each(:ids)) ORDER BY id;
 
 -- name: prompts_in_use
-SELECT DISTINCT prompt FROM event WHERE prompt IN (SELECT value FROM json_each(:ids));
+SELECT DISTINCT prompt FROM event WHERE prompt IN (SELECT CAST(value AS BIGINT) FROM json_each(:ids));
 
 -- name: prompts_beginning_with
-SELECT id, parent FROM prompt WHERE parent IN (SELECT value FROM json_each(:ids));
+SELECT id, parent FROM prompt WHERE parent IN (SELECT CAST(value AS BIGINT) FROM json_each(:ids));
 
 -- name: contents_in_use
-SELECT record AS id FROM event WHERE record IN (SELECT value FROM json_each(:ids))
-UNION SELECT shown FROM event WHERE shown IN (SELECT value FROM json_each(:ids))
-UNION SELECT state FROM event WHERE state IN (SELECT value FROM json_each(:ids))
-UNION SELECT answer FROM run WHERE answer IN (SELECT value FROM json_each(:ids))
-UNION SELECT failure FROM run WHERE failure IN (SELECT value FROM json_each(:ids))
-UNION SELECT arguments FROM call WHERE arguments IN (SELECT value FROM json_each(:ids))
-UNION SELECT outcome FROM call WHERE outcome IN (SELECT value FROM json_each(:ids))
-UNION SELECT block FROM recalled WHERE block IN (SELECT value FROM json_each(:ids));
+SELECT record AS id FROM event WHERE record IN (SELECT CAST(value AS BIGINT) FROM json_each(:ids))
+UNION SELECT shown FROM event WHERE shown IN (SELECT CAST(value AS BIGINT) FROM json_each(:ids))
+UNION SELECT state FROM event WHERE state IN (SELECT CAST(value AS BIGINT) FROM json_each(:ids))
+UNION SELECT answer FROM run WHERE answer IN (SELECT CAST(value AS BIGINT) FROM json_each(:ids))
+UNION SELECT failure FROM run WHERE failure IN (SELECT CAST(value AS BIGINT) FROM json_each(:ids))
+UNION SELECT arguments FROM call WHERE arguments IN (SELECT CAST(value AS BIGINT) FROM json_each(:ids))
+UNION SELECT outcome FROM call WHERE outcome IN (SELECT CAST(value AS BIGINT) FROM json_each(:ids))
+UNION SELECT block FROM recalled WHERE block IN (SELECT CAST(value AS BIGINT) FROM json_each(:ids));
 
 -- name: contents_in_prompts
-SELECT part.value AS id, prompt.id AS prompt FROM prompt, json_each(prompt.suffix) AS part
-WHERE part.value IN (SELECT value FROM json_each(:ids));
+SELECT CAST(part.value AS BIGINT) AS id, prompt.id AS prompt FROM prompt, json_each(prompt.suffix) AS part
+WHERE CAST(part.value AS BIGINT) IN (SELECT CAST(value AS BIGINT) FROM json_each(:ids));
 
 -- name: last_content
 SELECT max(id) FROM content;
@@ -1163,7 +1167,7 @@ UPDATE content SET hash = :hash, bytes = :bytes, base = NULL WHERE id = :id;
 
 -- name: contents_packed_with
 WITH RECURSIVE later (id) AS (
-    SELECT id FROM content WHERE base IN (SELECT value FROM json_each(:ids))
+    SELECT id FROM content WHERE base IN (SELECT CAST(value AS BIGINT) FROM json_each(:ids))
     UNION
     SELECT content.id FROM content JOIN later ON content.base = later.id
 )
@@ -1208,13 +1212,13 @@ INSERT INTO pending (step) SELECT id FROM step WHERE session IN (SELECT value FR
 
 -- name: erase_pending
 DELETE FROM pending
-WHERE step IN (SELECT value FROM json_each(:steps)) OR note IN (SELECT value FROM json_each(:notes)) RETURNING id;
+WHERE step IN (SELECT CAST(value AS BIGINT) FROM json_each(:steps)) OR note IN (SELECT value FROM json_each(:notes)) RETURNING id;
 
 -- name: erase_events
-DELETE FROM event WHERE id IN (SELECT value FROM json_each(:ids)) RETURNING id;
+DELETE FROM event WHERE id IN (SELECT CAST(value AS BIGINT) FROM json_each(:ids)) RETURNING id;
 
 -- name: erase_steps
-DELETE FROM step WHERE id IN (SELECT value FROM json_each(:ids)) RETURNING id;
+DELETE FROM step WHERE id IN (SELECT CAST(value AS BIGINT) FROM json_each(:ids)) RETURNING id;
 
 -- name: erase_runs
 DELETE FROM run WHERE id IN (SELECT value FROM json_each(:ids)) RETURNING id;
@@ -1223,16 +1227,16 @@ DELETE FROM run WHERE id IN (SELECT value FROM json_each(:ids)) RETURNING id;
 DELETE FROM session WHERE id IN (SELECT value FROM json_each(:ids)) RETURNING id;
 
 -- name: erase_calls
-DELETE FROM call WHERE id IN (SELECT value FROM json_each(:ids)) RETURNING id;
+DELETE FROM call WHERE id IN (SELECT CAST(value AS BIGINT) FROM json_each(:ids)) RETURNING id;
 
 -- name: erase_prompts
-DELETE FROM prompt WHERE id IN (SELECT value FROM json_each(:ids)) RETURNING id;
+DELETE FROM prompt WHERE id IN (SELECT CAST(value AS BIGINT) FROM json_each(:ids)) RETURNING id;
 
 -- name: erase_contents
-DELETE FROM content WHERE id IN (SELECT value FROM json_each(:ids)) RETURNING id;
+DELETE FROM content WHERE id IN (SELECT CAST(value AS BIGINT) FROM json_each(:ids)) RETURNING id;
 
 -- name: erase_recalled
-DELETE FROM recalled WHERE id IN (SELECT value FROM json_each(:ids)) RETURNING id;
+DELETE FROM recalled WHERE id IN (SELECT CAST(value AS BIGINT) FROM json_each(:ids)) RETURNING id;
 
 -- name: erase_notes
 DELETE FROM note WHERE id IN (SELECT value FROM json_each(:ids)) RETURNING id;
@@ -1255,15 +1259,15 @@ DELETE FROM cut WHERE session IN (SELECT value FROM json_each(:sessions)) RETURN
 -- name: alerts_of
 SELECT alert.id FROM alert
 WHERE run IN (SELECT value FROM json_each(:runs))
-   OR EXISTS (SELECT 1 FROM json_each(:steps) AS given JOIN step ON step.id = given.value
+   OR EXISTS (SELECT 1 FROM json_each(:steps) AS given JOIN step ON step.id = CAST(given.value AS BIGINT)
               WHERE step.run = alert.run AND step.number = alert.number);
 
 -- name: erase_alerts
-DELETE FROM alert WHERE id IN (SELECT value FROM json_each(:ids)) RETURNING id;
+DELETE FROM alert WHERE id IN (SELECT CAST(value AS BIGINT) FROM json_each(:ids)) RETURNING id;
 
 -- name: fitting_passages
-SELECT passage.* FROM json_each(:ids) AS wanted JOIN passage ON passage.document = wanted.value
-WHERE passage.id IN (SELECT value FROM json_each(:known)) OR passage.id < passage.document + 4 ORDER BY passage.id;
+SELECT passage.* FROM json_each(:ids) AS wanted JOIN passage ON passage.document = CAST(wanted.value AS BIGINT)
+WHERE passage.id IN (SELECT CAST(value AS BIGINT) FROM json_each(:known)) OR passage.id < passage.document + 4 ORDER BY passage.id;
 
 -- name: fingerprint_key
 SELECT key FROM fingerprint_key WHERE id = 1;

@@ -1,0 +1,87 @@
+"""Full text on PostgreSQL, with the terms and the scores of SQLite.
+
+Texts are split into terms by SQLite's own tokenizer, in this process, so both stores find the same. A row holds each of
+its terms once, with how often the row has the term, weighed by the column that it stands in; `queries.sql` computes
+BM25 from that, as SQLite does. PostgreSQL's own text search knows no rarity, and the distributed engines lack parts of
+it; arrays of texts and their inverted index they have.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+import apsw
+
+Expand = Callable[[str], list[str]]
+"""The terms of the store that begin with a given one."""
+
+_COLUMNS = {
+    "add_document_words": {"scope": 0.0, "date": 1.0, "before": 0.2, "text": 1.0},
+    "add_passage_words": {"scope": 0.0, "before": 0.2, "text": 1.0},
+}
+_GROUP = re.compile(r'"([^"]*)"( \*)?')
+_FILTERS = dict.fromkeys(("since", "until", "runs", "agents", "apart", "roles", "trusts")) | {"but": "[]"}
+_tokenizers = threading.local()
+ADDS = frozenset(_COLUMNS)
+COUNTS = frozenset({"count_documents", "count_passages"})
+FINDS = {
+    name: f"{name.removesuffix('_where')}_where"
+    for level in ("documents", "passages")
+    for name in (f"find_{level}", f"find_{level}_where")
+}
+"""Statements that search, and the one statement that does: without filters, all its filters are open."""
+
+
+def terms_of(text: str) -> list[str]:
+    """The terms of a text, as SQLite's full text has them."""
+    if not hasattr(_tokenizers, "porter"):
+        _tokenizers.connection = apsw.Connection(":memory:")
+        _tokenizers.porter = _tokenizers.connection.fts5_tokenizer("porter", ["unicode61"])
+    split = _tokenizers.porter
+    data = text.encode("utf-8", "replace")
+    found = split(data, apsw.FTS5_TOKENIZE_DOCUMENT, None, include_offsets=False, include_colocated=False)
+    return [term.replace("\0", "") for term in found]
+
+
+def row_values(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The terms of a row, and their weighed counts."""
+    counts: Counter[str] = Counter()
+    size = 0
+    for column, weight in _COLUMNS[name].items():
+        terms = terms_of(values[column])
+        size += len(terms)
+        for term in terms:
+            counts[term] += weight  # type: ignore[assignment]
+    return {"id": values["id"], "size": size, "terms": list(counts), "counts": list(counts.values())}
+
+
+def query_values(values: Mapping[str, Any], expand: Expand) -> dict[str, Any]:
+    """A full-text query of `recall.query` as lists of terms: all of `all`, one of `any`; `scored` are counted."""
+    every: list[str] = []
+    groups: list[list[str]] = []
+    for part in values["match"].split(" AND "):
+        if part.startswith("scope : "):
+            every += _terms(part, expand)
+        else:
+            groups.append(_terms(part, expand))
+    scored = [term for group in groups for term in group]
+    told = {"all": every, "any": groups[0] if groups else None, "scored": scored}
+    return {**_FILTERS, **values, **told}
+
+
+def _terms(group: str, expand: Expand) -> list[str]:
+    found: list[str] = []
+    for word, prefix in _GROUP.findall(group):
+        terms = _query_terms(word)
+        found += [longer for term in terms for longer in expand(term)] if prefix else terms
+    return found
+
+
+@lru_cache(4096)
+def _query_terms(word: str) -> list[str]:
+    return terms_of(word)

@@ -1,0 +1,717 @@
+"""PostgreSQL passes the suites that every backend passes, and what only a server must."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pages
+import psycopg
+import pytest
+from conformance import Conformance
+from scripted import Scripted, answer, calling_agent, calls, code, code_agent
+from servers import MEMORY, schema_url
+from smolagents import ActionStep
+from workers import fork
+
+from smolmem import Memory
+from smolmem.cli.main import main
+from smolmem.core.errors import InvalidArgument, NotAStore, SmolmemError, StoreError, TooNew, Unwritable
+from smolmem.store import postgres, postgres_address, writer
+from smolmem.store.base import migrations, statements
+from smolmem.store.leases import Leases
+from smolmem.store.opening import open_store
+from smolmem.store.postgres import PostgresStore
+from smolmem.store.postgres_connection import Link
+from smolmem.store.postgres_errors import Conflict, ConnectionLost
+from smolmem.store.postgres_roles import ROLE, set_up_roles
+
+TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))
+HERE = Path(__file__).parent
+SQL = HERE.parent / "src" / "smolmem" / "store" / "sql"
+
+
+class TestPostgres(Conformance):
+    every = 1 if os.environ.get("SMOLMEM_TORTURE") else 10
+
+    @pytest.fixture
+    def url(self, pg_url: str) -> str:
+        return pg_url
+
+
+@pytest.fixture
+def pg(pg_url: str) -> Iterator[Memory]:
+    with Memory(pg_url, strict=True, embedder="off") as memory:
+        yield memory
+
+
+def connection_of(memory: Memory) -> Any:
+    return memory._store._link.live()  # type: ignore[attr-defined]
+
+
+# --- the statements ---------------------------------------------------------------------------------------------------
+
+
+def plain_sql(text: str) -> str:
+    return re.sub(r"--[^\n]*|'(?:[^']|'')*'", "", text)
+
+
+@pytest.mark.parametrize("file", sorted((SQL / "postgres").glob("*.sql")), ids=lambda file: file.name)
+def test_statements_stay_within_the_dialect_that_distributed_engines_share(file: Path) -> None:
+    forbidden = (
+        r"advisory|\blisten\b|\bnotify\b|deferrable|concurrently|\bctid\b|\bxmin\b|plpgsql|\btemp\b|\bunlogged\b"
+    )
+    assert not re.findall(forbidden, plain_sql(file.read_text()), re.IGNORECASE)
+    everything = " ".join(statements("postgres").values())
+    assert not re.findall(forbidden, plain_sql(everything), re.IGNORECASE)
+
+
+def parameters(text: str) -> set[str]:
+    return set(re.findall(r"(?<!:):([a-z_]\w*)", plain_sql(text)))
+
+
+def sqlite_columns(connection: apsw.Connection, text: str) -> list[str]:
+    found: list[str] = []
+    cursor = connection.cursor()
+    cursor.exec_trace = lambda cursor, *_: found.extend(name for name, *_ in cursor.get_description()) or False
+    try:
+        cursor.execute(text, dict.fromkeys(parameters(text)))
+    except apsw.ExecTraceAbort:
+        pass
+    return found
+
+
+def postgres_columns(link: Link, name: str) -> list[str]:
+    statement = postgres._prepared_statements()[name]
+    named = set(re.findall(r"%\((\w+)\)s", statement.text))
+    text = link.filled(statement.text, dict.fromkeys(named))
+    connection = link.live().pgconn
+    prepared = connection.prepare(b"", text.encode())
+    assert prepared.status == psycopg.pq.ExecStatus.COMMAND_OK, (name, prepared.error_message.decode())
+    described = connection.describe_prepared(b"")
+    return [(described.fname(place) or b"").decode() for place in range(described.nfields)]
+
+
+SAID_DIFFERENTLY = {
+    *(
+        "add_passage_words",
+        "add_document_words",
+        "count_documents",
+        "count_passages",
+        "find_documents",
+        "find_passages",
+    ),
+    *("find_documents_where", "find_passages_where", "next_passage"),
+}
+"""Statements of full text: terms instead of texts."""
+ONLY_HERE = {"add_contents", "store_bytes", "copy_run", "copy_step", "copy_note", "copy_forgotten"}
+ENGINE = re.compile(r"^(PRAGMA|VACUUM|BEGIN|INSERT INTO \w+_words \(\w+_words\))")
+
+
+def test_both_dialects_have_the_same_statements_parameters_and_columns(pg: Memory) -> None:
+    ours, theirs = statements("postgres"), statements("sqlite")
+    assert set(ours) - set(theirs) == ONLY_HERE
+    scratch = apsw.Connection(":memory:")
+    for script in migrations("sqlite"):
+        scratch.execute(script)
+    link: Link = pg._store._link  # type: ignore[attr-defined]
+    for name, text in theirs.items():
+        if ENGINE.match(text) or name in ("find_documents", "find_passages"):
+            continue
+        here = [column for column in postgres_columns(link, name) if column != "rowid"]
+        if name in SAID_DIFFERENTLY:
+            continue
+        assert parameters(ours[name]) - {"new_id"} <= parameters(text), name
+        there = sqlite_columns(scratch, text)
+        takes_id = ":new_id" in ours[name]
+        if len(there) > 1:
+            assert sorted(here) == sorted(there), name
+        else:
+            assert takes_id or len(here) == len(there), name
+
+
+def test_both_schemas_have_the_same_tables_and_columns(pg: Memory) -> None:
+    scratch = apsw.Connection(":memory:")
+    for script in migrations("sqlite"):
+        scratch.execute(script)
+    found = connection_of(pg).execute(
+        "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = current_schema()"
+    )
+    here: dict[str, set[str]] = {}
+    for table, column in found:
+        here.setdefault(table, set()).add(column)
+    tables = [name for (name,) in scratch.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+    for table in tables:
+        if table.startswith("sqlite_") or "_words" in table or table in ("document_terms", "continued"):
+            continue
+        there = {row[1] for row in scratch.execute(f"PRAGMA table_info({table})")}
+        assert here[table] - {"rowid"} == there, table
+
+
+# --- transactions -----------------------------------------------------------------------------------------------------
+
+
+def work(memory: Memory) -> list[Any]:
+    """Something of everything; returns what can be read of it."""
+    memory.attach(code_agent(code("print('alpha')"), code("1 / 0"), code("final_answer(1)"), name="a")).run("First")
+    memory.attach(calling_agent(calls(("weather", {"city": "Oslo"})), answer("mild"), name="b")).run("The weather")
+    gone = memory.remember("the bicycle is blue")
+    memory.remember("the bicycle is red", supersedes=gone.id)
+    memory.forget(memory.runs(agent="b")[0].steps[-1])
+    memory.index()
+    memory.erase(memory.runs(agent="a")[0])
+    kept = memory.attach(code_agent(code("print('bicycle')"), code("final_answer('red')"), name="c"))
+    kept.run("Which colour has the bicycle?")
+    found = memory.recall("bicycle", 3)
+    report = memory.verify()
+    assert report, report.problems
+    runs = [(run.agent, run.status, run.step_count, [step.kind for step in run.steps]) for run in memory.runs()]
+    return [runs, [note.text for note in memory.notes(past=True)], sorted(hit.text for hit in found)]
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    with Memory(tmp_path_factory.mktemp("sqlite") / "agent.db", strict=True, embedder="off") as memory:
+        return work(memory)
+
+
+def test_both_stores_keep_and_find_the_same(pg: Memory, expected: list[Any]) -> None:
+    assert work(pg) == expected
+
+
+def test_a_serializable_server_is_no_different(pg_url: str, expected: list[Any]) -> None:
+    serializable = f"{pg_url}&options=-c%20default_transaction_isolation%3Dserializable"
+    with Memory(serializable, strict=True, embedder="off") as memory:
+        shown = connection_of(memory).execute("SHOW transaction_isolation").fetchone()
+        assert shown == ("serializable",)
+        assert work(memory) == expected
+
+
+@pytest.mark.parametrize("seed", range(20 if TORTURE else 2))
+def test_a_transaction_that_the_server_undoes_at_any_message_runs_again(
+    pg_url: str, expected: list[Any], monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    chance, undone, left, send = random.Random(seed), [0, 0], [-1], Link.send
+
+    def conflicting(link: Link, texts: list[str], *given: Any) -> Any:
+        if texts[0] == "BEGIN":
+            left[0] = chance.randrange(-4, 5)  # the message of this transaction that fails, if any
+        is_chosen = left[0] == 0 or (left[0] == 1 and texts[-1] == "COMMIT")
+        left[0] -= 1
+        if not is_chosen:
+            return send(link, texts, *given)
+        undone[texts[-1] == "COMMIT"] += 1
+        if chance.random() < 0.5:  # the server did some of it before it gave up
+            send(link, texts[:-1] or ["SELECT 1"], *given)
+        link.roll_back()
+        raise Conflict("40001")
+
+    monkeypatch.setattr(Link, "send", conflicting)
+    monkeypatch.setattr(postgres, "TRIES", 1000)
+    with Memory(pg_url, strict=True, embedder="off") as memory:
+        assert work(memory) == expected
+    assert min(undone) > 5
+
+
+def test_ids_with_gaps_and_large_steps_change_nothing(pg_url: str, expected: list[Any]) -> None:
+    with Memory(pg_url, strict=True, embedder="off") as memory:
+        connection_of(memory).execute("ALTER SEQUENCE ids INCREMENT BY 32 RESTART 1000003")
+        assert work(memory) == expected
+
+
+def test_ids_are_in_the_order_of_commits(pg_url: str) -> None:
+    """Who reads on from the last id misses nothing, with several writers."""
+    memory = Memory(pg_url, embedder="off")
+    stop, seen, written = threading.Event(), set[int](), list[int]()
+
+    def write(number: int) -> None:
+        store = open_store(pg_url)
+        for turn in range(40):
+            row = {"scope": "s", "agent": "a", "run": None, "number": turn, "rule": "r", "reason": "x", "at": 1.0}
+            store.transact(lambda row=row: store.do("add_alert", row | {"acts": "[]", "hash": b""}), sync=False)
+        written.append(number)
+        store.close()
+
+    def poll() -> None:
+        store, last = open_store(pg_url), 0
+        while True:
+            over = stop.is_set()
+            for row in store.rows("alert_after", {"id": last}):
+                last = row["id"]
+                seen.add(last)
+            if over:
+                break
+        store.close()
+
+    reader = threading.Thread(target=poll)
+    writers = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    for thread in (reader, *writers):
+        thread.start()
+    for thread in writers:
+        thread.join()
+    stop.set()
+    reader.join()
+    memory.close()
+    assert len(written) == 4
+    assert len(seen) == 160
+
+
+def test_synchronous_commit_follows_durability(pg_url: str) -> None:
+    for durability, sync, expected in (("full", True, "on"), ("full", False, "off"), ("normal", True, "off")):
+        store = PostgresStore(pg_url, durability)  # type: ignore[arg-type]
+
+        def ask(store: PostgresStore = store) -> Any:
+            return store._send("SHOW synchronous_commit", "read").rows[0][0]
+
+        assert store.transact(ask, sync=sync) == expected
+        store.close()
+
+
+# --- the network ------------------------------------------------------------------------------------------------------
+
+
+def end_connection(memory: Memory, server: str) -> None:
+    pid = connection_of(memory).info.backend_pid
+    with psycopg.connect(server, autocommit=True) as other:
+        other.execute("SELECT pg_terminate_backend(%s)", (pid,))
+
+
+def test_a_broken_connection_is_made_again(pg: Memory, server: str) -> None:
+    agent = pg.attach(code_agent(*[code("print(1)")] * 6, code("final_answer(1)"), max_steps=9))
+    for number, _ in enumerate(agent.run("Go", stream=True)):
+        if number % 3 == 0:
+            end_connection(pg, server)
+    (run,) = pg.runs()
+    assert (run.status, run.step_count) == ("finished", 7)
+    assert pg.verify()
+
+
+def test_a_connection_that_breaks_during_commit_stores_no_step_twice(
+    pg: Memory, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send, broken = Link.send, [0]
+    pg.strict = False
+
+    def lossy(link: Link, texts: list[str], *given: Any) -> Any:
+        found = send(link, texts, *given)
+        if texts[-1] == "COMMIT" and any("INSERT INTO step" in text for text in texts) and broken[0] < 3:
+            broken[0] += 1  # the server committed, and its answer was lost
+            end_connection(pg, server)
+            raise ConnectionLost("the connection broke")
+        return found
+
+    monkeypatch.setattr(Link, "send", lossy)
+    agent = pg.attach(code_agent(*[code("print(1)")] * 4, code("final_answer(1)")))
+    agent.run("Go")
+    monkeypatch.undo()
+    pg.flush()
+    assert broken[0] == 3
+    (run,) = pg.runs()
+    assert [step.number for step in run.steps if step.kind == "action"] == [1, 2, 3, 4, 5]
+    assert pg.verify()
+
+
+def test_a_run_goes_on_without_the_server_and_is_stored_when_it_is_back(
+    pg_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(postgres, "PATIENCE", 0.2)
+    send = Link.send
+    with Memory(pg_url, embedder="off") as memory:
+        agent = memory.attach(code_agent(*[code("print(1)")] * 4, code("final_answer(7)")))
+
+        def gone(link: Link, *given: Any) -> Any:
+            raise ConnectionLost(f"{link.address.shown} cannot be used: the server is gone")
+
+        with caplog.at_level(logging.WARNING, "smolmem"):
+            for number, _ in enumerate(agent.run("Go", stream=True)):
+                if number == 2:
+                    monkeypatch.setattr(Link, "send", gone)
+        began = time.monotonic()
+        monkeypatch.setattr(Link, "send", send)
+        memory.flush()
+        assert time.monotonic() - began < 5
+        (run,) = memory.runs()
+        assert run.step_count == 5
+        assert memory.verify()
+    assert "the server is gone" in caplog.text
+
+
+def test_the_clock_of_leases_is_the_servers(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machines whose clocks differ by an hour agree on who holds a lease."""
+    first, second = open_store(pg_url), open_store(pg_url)
+    assert Leases(first).acquire("x", "one", 60)
+    monkeypatch.setattr("smolmem.core.clock.now", lambda: time.time() + 3600)
+    assert Leases(second).acquire("x", "two", 60) is None
+    assert 50 < Leases(second).seconds_left("x") <= 60
+    assert Leases(second).acquire("y", "two", 0.05)
+    time.sleep(0.1)
+    assert Leases(first).acquire("y", "one", 60)
+    first.close()
+    second.close()
+
+
+def test_a_run_of_another_machine_is_resumed_only_after_its_lease(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("smolmem.store.heartbeat.LEASE_SECONDS", 1.0)
+    monkeypatch.setattr("smolmem.store.heartbeat.BEAT_SECONDS", 100.0)
+    monkeypatch.setattr(writer, "_places", lambda: (("elsewhere", "0"),))  # no process is seen from here
+    steps = [code("print(1)"), code("final_answer(5)")]
+
+    def die() -> None:
+        memory = Memory(pg_url, embedder="off")
+        for event in memory.attach(code_agent(*steps, name="w")).run("Go", stream=True):
+            if isinstance(event, ActionStep):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    os.waitpid(fork(die), 0)
+    with Memory(pg_url, embedder="off") as memory:
+        with pytest.raises(SmolmemError, match=r"in use by"):
+            memory.resume(code_agent(*steps[1:], name="w"), memory.runs()[0])
+        time.sleep(1.2)
+        assert memory.resume(code_agent(*steps[1:], name="w")) == 5
+        assert memory.alerts()[0].rule == "takeover"
+
+
+# --- killed processes -------------------------------------------------------------------------------------------------
+
+
+def program(name: str, *arguments: str) -> dict[str, Any]:
+    here = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
+    done = subprocess.run(
+        [sys.executable, HERE / name, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=3600 if TORTURE else 300,
+        env={**os.environ, "PYTHONPATH": here},
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_killed_workers_lose_no_step_that_was_stored(pg_url: str) -> None:
+    count = "200" if TORTURE else "4"
+    found = program("workers.py", "kill", pg_url, count, "1")
+    assert (found["lost"], found["damaged"]) == (0, 0), found
+
+
+def test_many_workers_write_at_once(pg_url: str) -> None:
+    processes, steps = (16, 300) if TORTURE else (4, 10)
+    found = program("workers.py", "write", pg_url, str(processes), str(steps))
+    assert found == {"failed": 0, "right": processes, "runs": processes, "damaged": 0}
+
+
+@pytest.mark.parametrize("scenario", ["code", "calling"])
+def test_killed_runs_are_resumed_and_no_finished_call_is_made_again(server: str, tmp_path: Path, scenario: str) -> None:
+    found = program("resumers.py", scenario, str(tmp_path), server)
+    wrong = {name: count for name, count in found.items() if name.startswith("failed")}
+    assert not wrong, found
+    assert (found["wrong answer"], found["lost"], found["doubled"]) == (0, 0, 0), found
+    assert found["resumed"] == found["killed"] > 5
+
+
+# --- what users get wrong ---------------------------------------------------------------------------------------------
+
+
+def one_sentence(error: pytest.ExceptionInfo[Any]) -> str:
+    text = str(error.value)
+    assert "\n" not in text
+    assert len(text) < 500
+    return text
+
+
+def test_a_server_that_is_not_there_is_one_sentence() -> None:
+    with pytest.raises(StoreError, match=r"cannot be opened: .*Check the address") as error:
+        Memory("postgresql://me:hunter2@127.0.0.1:1/x")
+    assert "hunter2" not in one_sentence(error)
+
+
+def test_a_database_that_is_not_there_is_one_sentence(server: str) -> None:
+    with pytest.raises(NotAStore, match=r"there is no such database. Create it"):
+        Memory(server.replace("/postgres?", "/nothing?"))
+
+
+def test_a_user_who_is_not_there_is_one_sentence(server: str) -> None:
+    with pytest.raises(Unwritable, match=r"knows no such user|refuses the user"):
+        Memory(server.replace("//postgres:", "//nobody:"))
+
+
+@pytest.fixture
+def member(server: str) -> Iterator[str]:
+    """The URL of a user without rights."""
+    name = f"m{os.urandom(4).hex()}"
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'hunter2'")
+        yield server.replace("//postgres:", f"//{name}:hunter2")
+        connection.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
+
+
+def test_a_user_without_rights_is_one_sentence(member: str) -> None:
+    with pytest.raises(Unwritable, match=r"permission denied.*Grant the rights") as error:
+        Memory(f"{member}&schema=forbidden")
+    assert "hunter2" not in one_sentence(error)
+
+
+def test_a_read_only_server_is_one_sentence(pg_url: str) -> None:
+    Memory(pg_url).close()
+    with pytest.raises(Unwritable, match=r"only reads, as replicas do. Give the address of the primary"):
+        Memory(f"{pg_url}&options=-c%20default_transaction_read_only%3Don")
+
+
+def test_a_store_of_a_later_release_is_left_as_it_is(pg_url: str) -> None:
+    with Memory(pg_url) as memory:
+        connection_of(memory).execute("UPDATE store SET format = 99")
+    with pytest.raises(TooNew, match=r"format 99, this one knows .*upgrade smolmem"):
+        Memory(pg_url)
+
+
+def test_a_key_is_for_files(pg_url: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"a key is for SQLite files"):
+        Memory(pg_url, key="a passphrase")
+
+
+def test_a_backup_names_what_to_use_instead(pg: Memory, tmp_path: Path) -> None:
+    with pytest.raises(Unwritable, match=r"pg_dump --schema=t.*smolmem copy"):
+        pg.backup(tmp_path / "copy.db")
+
+
+@pytest.mark.parametrize("url", ["postgresql://h/d?schema=A-b", "postgresql://h/d?schema=pg_x", "postgresql://[h/d"])
+def test_an_address_that_cannot_be_is_refused(url: str) -> None:
+    with pytest.raises(NotAStore):
+        Memory(url)
+
+
+def test_no_secret_of_a_url_is_shown() -> None:
+    url = "postgresql://me:hun%40ter2@db.example/x?sslmode=verify-full&sslpassword=s3cret&schema=team"
+    address = postgres_address.parse(url)
+    for shown in (repr(address), address.shown, address.clean(f"bad {url} hun@ter2")):
+        assert "hun%40ter2" not in shown
+        assert "hun@ter2" not in shown
+        assert "s3cret" not in shown
+    assert address.shown == "postgresql://me@db.example/x?sslmode=verify-full&schema=team"
+    assert "sslmode=verify-full" in address.conninfo
+    assert "schema" not in address.conninfo
+
+
+def test_several_processes_may_create_one_store(server: str) -> None:
+    url, failed = schema_url(server), list[BaseException]()
+
+    def create() -> None:
+        try:
+            Memory(url).close()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=create) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+
+
+def test_a_forked_child_leaves_the_connection_to_its_parent(pg: Memory) -> None:
+    child = fork(lambda: [pg.remember("from the child"), None][1])  # type: ignore[arg-type]
+    assert os.waitpid(child, 0)[1] == 0
+    pg.remember("from the parent")
+    assert {note.text for note in pg.notes()} == {"from the child", "from the parent"}
+
+
+# --- roles ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def guarded(pg_url: str, server: str, member: str) -> str:
+    """A store with row-level security; the URL is that of a user who is an agent."""
+    Memory(pg_url).close()
+    set_up_roles(pg_url)
+    assert set_up_roles(pg_url) == ROLE
+    name = re.match(r"postgresql://(\w+):", member)
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"GRANT {ROLE} TO {name and name[1]}")
+    return f"{member}&schema={pg_url.rpartition('schema=')[2]}"
+
+
+def test_a_connection_sees_and_writes_its_scope_and_nothing_else(guarded: str) -> None:
+    for name in ("ann", "bob"):
+        with Memory(f"{guarded}&scope=acme/{name}", scope=f"acme/{name}", strict=True, embedder="off") as memory:
+            agent = memory.attach(code_agent(code("print('garden')"), code(f"final_answer('{name}')"), name=name))
+            agent.run(f"Water the garden of {name}")
+            memory.remember(f"{name} has a garden")
+            assert {run.agent for run in memory.runs(scope="*")} == {name}
+            assert {hit.agent for hit in memory.recall("garden", scope="*") if hit.agent} == {name}
+            assert memory.verify()
+            with pytest.raises(StoreError, match="row-level security"):
+                memory.scoped("acme/eve").remember("written into another scope")
+    with Memory(f"{guarded}&scope=acme", scope="*", embedder="off") as memory:
+        assert {run.agent for run in memory.runs()} == {"ann", "bob"}
+    with Memory(guarded, scope="*", embedder="off") as memory:
+        assert (memory.runs(), memory.notes(), memory.steps(), memory.recall("garden")) == ([], [], [], [])
+        for table in ("session", "run", "step", "event", "call", "note", "passage", "passage_words", "document_words"):
+            assert connection_of(memory).execute(f"SELECT count(*) FROM {table}").fetchone() == (0,), table
+
+
+def test_an_agent_cannot_change_the_tables(guarded: str) -> None:
+    with Memory(f"{guarded}&scope=acme", scope="acme", embedder="off") as memory:
+        for statement in (
+            "DROP TABLE run",
+            "ALTER TABLE run DISABLE ROW LEVEL SECURITY",
+            "DELETE FROM fingerprint_key",
+        ):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connection_of(memory).execute(statement)
+
+
+# --- moving -----------------------------------------------------------------------------------------------------------
+
+
+def contents(memory: Memory) -> list[Any]:
+    return [
+        [
+            (run.id, run.agent, run.status, run.scope, run.answer, [(step.kind, step.text) for step in run.steps])
+            for run in memory.runs(scope="*", limit=100)
+        ],
+        [(note.id, note.text, note.status, note.origin) for note in memory.notes(scope="*", past=True, limit=100)],
+        [(alert.rule, alert.reason) for alert in memory.alerts(scope="*")],
+    ]
+
+
+def test_a_store_is_copied_to_a_server_and_back(
+    pg_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, target = str(tmp_path / "a.db"), str(tmp_path / "b.db")
+    with Memory(source, strict=True, embedder="off") as memory:
+        work(memory)
+        broken = code_agent(code("print(1)"), ConnectionError("gone"), name="broken")
+        with pytest.raises(Exception, match="gone"):
+            memory.attach(broken, scope="acme").run("Fails")
+        expected = contents(memory)
+    for one, other in ((source, pg_url), (pg_url, target)):
+        assert main(["copy", one, other]) == 0
+        assert "copied" in capsys.readouterr().out
+        with Memory(other, scope="*", embedder="off") as memory:
+            assert contents(memory) == expected
+            assert memory.verify()
+    assert main(["copy", source, pg_url]) == 0
+    assert "0 runs, 0 steps, 0 notes copied" in capsys.readouterr().out
+    with Memory(target, scope="acme", embedder="off") as memory:
+        assert memory.resume(code_agent(code("final_answer(3)"), name="broken")) == 3
+
+
+MORE = (["encrypt"], ["sql", "select 1"], ["top"], ["backup", "x.db"], ["doctor", "--repair"], ["replay"], ["nonsense"])
+
+
+def test_the_command_line_works_with_a_server_and_prints_no_password(
+    pg_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = pg_url.replace("postgres:@", "postgres:hunter2@")
+    monkeypatch.setenv("SMOLMEM_URL", url)
+    with Memory(url, embedder="off") as memory:
+        memory.attach(code_agent(code("final_answer(3)"), name="one")).run("Count")
+        assert "hunter2" not in repr(memory)
+    for arguments in (
+        [],
+        ["runs"],
+        ["stats"],
+        ["doctor"],
+        ["verify"],
+        ["search", "count"],
+        ["show"],
+        ["migrate"],
+        *MORE,
+    ):
+        assert main(arguments) in (0, 1, 2, 3), arguments
+        printed = capsys.readouterr()
+        assert "hunter2" not in printed.out + printed.err, arguments
+        assert "Traceback" not in printed.err
+    assert main(["doctor"]) == 0
+    assert "PostgreSQL" in capsys.readouterr().out
+
+
+# --- the page and the demo --------------------------------------------------------------------------------------------
+
+
+def test_the_page_runs_as_it_stands(server: str, pg_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {"model": Scripted(code("final_answer(42)"))}
+    team = schema_url(server).replace("postgres:@", "postgres:secret@")
+    for block in pages.blocks(HERE.parent / "docs" / "postgres.md"):
+        text = block.replace("postgresql://me@localhost/agents", pg_url)
+        exec(text.replace("postgresql://me:secret@localhost/agents?schema=team", team), names)
+    names["take_over"](names["memory"], names["agent"])
+    names["memory"].close()
+    shown = capsys.readouterr().out
+    assert "What is 6 times 7?" in shown
+    assert "secret" not in shown
+
+
+def test_the_demo_tells_its_story(server: str) -> None:
+    done = subprocess.run(
+        [sys.executable, HERE.parent / "fleet.py", "--url", server],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "paid in all: 101, 102, 103" in done.stdout
+    assert "takeover" in done.stdout
+    assert "0 problems" in done.stdout
+
+
+DEBIAN = Path("/usr/lib/postgresql/15/bin")
+
+
+@pytest.mark.skipif(not (DEBIAN / "initdb").exists(), reason="PostgreSQL 15 of Debian is not installed")
+def test_postgresql_15_keeps_and_finds_the_same(expected: list[Any]) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="smolmem-pg15-", dir=MEMORY if MEMORY.is_dir() else None))
+    user = "postgres" if os.getuid() == 0 else None
+    if user:
+        shutil.chown(folder, user)
+    run = partial(subprocess.run, check=True, user=user, cwd=folder, capture_output=True)
+    try:
+        run([DEBIAN / "initdb", "-D", folder / "data", "-A", "trust", "-U", "postgres", "--no-sync"])
+        options = f"-k {folder} -c listen_addresses='' -c fsync=off"
+        run([DEBIAN / "pg_ctl", "-D", folder / "data", "-l", folder / "log", "-o", options, "-w", "start"])
+        try:
+            with Memory(f"postgresql://postgres@/postgres?host={folder}", strict=True, embedder="off") as memory:
+                assert work(memory) == expected
+                assert memory.stats().engine.startswith("PostgreSQL 15")
+                link: Link = memory._store._link  # type: ignore[attr-defined]
+                for name, text in statements("postgres").items():
+                    if not ENGINE.match(text) and name not in ("find_documents", "find_passages"):
+                        postgres_columns(link, name)
+        finally:
+            run([DEBIAN / "pg_ctl", "-D", folder / "data", "-m", "immediate", "stop"])
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_the_inspector_shows_a_store_on_a_server(pg: Memory) -> None:
+    from test_inspector import Site, _loop
+
+    work(pg)
+    run, note = pg.runs()[0], pg.notes()[0]
+    site = Site(pg)
+    step = f"/steps/{run.steps[-1].id}"
+    paths = ["/", "/?q=bicycle", "/memory", "/memory?q=bicycle", "/patterns", "/data-version", f"/runs/{run.id}"]
+    paths += [f"/runs/{run.id}/json", step, f"{step}/prompt", f"{step}/revisions", f"/notes/{note.id}"]
+    for target in paths:
+        found = site.get(target)
+        assert found.status == 200, (target, found.said)
+    assert run.title[:20] in site.get("/").text
+    _loop.run_until_complete(_loop.shutdown_default_executor())

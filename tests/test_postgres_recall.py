@@ -1,0 +1,68 @@
+"""Recall on PostgreSQL passes the suite of recall, and finds what SQLite finds."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recalling import Recalling
+
+from smolmem import Memory
+from smolmem.recall import query
+from smolmem.store.passage_rows import scope_term
+
+
+class TestRecallOnPostgres(Recalling):
+    every = 1 if os.environ.get("SMOLMEM_TORTURE") else 25
+
+    @pytest.fixture
+    def url(self, pg_url: str) -> str:
+        return pg_url
+
+
+TEXTS = [
+    f"{first} {second} the {third} shop, where {first} was {second} {'again and again ' * (n % 4)}in checkHealth_{n}"
+    for n, (first, second, third) in enumerate(
+        (first, second, third)
+        for first in ("garden", "deploy", "naïve", "café", "database")
+        for second in ("running", "restarted", "failed", "is")
+        for third in ("bicycle", "weather", "Ünïted")
+    )
+]
+QUESTIONS = (
+    "garden",
+    "run",
+    "cafe restart",
+    "the united bicycle failing",
+    "check health",
+    "is the",
+    "shop again 7",
+    "x",
+)
+
+
+def test_words_have_the_scores_of_sqlite(pg_url: str, tmp_path: Path) -> None:
+    """The same documents, in the same order, with the same scores, for single words and for several together."""
+    found: list[list[Any]] = []
+    for url in (str(tmp_path / "agent.db"), pg_url):
+        with Memory(url, embedder="off") as memory:
+            texts = {memory.remember(text).id: text for text in TEXTS}
+            store = memory._store
+            note_of = {row["id"]: row["note"] for row in store.rows("passage_after", {"id": 0})}
+            told: list[Any] = []
+            for question in QUESTIONS:
+                for level in ("documents", "passages"):
+                    for words in (query.words(question), [f"{question[:4]}*"] if question == "garden" else []):
+                        asked = {"match": query.match(words, scope_term("default")), "limit": 100}
+                        rows = store.rows(f"find_{level}", asked) if words else []
+                        hits = [(round(row["score"], 5), texts[note_of[row["id"]]]) for row in rows]
+                        told.append(sorted(hits, key=lambda hit: (-hit[0], hit[1])))
+            recalled = [[(one.text, round(one.score, 4)) for one in memory.recall(text, 5)] for text in QUESTIONS]
+            found.append([told, recalled])
+    assert any(found[0][0])
+    assert found[0][0] == found[1][0]
+    assert [[score for _, score in hits] for hits in found[0][1]] == [
+        [score for _, score in hits] for hits in found[1][1]
+    ]
