@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
 from email.message import Message
 from html.parser import HTMLParser
 from pathlib import Path
@@ -44,10 +43,8 @@ def load(file: Path) -> Any:
 # --- the site -------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built strictly: a broken link, anchor or reference fails."""
-    built = tmp_path_factory.mktemp("site")
+def build_site(built: Path) -> None:
+    """Builds the site strictly: a broken link, anchor or reference fails."""
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", built],
         cwd=ROOT,
@@ -58,7 +55,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         timeout=200,
     )
     assert done.returncode == 0, done.stderr
-    return built
 
 
 class Loaded(HTMLParser):
@@ -75,7 +71,7 @@ class Loaded(HTMLParser):
             self.addresses += [given.get("src") or given.get("href") or ""]
 
 
-def test_the_site_has_its_sections_and_loads_nothing_from_other_servers(site: Path) -> None:
+def has_its_sections_and_loads_nothing_from_other_servers(site: Path) -> None:
     built = sorted(site.glob("*.html"))
     for name in ("index", "quickstart", "recipes", "concepts", "api", "cli", "promises", "benchmarks", "security"):
         assert site / f"{name}.html" in built
@@ -87,7 +83,7 @@ def test_the_site_has_its_sections_and_loads_nothing_from_other_servers(site: Pa
         assert not re.search(r"url\([\"']?https?:", style.read_text(encoding="utf-8")), style.name
 
 
-def test_the_reference_has_every_public_name_with_its_documentation(site: Path) -> None:
+def has_every_public_name_with_its_documentation(site: Path) -> None:
     page = (site / "api.html").read_text(encoding="utf-8")
     shown = set(re.findall(r'id="smolmem\.([\w.]+)"', page))
     for name in set(smolmem.__all__) - {"__version__", "views"}:
@@ -97,17 +93,26 @@ def test_the_reference_has_every_public_name_with_its_documentation(site: Path) 
     assert {f"policies.views.{name}" for name in ("KeepImages", "TokenBudget", "Summarize", "Redact")} <= shown
 
 
-def test_the_page_on_promises_names_the_tests_of_each_promise(site: Path) -> None:
+def names_the_tests_of_each_promise(site: Path) -> None:
     page = (site / "promises.html").read_text(encoding="utf-8")
     for name in load(ROOT / "tests/promises.py").PROMISES:
         section = page.partition(f'id="{name.lower()}"')[2].partition("<h2")[0]
         assert "tests/" in section, name
 
 
-def test_every_page_is_in_the_navigation(site: Path) -> None:
+def has_every_page_in_its_menu(site: Path) -> None:
     menu = (site / "index.html").read_text(encoding="utf-8")
     for page in DOCS.glob("*.md"):
         assert f'href="{page.stem}.html"' in menu, page.name
+
+
+def test_the_site_is_built_strictly_and_is_complete(tmp_path: Path) -> None:
+    """One test: a build takes seven seconds, and each process that runs tests would build its own."""
+    build_site(tmp_path)
+    has_its_sections_and_loads_nothing_from_other_servers(tmp_path)
+    has_every_public_name_with_its_documentation(tmp_path)
+    names_the_tests_of_each_promise(tmp_path)
+    has_every_page_in_its_menu(tmp_path)
 
 
 # --- pages ----------------------------------------------------------------------------------------------------------
@@ -239,13 +244,15 @@ def test_links_and_pictures_of_a_published_package_lead_to_the_repository(tmp_pa
             assert (ROOT / address.partition("/HEAD/")[2].partition("#")[0]).exists(), address
 
 
-def pythons() -> Iterator[Any]:
-    """Each supported Python; one that is not on this machine is skipped."""
-    for version in ("3.10", "3.11", "3.12", "3.13"):
-        kept = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
-        found = str(kept[-1]) if kept else shutil.which(f"python{version}")
-        missing = pytest.mark.skipif(found is None, reason=f"Python {version} is not on this machine")
-        yield pytest.param(found, id=version, marks=missing)
+def interpreter(version: str) -> Any:
+    """A Python of this version; the test is skipped where the machine has none."""
+    kept = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
+    found = str(kept[-1]) if kept else shutil.which(f"python{version}")
+    missing = pytest.mark.skipif(found is None, reason=f"Python {version} is not on this machine")
+    return pytest.param(found, id=version, marks=missing)
+
+
+PYTHONS = [interpreter(version) for version in ("3.10", "3.11", "3.12", "3.13")]
 
 
 def run(*line: Any, **options: Any) -> str:
@@ -255,7 +262,7 @@ def run(*line: Any, **options: Any) -> str:
 
 
 @needs_hatchling
-@pytest.mark.parametrize("python", pythons())
+@pytest.mark.parametrize("python", PYTHONS)
 def test_the_wheel_installs_on_every_supported_python(wheel: Path, tmp_path: Path, python: str) -> None:
     """Without what it needs: each module is compiled, and the part that needs nothing is run."""
     run(python, "-m", "venv", "--without-pip", tmp_path / "venv")
@@ -284,7 +291,7 @@ with Memory("agent.db") as memory:
 
 @needs_hatchling
 @pytest.mark.skipif(not TORTURE, reason="installing everything takes minutes and a network: SMOLMEM_TORTURE=1")
-@pytest.mark.parametrize("python", pythons())
+@pytest.mark.parametrize("python", PYTHONS)
 def test_the_wheel_works_on_every_supported_python(wheel: Path, tmp_path: Path, python: str) -> None:
     run(python, "-m", "venv", tmp_path / "venv")
     fresh = tmp_path / "venv/bin/python"
