@@ -1,8 +1,7 @@
 """Makes recording.svg, the terminal recording of README.md: `python docs/pictures/make_recording.py`.
 
 The commands are run, in an empty folder, and the picture shows what they print. The agent is a real smolagents agent; a
-script replaces its model. The lines appear one after the other; the pictures of the SVG are text, so that the file is
-small and nothing is loaded from other servers.
+script replaces its model. The lines appear one after the other, and nothing is loaded from other servers.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-import termios
+from io import StringIO
 from pathlib import Path
 
 from rich.console import Console
@@ -22,7 +21,7 @@ from rich.text import Text
 
 HERE = Path(__file__).parent
 WIDTH = 104
-AGENT = '''
+AGENT = """
 from smolagents import CodeAgent, Model
 from smolagents.models import ChatMessage, MessageRole
 from smolagents.monitoring import TokenUsage
@@ -44,8 +43,8 @@ class Scripted(Model):
 
 def make_agent():
     return CodeAgent(tools=[], model=Scripted("local-model"), name="auditor", verbosity_level=0)
-'''
-WORK = '''
+"""
+WORK = """
 import os, signal
 from agent import make_agent
 from smolmem import Memory
@@ -55,7 +54,7 @@ for step in memory.stepwise(make_agent(), "Which orders have no address?"):
     print(f"step {step.step_number}:", step.observations.splitlines()[1], flush=True)
     if step.step_number == 2:
         os.kill(os.getpid(), signal.SIGKILL)
-'''
+"""
 CONTINUE = """
 from agent import make_agent
 from smolmem import Memory
@@ -76,9 +75,9 @@ PAUSE, LINE = 1.4, 0.05
 def output(command: str, folder: Path) -> str:
     """What a command prints on a terminal of `WIDTH` columns."""
     ours, theirs = pty.openpty()
-    termios.tcsetwinsize(ours, (50, WIDTH))
     env = os.environ | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "COLUMNS": str(WIDTH),
         "TERM": "xterm-256color",
         "SMOLMEM_MODELS": str(folder / "none"),
     }
@@ -101,7 +100,7 @@ def record(folder: Path) -> tuple[str, list[float]]:
     """The picture, and the time at which each of its lines appears."""
     for name, text in (("agent.py", AGENT), ("work.py", WORK), ("continue.py", CONTINUE)):
         (folder / name).write_text(text.lstrip(), encoding="utf-8")
-    console = Console(record=True, width=WIDTH, force_terminal=True, file=open(os.devnull, "w"), color_system="truecolor")
+    console = Console(record=True, width=WIDTH, force_terminal=True, file=StringIO(), color_system="truecolor")
     output("smolmem model use off", folder)  # words alone, on every machine
     times: list[float] = []
     now = 0.4
