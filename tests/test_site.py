@@ -6,6 +6,7 @@ import email
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,7 @@ import pytest
 from conftest import TORTURE
 
 import smolmem
+from smolmem.cli.main import main
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -38,6 +40,12 @@ def load(file: Path) -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def run(*line: Any, **options: Any) -> str:
+    done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=900, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 # --- the site -------------------------------------------------------------------------------------------------------
@@ -163,6 +171,25 @@ def test_the_notebook_of_the_quickstart_runs(tmp_path: Path) -> None:
     assert "Reports are due on Tuesday" in done.stdout
 
 
+def test_the_commands_of_the_readme_find_what_its_python_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pages.run(ROOT / "README.md")["memory"].close()
+    blocks = re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    lines = [line.partition("  #")[0] for block in blocks for line in block.splitlines() if line.startswith("smolmem")]
+    assert "smolmem ui" in lines
+    printed = {}
+    for line in set(lines) - {"smolmem ui"}:
+        words = shlex.split(line)[1:] + ["--no-follow"] * line.startswith("smolmem tail")
+        capsys.readouterr()
+        assert main(words) == 0, line
+        printed[words[0]] = capsys.readouterr().out
+    assert set(printed) == {"runs", "search", "sql", "tail", "doctor"}
+    assert "What is 6 times 7?" in printed["search"]
+    assert "CodeAgent" in printed["sql"]
+
+
 def test_the_recording_shows_the_commands_and_loads_nothing() -> None:
     picture = (DOCS / "pictures/recording.svg").read_text(encoding="utf-8")
     shown = re.sub(r"<[^>]+>", "", picture).replace("&#160;", " ")
@@ -253,12 +280,6 @@ def interpreter(version: str) -> Any:
 
 
 PYTHONS = [interpreter(version) for version in ("3.10", "3.11", "3.12", "3.13")]
-
-
-def run(*line: Any, **options: Any) -> str:
-    done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=900, **options)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 @needs_hatchling
