@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from smolmem.core.errors import Damaged
 from smolmem.core.rows import Passage, trust_in
 from smolmem.recall.passages import is_web_tool, may_read_web, reads_web
-from smolmem.recall.unrelated import Corpus, is_unrelated, unknown_names
+from smolmem.recall.unrelated import Corpus, is_unrelated, unknown_names, uses_other_values
 from smolmem.store.base import Row
 from smolmem.store.contents import Contents, seal
 from smolmem.store.passage_rows import json_list
@@ -33,8 +33,18 @@ NOT_INDEXED = ("system_prompt", "injected")
 """Kinds of steps that are not indexed: they stand in every run."""
 ARRIVING = ("observation", "error", "answer")
 """Parts of a step that come after its tools were called."""
-MOST = 500
+MOST = 200
 """Passages that the result of a tool is compared with; after more than that, no result is taken for unrelated."""
+
+
+@dataclass
+class _LowText:
+    """Text of low trust in a session, from the passages of its steps before `until`."""
+
+    until: int
+    count: int = 0
+    came: Corpus = field(default_factory=Corpus)
+    said: Corpus = field(default_factory=Corpus)
 
 
 class Provenance:
@@ -44,6 +54,7 @@ class Provenance:
         self._contents = contents
         self._store = contents.store
         self._sources: dict[int | str, bool] = {}
+        self._low: dict[str, _LowText] = {}
 
     # --- since when a session is exposed ---------------------------------------------------------------------------
 
@@ -217,18 +228,38 @@ class Provenance:
 
     def _is_unrelated(self, step: Row, exposure: Row, passages: list[Passage]) -> bool:
         """Whether the result of a step's tools has nothing to do with what was read; in doubt it has."""
-        seen = [passage for passage in passages if passage.role in ("observation", "error")]
-        span = {"session": step["session"], "first": exposure["step"], "step": step["id"]}
-        if not seen or self._store.do("any_unindexed", span):
+        if not any(passage.role in ("observation", "error") for passage in passages):
+            return False
+        tools = {row["name"] for row in self._store.rows("tools_called_in_step", step)}
+        if uses_other_values(passages, tools):
             return False
         if self._store.do("children_of_step", {"run": step["run"], "number": step["number"]}):
             return False
-        low = self._store.rows("low_passages", span | {"limit": MOST})
-        if len(low) == MOST:
+        low = self._low_text(step, exposure)
+        if low is None:
             return False
         recalled = [row["block"] for row in self._low_recalls(step["run"], step["at"]) if row["block"] is not None]
-        lines = [line for block in recalled for line in quoted_lines(self._contents.part(block))]
-        said = [row["text"] for row in low if row["role"] in ("code", "call")]
-        came = Corpus([*lines, *(row["text"] for row in low if row["role"] in (*ARRIVING, "task"))])
-        tools = {row["name"] for row in self._store.rows("tools_called_in_step", step)}
-        return is_unrelated(passages, came, Corpus(said), tools)
+        quoted = Corpus(line for block in recalled for line in quoted_lines(self._contents.part(block)))
+        return is_unrelated(passages, [low.came, quoted], low.said)
+
+    def _low_text(self, step: Row, exposure: Row) -> _LowText | None:
+        """The text of low trust in a session before a step; None if there is too much, or not all of it is known.
+
+        The text is read once for all steps of a batch: each step adds what the step before it said.
+        """
+        known = self._low.get(step["session"])
+        if known is None or known.until > step["id"]:
+            known = self._low[step["session"]] = _LowText(until=exposure["step"])
+        if known.count >= MOST:
+            return None
+        span = {"session": step["session"], "first": known.until, "step": step["id"]}
+        rows = self._store.rows("low_passages", span | {"limit": MOST - known.count})
+        if known.count + len(rows) >= MOST:
+            known.count = MOST
+            return None
+        if self._store.do("any_unindexed", span):
+            return None
+        known.came.add(row["text"] for row in rows if row["role"] in (*ARRIVING, "task"))
+        known.said.add(row["text"] for row in rows if row["role"] in ("code", "call"))
+        known.count, known.until = known.count + len(rows), step["id"]
+        return known

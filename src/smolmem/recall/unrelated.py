@@ -25,10 +25,17 @@ _HARMLESS = frozenset(dir(builtins)) - {"eval", "exec", "globals", "locals", "va
 class Corpus:
     """Some texts, to be compared with another text."""
 
-    def __init__(self, texts: Iterable[str]) -> None:
-        words = [plain_words(text) for text in texts]
-        self._phrases = {phrase for said in words for phrase in phrases(said, PHRASE)}
-        self._texts = [f" {' '.join(said)} " for said in words]
+    def __init__(self, texts: Iterable[str] = ()) -> None:
+        self._phrases: set[tuple[str, ...]] = set()
+        self._texts: list[str] = []
+        self.add(texts)
+
+    def add(self, texts: Iterable[str]) -> None:
+        """Adds texts."""
+        for text in texts:
+            words = plain_words(text)
+            self._phrases.update(phrases(words, PHRASE))
+            self._texts.append(f" {' '.join(words)} ")
 
     def shares(self, text: str) -> bool:
         """Whether a text has some words in a row in common with this corpus; all of its words, if it is short."""
@@ -38,22 +45,26 @@ class Corpus:
         return bool(words) and any(f" {' '.join(words)} " in known for known in self._texts)
 
 
-def is_unrelated(passages: Sequence[Passage], came: Corpus, said: Corpus, tools: Collection[str]) -> bool:
+def uses_other_values(passages: Sequence[Passage], tools: Collection[str]) -> bool:
+    """Whether a step calls no tool, or its code uses values that it did not make itself."""
+    code = "\n".join(passage.text for passage in passages if passage.role == "code")
+    return not tools or bool(unknown_names(code, (), tools))
+
+
+def is_unrelated(passages: Sequence[Passage], came: Sequence[Corpus], said: Corpus) -> bool:
     """Whether the result of a step's tools is theirs alone.
 
     Args:
-        passages: the passages of the step.
+        passages: the passages of a step whose code uses no other values.
         came: what its session read of low trust.
         said: what its model gave to tools since.
-        tools: the tools that the step called.
     """
     given = [passage for passage in passages if passage.role in ("code", "call")]
     seen = [passage.text for passage in passages if passage.role in ("observation", "error")]
-    code = "\n".join(passage.text for passage in given if passage.role == "code")
-    if not tools or unknown_names(code, (), tools) or any(came.shares(_values(part)) for part in given):
+    if any(corpus.shares(_values(part)) for part in given for corpus in came):
         return False
     own = Corpus(_values(part) for part in given)
-    return not any(corpus.shares(text) for text in seen for corpus in (came, said, own))
+    return not any(corpus.shares(text) for text in seen for corpus in (*came, said, own))
 
 
 def _values(part: Passage) -> str:
