@@ -1245,6 +1245,16 @@ def test_notes_are_written_superseded_and_forgotten(site: Site) -> None:
     assert [one for one in memory.recall("Mondays") if one.note == later.id] == []
 
 
+def test_forgetting_is_undone_from_the_page_that_confirms_it(memory: Memory) -> None:
+    note, site = memory.remember("Deploys happen on Mondays", kind="fact"), Site(memory)
+    page = site.post("/forget", id=note.id).text
+    form = re.search(r'action="/forget"[^>]*>((?:<input type="hidden"[^>]*>)+)<button>Undo', page)
+    assert form is not None
+    assert "Recall returns" in site.post("/forget", **dict(re.findall(r'name="(\w+)" value="([^"]*)"', form[1]))).text
+    assert memory.note(note.id).status == "current"
+    assert [one.note for one in memory.recall("when are deploys, on Mondays?")] == [note.id]
+
+
 def test_a_note_is_forgotten_with_everything_it_influenced(memory: Memory) -> None:
     note, run = reminded(memory)
     site = Site(memory)

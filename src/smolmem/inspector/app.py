@@ -277,12 +277,18 @@ class Inspector:
         return RedirectResponse(f"/notes/{note.id}", 303)
 
     def forget(self, request: Request, form: Mapping[str, str]) -> Response:
-        """Removes a note, step or run from recall; with `influenced`, also everything that depends on it."""
-        step = parameters.number(form.get("step"), "step")
+        """Removes a note, step or run from recall, with `influenced` also what depends on it; or undoes that."""
+        step, undo = parameters.number(form.get("step"), "step"), bool(form.get("undo"))
         target = page_data.erase_target(self.memory, form.get("id", "") if step is None else step)
-        forgotten = self.memory.forget(target.what, influenced=bool(form.get("influenced")))
-        text = f"Recall no longer returns: {', '.join(map(str, forgotten))}. The record keeps everything."
-        return self.render("message.html", title="Forgotten", text=text, back=target.back)
+        changed = self.memory.forget(target.what, influenced=bool(form.get("influenced")), undo=undo)
+        names = ", ".join(map(str, changed)) or "nothing that it did not before"
+        if undo:
+            return self.render(
+                "message.html", title="Recalled again", text=f"Recall returns: {names}.", back=target.back
+            )
+        text = f"Recall no longer returns: {names}. The record keeps everything."
+        given = {name: form[name] for name in ("id", "step") if form.get(name)}
+        return self.render("message.html", title="Forgotten", text=text, back=target.back, undo=given)
 
     def erase(self, request: Request, form: Mapping[str, str]) -> Response:
         """Asks whether a note, step or run is to be erased, and what goes with it; erases it once confirmed."""
