@@ -25,6 +25,9 @@ check: .venv/dev     ## lint and types alone
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+site: .venv/dev        ## the documentation as a site, in site/; needs no network
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 torture: .venv/dev .venv/model .venv/oldest .venv/encrypting   ## every promise at its long figure, for hours; writes docs/torture.md
 	SMOLMEM_TORTURE=1 PYTHONPATH=tests $(BIN)/pytest -p torture -n auto --dist worksteal -m promise $(ARGS)
 
@@ -134,4 +137,8 @@ phoenix: .venv-phoenix/ready   ## a Phoenix of its own, for the test that sends 
 help:                  ## this list
 	@grep -E '^[a-z-]+:' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/'
 
+<<<<<<< HEAD
 .PHONY: demo test check lock torture torture-smolagents bench report scale bench-crewai bench-resume bench-variables bench-vectors bench-prompts bench-recall bench-runs bench-inspector quality phoenix help
+=======
+.PHONY: demo test check site lock torture torture-smolagents bench bench-variables bench-vectors bench-prompts bench-recall bench-runs bench-inspector quality phoenix help
+>>>>>>> main

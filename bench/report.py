@@ -242,7 +242,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--missing", action="store_true", help="only benchmarks without numbers")
     parser.add_argument("--render", action="store_true", help="run nothing, write the page")
     parser.add_argument("--data", type=Path, help="the folder of the data sets for recall quality")
-    parser.add_argument("--limit", type=float, default=360, metavar="S", help="stop a benchmark after so many seconds")
+    parser.add_argument("--limit", type=float, default=480, metavar="S", help="stop a benchmark after so many seconds")
     parser.add_argument("--docs", type=Path, default=ROOT / "docs", help="where the page goes")
     parser.add_argument("--numbers", type=Path, default=NUMBERS, help="where the numbers are kept")
     return parser.parse_args()

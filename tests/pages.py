@@ -5,14 +5,17 @@ Also a program of its own, so that the pages can be run with another release of 
 
 from __future__ import annotations
 
+import linecache
 import re
 import sys
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import fake_ollama
+import tutorial_models
 from PIL import Image
-from scripted import Scripted, code, code_agent
+from scripted import answer, calling_agent, calls, code, code_agent
 from smolagents.models import MessageRole
 
 
@@ -23,17 +26,22 @@ def blocks(page: Path) -> list[str]:
 
 def names(page: Path) -> dict[str, Any]:
     """The names that a page uses without defining them."""
-    if page.name == "README.md":
-        thoughts = ["print(6 * 7)", "final_answer(42)", "x = 7\nprint(x)", "final_answer(x * x)"]
-        return {"model": Scripted(*map(code, thoughts))}
-    return {"make_agent": make_agent, "make_watcher": make_watcher, "take_screenshot": take_screenshot}
+    return tutorial_models.models().get(page.name, {}) | {
+        "make_agent": make_agent,
+        "make_watcher": make_watcher,
+        "make_team": make_team,
+        "take_screenshot": take_screenshot,
+    }
 
 
 def run(page: Path) -> dict[str, Any]:
     """Runs a page; returns the names it has defined."""
     defined = names(page)
-    for block in blocks(page):
-        exec(block, defined)
+    with fake_ollama.serving() as address:
+        for number, block in enumerate(blocks(page), 1):
+            source, name = block.replace(fake_ollama.ADDRESS, address), f"<block {number} of {page.name}>"
+            linecache.cache[name] = len(source), None, source.splitlines(True), name  # `@tool` reads its source
+            exec(compile(source, name, "exec"), defined)
     return defined
 
 
@@ -60,6 +68,24 @@ def make_watcher(**options: Any) -> Any:
         return code("print('health check: 500')") if seen(messages) < 4 else code("final_answer('failing')")
 
     return code_agent(*[think] * 50, **options)
+
+
+def make_team(*, parallel: bool = False, **options: Any) -> Any:
+    """A manager and a researcher: one question twice, one after the other, or two questions in one step."""
+
+    def look_up(messages: list[Any]) -> str:
+        crate = re.findall(r"crate (\d)", str(messages))[-1]
+        return code(f"final_answer('Crate {crate} weighs {int(crate) * 6} kg')")
+
+    def ask(messages: list[Any]) -> str:
+        asked = code("print(researcher('How heavy is crate 7?'))")
+        return asked if seen(messages) < 2 else code("final_answer('42 kg')")
+
+    researcher = code_agent(*[look_up] * 50, name="researcher", description="Looks things up.")
+    if not parallel:
+        return code_agent(*[ask] * 50, managed_agents=[researcher], **options)
+    questions = [("researcher", {"task": f"How heavy is crate {crate}?"}) for crate in (7, 8)]
+    return calling_agent(calls(*questions), answer("90 kg"), tools=[], managed_agents=[researcher], **options)
 
 
 def take_screenshot() -> bytes:

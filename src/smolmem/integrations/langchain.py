@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class MemoryRetriever(BaseRetriever):  # type: ignore[misc]
     """Retrieves what agents did and users noted, the best first; metadata says from where, and with which trust.
 
-    Args:
+    Attributes:
         memory: the memory.
         k: how many documents at most; also an argument of `invoke`.
         filters: arguments of `memory.recall`, such as `kind`, `agent`, `min_trust` or `scope`.

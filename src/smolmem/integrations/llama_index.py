@@ -52,7 +52,7 @@ class MemoryRetriever(BaseRetriever):  # type: ignore[misc]
 class MemoryBlock(BaseMemoryBlock[str]):  # type: ignore[misc]
     """What the memory knows about the user's last message, as one quoted block; flushed messages become notes.
 
-    Args:
+    Attributes:
         memory: the memory.
         session_id: the conversation that flushed messages are added to.
         tokens: how long the block is at most.
