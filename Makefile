@@ -137,8 +137,4 @@ phoenix: .venv-phoenix/ready   ## a Phoenix of its own, for the test that sends 
 help:                  ## this list
 	@grep -E '^[a-z-]+:' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/'
 
-<<<<<<< HEAD
-.PHONY: demo test check lock torture torture-smolagents bench report scale bench-crewai bench-resume bench-variables bench-vectors bench-prompts bench-recall bench-runs bench-inspector quality phoenix help
-=======
-.PHONY: demo test check site lock torture torture-smolagents bench bench-variables bench-vectors bench-prompts bench-recall bench-runs bench-inspector quality phoenix help
->>>>>>> main
+.PHONY: demo test check site lock torture torture-smolagents bench report scale bench-crewai bench-resume bench-variables bench-vectors bench-prompts bench-recall bench-runs bench-inspector quality phoenix help
