@@ -176,7 +176,7 @@ def inspector(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 @pytest.fixture
 def empty(monkeypatch: pytest.MonkeyPatch) -> None:
     """No agents work for the demo."""
-    monkeypatch.setattr("smolmem.cli.sample.fill", lambda path, key=None: Memory(path, key=key).close())
+    monkeypatch.setattr("smolmem.cli.sample.fill", lambda path, key=None, pace=0.0: Memory(path, key=key).close())
 
 
 @pytest.fixture
@@ -619,7 +619,7 @@ def test_ui_and_demo_start_the_inspector(sample: Sample, run: Run, inspector: li
     assert run("ui", "--read-only", "--port", "9000", "--no-browser", "--scope", "acme")[0] == 0
     assert run("demo")[0] == 0
     plain = {"host": "127.0.0.1", "port": None, "read_only": False, "open_browser": True, "scope": "default"}
-    plain["key"] = None
+    plain |= {"key": None, "token": None}
     first = {**plain, "port": 9000, "read_only": True, "open_browser": False, "scope": "acme", "url": "smolmem.db"}
     assert inspector == [first, {**plain, "url": "smolmem-demo.db"}]
     assert run("demo")[0] == 3

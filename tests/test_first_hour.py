@@ -415,7 +415,7 @@ def test_an_impossible_port_is_refused_with_a_sentence(here: Path, run: Run) -> 
 def test_the_sample_is_made_without_the_packages_of_the_inspector(
     here: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("smolmem.cli.sample.fill", lambda path, key=None: Memory(path, key=key).close())
+    monkeypatch.setattr("smolmem.cli.sample.fill", lambda path, key=None, pace=0.0: Memory(path, key=key).close())
     monkeypatch.setattr(start, "find_spec", lambda name: None)
     code, out, err = run("demo", "sample.db")
     assert code == 0

@@ -499,7 +499,10 @@ def test_the_configurations_in_the_documentation_are_commands_that_exist() -> No
     assert len(lines) >= 11
     for program, name, *arguments in lines:
         assert (program.rpartition("/")[2], name) == ("smolmem", "mcp")
-        assert mcp_command.make_context("mcp", arguments, obj=Environment()).params["file"]
+        env = Environment()
+        mcp_command.make_context("mcp", arguments, obj=env)
+        assert env.db is not None
+        assert env.db.endswith(".db")
     assert [server["url"] for server in servers if server.get("type") == "http"] == ["http://127.0.0.1:8266/mcp"]
 
 

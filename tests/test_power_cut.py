@@ -262,7 +262,7 @@ def test_a_first_page_that_is_garbled_in_a_checkpoint_is_recovered_from_the_log(
             memory.attach(agent_of(chance, 3)).run("before")
         disk.cut_on_first_page = True
         memory = Memory(path, embedder="off")
-        memory.attach(agent_of(chance, 3)).run("after")
+        memory.attach(agent_of(chance, 12)).run("after")
         with pytest.raises((StoreError, apsw.Error)):
             memory._store.do("empty_log", {})
         close(memory)

@@ -56,7 +56,7 @@ def test_a_run_that_ended_with_a_model_error_goes_on_at_the_step_that_failed(mem
     agent = code_agent(code("final_answer(x * 2)"))
     assert memory.resume(agent) == 42
     (run,) = memory.runs()
-    assert (run.status, run.answer, run.step_count, run.failure) == ("finished", 42, 4, None)
+    assert (run.status, run.answer, run.step_count, run.failure) == ("finished", 42, 3, None)
     assert [step.number for step in run.steps] == [None, 1, 2, 3]
     assert [step.number for step in run.removed] == [3]
     assert agent.monitor.get_total_token_counts().total_tokens == 45

@@ -120,6 +120,12 @@ def test_variables_that_share_an_object_share_it_again(memory: Memory) -> None:
     assert found["both"][0] is found["rows"]
 
 
+def test_values_that_hold_themselves_are_stored(memory: Memory) -> None:
+    found = variables_after(memory, f"rows = {LONG}\nloop = {{'rows': rows}}\nloop['self'] = loop", "x = 1")
+    assert found["loop"]["self"] is found["loop"]
+    assert found["loop"]["rows"] is found["rows"]
+
+
 def test_what_the_agent_was_given_is_the_same_object_for_its_code(memory: Memory) -> None:
     agent = memory.attach(code_agent(code("rows.append(1)"), code("final_answer(0)")))
     agent.run("Go", additional_args={"rows": [0] * 100})

@@ -305,12 +305,12 @@ def _components(links: dict[Name, set[Name]]) -> list[frozenset[Name]]:
     return found
 
 
-def _is_compound(items: chunks.Items) -> bool:
-    """Whether a dict is short and holds long lists or dicts."""
-    if len(items) > _FEW:
+def _is_compound(items: chunks.Items, depth: int = 0) -> bool:
+    """Whether a dict is short and holds long lists or dicts; a dict can hold itself."""
+    if len(items) > _FEW or depth > _DEEPEST:
         return False
     inside = (chunks.items_of(item) for _, item in items)
-    return any(held and (chunks.is_long(held) or _is_compound(held)) for held in inside)
+    return any(held and (chunks.is_long(held) or _is_compound(held, depth + 1)) for held in inside)
 
 
 def _is_large(value: Any) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from smolmem.cli.commands import argument, command
+from smolmem.cli.commands import command
 from smolmem.cli.environment import Environment
 from smolmem.cli.options import flag, option
 from smolmem.core.errors import InvalidArgument, SmolmemError
@@ -33,17 +33,15 @@ def address(value: str) -> tuple[str, int]:
     "smolmem mcp agent.db --scope acme/alice --write",
     "smolmem mcp agent.db --http 127.0.0.1:8266",
 )
-@argument("file", "[FILE]", "The store (default: as for --db).", type=click.Path(), required=False)
 @flag("--write", "Also offer the tools remember and forget. Nothing is ever erased.")
 @option("--http", "HOST:PORT", "Serve over streamable HTTP instead of standard input and output.", type=address)
 @option("--token-file", "PATH", f"A file with the token for --http (default: {TOKEN_VARIABLE}, else a new token).")
-def mcp(env: Environment, file: str | None, write: bool, http: tuple[str, int] | None, token_file: str | None) -> None:
+def mcp(env: Environment, write: bool, http: tuple[str, int] | None, token_file: str | None) -> None:
     """Serve the memory to MCP clients: Claude, Cursor, VS Code, smolagents.
 
     The scope is `default` unless --scope names another scope; clients cannot choose it. Without --http, the client
     starts this command and talks to it over standard input and output. A read-only file is served from a copy.
     """
-    env.db = file or env.db
     env.require_file()
     try:
         from smolmem.mcp.transports import serve_http, serve_stdio
