@@ -23,7 +23,7 @@ PAGES = {
     "SECURITY.md": "security.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
-    "bench/README.md": "benchmarks.md",
+    "bench/README.md": "benchmark-methods.md",
     "examples/README.md": "examples.md",
     "tests/promises.py": "promises.md",
 }
