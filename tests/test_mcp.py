@@ -352,7 +352,7 @@ def test_a_file_that_cannot_be_served_is_one_sentence(
     for arguments, code_, expected in (
         ([tmp_path / "none.db"], 3, "There is no store at"),
         ([tmp_path / "text.db"], 3, "not a"),
-        ([tmp_path], 3, "folder"),
+        (["--db", tmp_path], 3, "folder"),
         ([newer], 3, "was written by a later smolmem"),
         ([store, "--scope", "*", "--write"], 2, "--write needs one scope"),
         ([store, "--scope", "/"], 2, "a scope is a path"),

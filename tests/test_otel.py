@@ -399,20 +399,20 @@ def test_a_team_and_the_next_run_arrive_whole(memory: Memory, collected: Collect
 @pytest.mark.usefixtures("quickly")
 def test_a_long_run_is_read_once_and_not_again_at_every_step(memory: Memory, collected: Collected) -> None:
     decoded: list[int] = []
-    original = live_trace.trace_spans
+    original = live_trace.run_spans.trace_spans
 
     def counting(*given: Any, **options: Any) -> Any:
         for span, step in original(*given, **options):
             decoded.append(step or 0)
             yield span, step
 
-    live_trace.trace_spans = counting
+    live_trace.run_spans.trace_spans = counting
     try:
         script = [lambda _, number=number: time.sleep(0.02) or code(f"print({number})") for number in range(40)]
         memory.attach(code_agent(*script, code("final_answer(1)")), trace=collected.url).run("Count")
         assert collected.wait(lambda: collected.named("CodeAgent.run"))
     finally:
-        live_trace.trace_spans = original
+        live_trace.run_spans.trace_spans = original
     assert len(collected.requests) > 5
     assert len(decoded) < 2 * len(collected.spans)
 

@@ -472,6 +472,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
         gc.collect()
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_chroma_server_that_goes_and_comes_back(
     tmp_path: Path, server: Server, monkeypatch: Any, caplog: Any
 ) -> None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from smolmem.core.arguments import check_choice, check_scope
 from smolmem.core.display import Drawable
 from smolmem.core.values import Run
 from smolmem.queries import Queries
 from smolmem.store.base import Progress
-from smolmem.transfer.imports import FORMATS, Format, import_runs
-from smolmem.transfer.load import Imported
-from smolmem.transfer.otlp import Collector
-from smolmem.transfer.run_spans import Prices, root_of, trace_spans
+
+if TYPE_CHECKING:
+    from smolmem.transfer.imports import Format
+    from smolmem.transfer.load import Imported
+    from smolmem.transfer.run_spans import Prices
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,9 @@ class Exchange(Queries):
             NotFound: if there is no such run.
             CollectorFailed: if the collector does not take it.
         """
+        from smolmem.transfer.otlp import Collector
+        from smolmem.transfer.run_spans import root_of, trace_spans
+
         root = root_of(self._journal, self.run(run))
         collector = Collector(to, headers, root.scope)
         spans = [span for span, _ in trace_spans(self._journal, root, prices)]
@@ -92,6 +97,8 @@ class Exchange(Queries):
         Raises:
             SmolmemError: if it cannot be read; the message says why.
         """
+        from smolmem.transfer.imports import FORMATS, import_runs
+
         check_choice(format, FORMATS, "format")
         chosen = check_scope(self.scope if scope is None else scope)
         return import_runs(self._journal, source, chosen, format, progress)

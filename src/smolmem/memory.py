@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from smolagents import MultiStepAgent
 
@@ -26,7 +26,6 @@ from smolmem.core.arguments import Time, check_choice, check_count, check_scope,
 from smolmem.core.errors import InvalidArgument, NotFound, SmolmemError
 from smolmem.core.redaction import SHORTEST, Redact, Redactor
 from smolmem.core.values import Run
-from smolmem.doctor import Diagnosis, examine
 from smolmem.exchange import Exchange
 from smolmem.operations import Operations
 from smolmem.policies.attached_rules import AttachedRules
@@ -44,8 +43,11 @@ from smolmem.store.erase import unfinished
 from smolmem.store.journal import Journal
 from smolmem.store.opening import open_store
 from smolmem.store.verify import Report, Stats, stats, verify
-from smolmem.transfer.export import Exported, export
-from smolmem.transfer.load import Imported, Trusted, load
+
+if TYPE_CHECKING:
+    from smolmem.doctor import Diagnosis
+    from smolmem.transfer.export import Exported
+    from smolmem.transfer.load import Imported, Trusted
 
 log = logging.getLogger("smolmem")
 
@@ -380,6 +382,8 @@ class Memory(Exchange, Publishing):
 
     def doctor(self) -> Diagnosis:
         """What is wrong, or could be better, with the file, its environment and its use; changes nothing."""
+        from smolmem.doctor import examine
+
         return examine(self._journal)
 
     def export(
@@ -395,6 +399,8 @@ class Memory(Exchange, Publishing):
             progress: called now and then with how much is done and how much there is.
         """
         self.flush()
+        from smolmem.transfer.export import export
+
         return export(self._journal, path, **self._scope_filter(scope), progress=progress)
 
     def load(
@@ -421,6 +427,8 @@ class Memory(Exchange, Publishing):
         """
         check_choice(trust, ("import", "keep"), "trust")
         under = None if scope is None else check_scope(scope)
+        from smolmem.transfer.load import load
+
         return load(self._journal, path, scope=under, trust=trust, progress=progress)
 
     def scoped(self, scope: str) -> Memory:

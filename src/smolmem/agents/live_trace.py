@@ -17,7 +17,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from smolagents.memory import ActionStep, PlanningStep
 
@@ -28,9 +28,11 @@ from smolmem.core.fork_lock import ForkLock
 from smolmem.core.values import Run
 from smolmem.store.journal import Journal
 from smolmem.store.records import Records
-from smolmem.transfer.otlp import Collector
-from smolmem.transfer.run_spans import root_of, trace_spans
-from smolmem.transfer.spans import Span
+from smolmem.transfer import run_spans
+
+if TYPE_CHECKING:
+    from smolmem.transfer.otlp import Collector
+    from smolmem.transfer.spans import Span
 
 log = logging.getLogger("smolmem")
 
@@ -58,6 +60,8 @@ class LiveTraces:
         Raises:
             InvalidArgument: if that is no URL.
         """
+        from smolmem.transfer.otlp import Collector
+
         collector = Collector(url, project=scope)
         return self._senders.setdefault((url, scope), _Sender(self._journal, collector))
 
@@ -222,7 +226,7 @@ class _Sender:
     def _root(self, records: Records, run: str) -> Run | None:
         """The run that a trace begins with; None for a run that is not stored, or was erased."""
         try:
-            root = root_of(records, records.run(run))
+            root = run_spans.root_of(records, records.run(run))
         except NotFound:
             with self._lock:
                 self._runs.pop(run, None)
@@ -235,7 +239,7 @@ class _Sender:
 
     def _send_run(self, records: Records, root: Run) -> None:
         sent = self._runs.get(root.id, set())
-        new = list(trace_spans(records, root, sent=sent))
+        new = list(run_spans.trace_spans(records, root, sent=sent))
         steps = {span.id: step for span, step in new}
         try:
             for batch in self._collector.send(span for span, _ in new):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Collection, Sequence
 from datetime import timedelta
@@ -13,6 +14,8 @@ import pyarrow as pa
 
 Array = Any  # a NumPy array
 
+_PROCESS = os.getpid()
+"""The process that imported LanceDB."""
 PAGE = 5_000
 """Keys that are dropped by one statement."""
 KEPT_VERSIONS = timedelta(minutes=5)
@@ -23,6 +26,8 @@ class LanceIndex:
     """One table; search compares every row of the scope."""
 
     def __init__(self, path: Path | None, name: str, size: int) -> None:
+        if os.getpid() != _PROCESS:
+            raise RuntimeError("LanceDB does not work in a forked process: start processes with the method 'spawn'")
         self._size, self._name = size, name
         self._database = lancedb.connect(str(path))
         fields: list[Any] = [("key", pa.int64()), ("scope", pa.string()), ("vector", pa.list_(pa.float32(), size))]

@@ -26,7 +26,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -177,14 +177,18 @@ class SqliteStore:
         return select(str(self._absolute), scope, statement, self._key)
 
     def check(self) -> list[str]:
-        """SQLite's own integrity and foreign-key checks."""
+        """SQLite's own integrity and foreign-key checks, on a connection of their own.
+
+        FTS5 checks the segments that its connection knew last. While another connection writes, some of these are
+        gone, and the index is taken for damaged.
+        """
         with self.lock, self._wrapped("checked"):
-            integrity = [str(row[0]) for row in self._live().execute("PRAGMA integrity_check(20)")]
-            dangling = [
-                f"{row[0]} row {row[1]} refers to a missing {row[2]}"
-                for row in self._live().execute("PRAGMA foreign_key_check")
-            ]
-        return [problem for problem in integrity if problem != "ok"] + dangling[:20]
+            live = self._live()
+            if not self._place.has_name:
+                return _problems(live)
+            with closing(connect(str(self._absolute), apsw.SQLITE_OPEN_READONLY, self._key)) as fresh:
+                fresh.set_busy_timeout(int(BUSY_SECONDS * 1000))
+                return _problems(fresh)
 
     def size(self) -> int:
         """Bytes of the file and its write-ahead log."""
@@ -485,3 +489,10 @@ def _set_wal(connection: apsw.Connection) -> None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
+
+
+def _problems(connection: apsw.Connection) -> list[str]:
+    integrity = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(20)")]
+    rows = connection.execute("PRAGMA foreign_key_check")
+    dangling = [f"{row[0]} row {row[1]} refers to a missing {row[2]}" for row in rows]
+    return [problem for problem in integrity if problem != "ok"] + dangling[:20]
