@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
+import apsw
 import pytest
 from scripted import code, code_agent
 
@@ -159,3 +161,18 @@ def test_a_fork_while_other_threads_open_files_leaves_a_child_that_works(path: P
             ended.set()
             for thread in threads:
                 thread.join()
+
+
+def test_a_check_beside_a_writer_of_the_index_finds_no_damage(path: Path) -> None:
+    chance = random.Random(1)
+    with Memory(path, embedder="off") as memory:
+        writer = apsw.Connection(str(path))
+        writer.set_busy_timeout(5000)
+        for turn in range(80):  # a connection that has searched before is wrong in one of twelve
+            memory.recall("word1", floor=0.0)
+            with writer:
+                for row in range(20):
+                    text = " ".join(f"word{chance.randint(1, 5000)}" for _ in range(60))
+                    writer.execute("INSERT INTO document_words (rowid, text) VALUES (?, ?)", (turn * 20 + row, text))
+            assert memory._store.check() == []
+        writer.close()
