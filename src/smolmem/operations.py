@@ -16,8 +16,7 @@ from smolmem.agents.interpreter import Restored
 from smolmem.agents.ledger import Unknown
 from smolmem.agents.recorder import Recorder, recorder_of
 from smolmem.agents.rerun import Rerun, rerun
-from smolmem.agents.restore import restore
-from smolmem.agents.resume import Resumed, Resumption, drain
+from smolmem.agents.resume import Resumed, Resumption, drain, restore
 from smolmem.core.arguments import ScopeFilter, check_choice, check_count
 from smolmem.core.display import draw
 from smolmem.core.errors import CannotResume, InvalidArgument

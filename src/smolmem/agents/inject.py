@@ -9,7 +9,7 @@ from smolmem.agents.recorder import Recorder
 from smolmem.core.errors import InvalidArgument
 from smolmem.core.injected import Injected, injected
 from smolmem.core.text import sanitize
-from smolmem.store.reminders import QUOTE
+from smolmem.store.side_tables import QUOTE
 
 
 @dataclass(frozen=True)

@@ -9,43 +9,12 @@ from __future__ import annotations
 import copyreg
 from collections.abc import Hashable, Iterable
 from functools import cache, wraps
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from smolagents import AgentMemory
 
-
-class Listener(Protocol):
-    """What is told of changes to a list: the recorder of an agent."""
-
-    @property
-    def is_working_here(self) -> bool:
-        """Whether this thread works on a run of the agent."""
-        ...
-
-    @property
-    def is_active(self) -> bool:
-        """Whether a run of the agent is in progress."""
-        ...
-
-    def adding(self, step: Any) -> None:
-        """This thread is about to append a step."""
-        ...
-
-    def changed(self, *, appended: bool = False) -> None:
-        """The list may have changed; `appended`: only by steps at its end."""
-        ...
-
-    def changed_by_others(self) -> None:
-        """The list was changed by another agent that shares it."""
-        ...
-
-    def resetting(self) -> None:
-        """The list is about to be emptied by a reset."""
-        ...
-
-    def reset_done(self) -> None:
-        """The list was emptied by a reset."""
-        ...
+Listener = Any
+"""The `Recorder` of an agent; its module imports this one."""
 
 
 class Listeners:
@@ -62,11 +31,11 @@ class Listeners:
         return (here or active or self.all)[-1]
 
     def adding(self, step: Any) -> None:
-        """See `Listener`."""
+        """This thread is about to append a step."""
         self.working.adding(step)
 
     def changed(self, *, appended: bool = False) -> None:
-        """See `Listener`."""
+        """The list may have changed; `appended`: only by steps at its end."""
         working = self.working
         for listener in self.all:
             if listener is not working:
@@ -74,12 +43,12 @@ class Listeners:
         working.changed(appended=appended)
 
     def resetting(self) -> None:
-        """See `Listener`."""
+        """The list is about to be emptied by a reset."""
         for listener in list(self.all):
             listener.resetting()
 
     def reset_done(self) -> None:
-        """See `Listener`."""
+        """The list was emptied by a reset."""
         self.working.reset_done()
 
 

@@ -13,6 +13,8 @@ Read it top to bottom:
                answer is used, and calls that ended return their recorded results
 
 Managed agents that were interrupted continue when the step that called them calls them again.
+
+`restore` is the shorter way for an agent of another kind: it loads and puts back, and the user continues.
 """
 
 from __future__ import annotations
@@ -253,6 +255,20 @@ class Resumption:
         answer = compat.typed_answer(step.action_output)
         self.recorder.finish(active, answer)
         yield FinalAnswerStep(answer)
+
+
+def restore(recorder: Recorder, journal: Journal, run: Run, step: int | None) -> Restored:
+    """Puts a run, up to a step number, into the recorder's agent; names the variables that could not be restored."""
+    agent = recorder.agent
+    until, secrets = journal.event_after_step(run, step), journal.redactor.learn()
+    stored = journal.session(run.session, run.id, until, secrets)
+    agent.memory.reset()
+    agent.memory.steps = [*(entry.step for entry in stored.entries), *agent.memory.steps]  # injections come last
+    restored = interpreter.restore_all(agent, stored)
+    left = sorted((stored.variables() or {}).get("variables", {}))
+    if left and not hasattr(agent, "python_executor"):
+        return Restored(f"{type(agent).__name__} has no interpreter; its state is restored", left)
+    return restored
 
 
 def drain(resumed: Resumed) -> Any:

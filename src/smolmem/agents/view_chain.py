@@ -22,7 +22,7 @@ from smolmem.core.codec import Encoded
 from smolmem.core.errors import BudgetTooSmall, InvalidArgument
 from smolmem.core.tokens import REPORTS, Tokens, size
 from smolmem.core.values import Trim
-from smolmem.store.trims import Trims
+from smolmem.store.side_tables import Trims
 
 log = logging.getLogger("smolmem")
 

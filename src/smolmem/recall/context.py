@@ -16,7 +16,7 @@ from smolagents.models import ChatMessage, MessageRole
 from smolmem.core.text import sanitize
 from smolmem.core.values import Recollection
 from smolmem.recall.query import STOP_WORDS
-from smolmem.store.reminders import BEGIN, END, QUOTE
+from smolmem.store.side_tables import BEGIN, END, QUOTE
 
 TOKENS = 1_500
 """The budget of a block, by default."""

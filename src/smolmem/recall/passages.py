@@ -24,7 +24,7 @@ from smolagents.utils import AgentMaxStepsError
 from smolmem.core import wire
 from smolmem.core.rows import Origin, Passage
 from smolmem.core.text import storable
-from smolmem.store.reminders import BEGIN, END, QUOTE
+from smolmem.store.side_tables import BEGIN, END, QUOTE
 
 LONGEST = 1_000
 """Characters of a passage: about 250 tokens, half of what small embedding models read."""

@@ -26,7 +26,7 @@ from smolmem.recall.unrelated import Corpus, is_unrelated, unknown_names, uses_o
 from smolmem.store.base import Row
 from smolmem.store.contents import Contents, seal
 from smolmem.store.passage_rows import json_list
-from smolmem.store.reminders import quoted_lines
+from smolmem.store.side_tables import quoted_lines
 from smolmem.store.writer import IMPORTED
 
 NOT_INDEXED = ("system_prompt", "injected")

@@ -25,7 +25,7 @@ from smolmem.store.base import Row
 from smolmem.store.contents import seal
 from smolmem.store.journal import Journal
 from smolmem.store.passage_rows import json_list
-from smolmem.store.reminders import QUOTE, quoted_lines
+from smolmem.store.side_tables import QUOTE, quoted_lines
 
 _HEAD = re.compile(r"\[(\d+)\] ")
 _SHORTEST = 12

@@ -18,14 +18,12 @@ from smolmem.core.redaction import Redactor
 from smolmem.core.rows import Batch, CallRow, Change, RunRow, Saved, SharedPrompt
 from smolmem.core.values import Alert
 from smolmem.store import heartbeat
-from smolmem.store.alerts import Alerts
 from smolmem.store.base import Row, Store, T
 from smolmem.store.chains import Chain
 from smolmem.store.contents import seal
 from smolmem.store.heartbeat import Heartbeat
 from smolmem.store.records import Records
-from smolmem.store.reminders import Reminders
-from smolmem.store.trims import Trims
+from smolmem.store.side_tables import Alerts, Reminders, Trims
 from smolmem.store.writer import describe, name_writer
 
 if TYPE_CHECKING:

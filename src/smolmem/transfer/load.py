@@ -28,13 +28,12 @@ from smolmem.store.base import Progress, Row
 from smolmem.store.contents import seal
 from smolmem.store.journal import Journal
 from smolmem.store.passage_rows import drop_passages
-from smolmem.store.reminders import quoted_lines
+from smolmem.store.side_tables import quoted_lines
 from smolmem.store.writer import IMPORTED, RESTORED
 from smolmem.transfer import archive
 from smolmem.transfer.archive import Inbox
-from smolmem.transfer.lines import FORMAT, VERSION, Wrong, shaped
+from smolmem.transfer.lines import FORMAT, VERSION, Numbers, Wrong, shaped
 from smolmem.transfer.media import step_facts
-from smolmem.transfer.numbers import Numbers
 
 Trusted = Literal["import", "keep"]
 WAITING = 10_000
