@@ -1,6 +1,6 @@
 """The part of `Memory` that exchanges runs: exports, datasets on the Hugging Face Hub, traces, and other tools' files.
 
-What does the work is imported when it is used: most programs only record.
+The modules that do the work are imported when they are used: most programs only record.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Exchange(Recalling):
     ) -> Imported:
         """Reads an export, all of it or nothing; runs and notes that are here already are left as they are.
 
-        What is loaded is not trusted: its origin is `import`, it supersedes no note that was here before, and its runs
+        Loaded content is not trusted: its origin is `import`, it supersedes no note that was here before, and its runs
         are resumed, restored or rerun only with `trust=True`.
 
         Args:
@@ -147,7 +147,7 @@ class Exchange(Recalling):
             repo: the name of the dataset.
             path: the path of the store; it is created if it does not exist.
             revision: a branch, tag or commit of the dataset.
-            trust: as for `load`: by default, what is loaded is not trusted.
+            trust: as for `load`: by default, loaded content is not trusted.
             token: the token of the Hub, for private datasets.
             progress: called now and then while the export is loaded; the download shows progress bars of its own.
             **options: options of `Memory`, such as `scope`.
@@ -217,9 +217,9 @@ class Exchange(Recalling):
         format: Format | None = None,
         progress: Progress | None = None,
     ) -> Imported:
-        """Imports what another tool saved, all of it or nothing; what is here already is left as it is.
+        """Imports runs that another tool saved, all of them or none; runs that are here already stay as they are.
 
-        What is imported is not trusted: its origin is `import`, and its runs are restored or rerun only with
+        Imported runs are not trusted: its origin is `import`, and its runs are restored or rerun only with
         `trust=True`.
 
         Args:
@@ -227,7 +227,7 @@ class Exchange(Recalling):
                 OTLP or Phoenix), a file of `agent.memory.get_full_steps()`, a SQLite file of OpenAI Agents,
                 LangGraph or CrewAI, a chat store of LlamaIndex, or a list of messages.
             scope: where to; by default this memory's scope.
-            format: what it is, where its content could be several things.
+            format: the format, where the content fits several.
             progress: called now and then with how much is done and how much there is.
 
         Raises:

@@ -1,4 +1,4 @@
-"""`Memory`: the public class. Each method is a few lines into the packages that do the work."""
+"""`Memory`: the public class. Each method is a few lines that call the packages that do the work."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ class Memory(Exchange):
         raise InvalidArgument("this agent is attached to another Memory: detach it there first.")
 
     def detach(self, agent: Agent) -> Agent:
-        """Gives an agent, and the agents it manages, back as they were; what is recorded stays."""
+        """Stops recording an agent and the agents it manages, and undoes all patches; the record stays."""
         recorder = self._recorder(agent)
         if recorder is not None:
             self._release(recorder)
@@ -332,7 +332,7 @@ class Memory(Exchange):
         expires: Time | timedelta | None = None,
         tokens: int = TOKENS,
     ) -> Injection:
-        """Puts something before an agent, with its origin: now, and at the beginning of each run until it is detached.
+        """Shows an agent a text, with its origin: now, and at the beginning of each run until it is detached.
 
         Args:
             agent: the agent.
@@ -370,7 +370,7 @@ class Memory(Exchange):
     # --- maintenance -----------------------------------------------------------------------------------------------
 
     def verify(self) -> Report:
-        """Proves that what is stored is what was written, or names what is not."""
+        """Checks that everything is stored as it was written; the report names every difference."""
         return verify(self._journal)
 
     def stats(self) -> Stats:
@@ -378,7 +378,7 @@ class Memory(Exchange):
         return stats(self._journal, self._failures.total)
 
     def doctor(self) -> Diagnosis:
-        """What is wrong, or could be better, with the file, its environment and its use; changes nothing."""
+        """Finds problems of the file, its environment and its use; changes nothing."""
         from smolmem.doctor import examine
 
         return examine(self._journal)

@@ -1,7 +1,7 @@
 """A list of steps, and the memory that holds it, that report every change.
 
-An agent's memory becomes an `ObservedMemory` in place: whoever holds it keeps holding it, and a memory class of the
-user's own keeps its methods.
+An agent's memory becomes an `ObservedMemory` in place: references to it stay valid, and a memory class of the user's
+own keeps its methods.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Listener = Any
 
 
 class Listeners:
-    """The listeners of one memory: one for each agent that uses it. A change is told to the agent that makes it."""
+    """The listeners of one memory: one for each agent that uses it. The agent that makes a change is notified."""
 
     def __init__(self) -> None:
         self.all: list[Listener] = []
@@ -130,7 +130,7 @@ def _observed(cls: Any) -> type[ObservedMemory]:
 
 
 def observe(memory: AgentMemory, listener: Listener) -> None:
-    """Makes a memory report to `listener`, beginning with what it holds."""
+    """Makes a memory report to `listener`, beginning with its current steps."""
     if isinstance(memory, ObservedMemory):  # another agent has this memory, too
         memory.listeners.all.append(listener)
         listener.changed()

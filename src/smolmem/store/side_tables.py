@@ -33,7 +33,7 @@ class Reminders:
         self._contents = contents
 
     def add(self, run: str, step: int | None, query: str, messages: list[Any], found: Sequence[Any]) -> Reminder:
-        """Records what is about to be shown; `found` names the sources, steps and notes."""
+        """Records a reminder before it is shown; `found` names its sources, steps and notes."""
         row = {"run": run, "step": step, "at": time.time(), "query": query, "found": json.dumps(list(found))}
         encoded = self._contents.encode(messages)
 
@@ -45,14 +45,14 @@ class Reminders:
         return Reminder(self._contents.store.transact(write), messages)
 
     def of(self, step: int) -> Reminder | None:
-        """What was shown with a task."""
+        """The reminder that was shown with a task."""
         for row in self._contents.store.rows("task_recalled", {"step": step}):
             self._contents.sealed("recalled", row)
             return Reminder(row["block"], self._contents.part(row["block"]))
         return None
 
     def lines_recalled_in(self, run: str) -> list[str]:
-        """The lines that were recalled in a run, in the runs that called it, and in those it called."""
+        """The lines that were recalled in a run, in its callers, and in the runs it called."""
         rows = self._contents.store.rows("family_recalled", {"run": run})
         return [line for row in rows for line in quoted_lines(self._contents.part(row["block"]))]
 

@@ -19,7 +19,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -96,11 +96,8 @@ def create(path: Path) -> Iterator[Outbox]:
         work = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.absolute().parent))
         made = work / "export"
         private_files.make_folder(made)
-        box = Outbox(made)
-        try:
+        with closing(Outbox(made)) as box:
             yield box
-        finally:
-            box.close()
         if path.suffix.lower() == ".zip":
             made = _zipped(made, work / "export.zip")
         os.rename(made, path)
@@ -172,10 +169,8 @@ def opened(path: Path) -> Iterator[Inbox]:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise NotAStore(f"{path} cannot be read: {reason}. Give the folder or zip of an export.") from error
-    try:
+    with closing(box):
         yield box
-    finally:
-        box.close()
 
 
 def lines(box: Inbox, progress: Progress | None) -> Iterator[tuple[int, bytes]]:

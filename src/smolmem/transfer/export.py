@@ -22,7 +22,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Container, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import lru_cache
@@ -82,12 +82,9 @@ def export(
 @contextmanager
 def _still(store: Store) -> Iterator[Store]:
     """The store as it is now, through a connection of its own; others continue to write."""
-    other = store.reopened()
-    try:
+    with closing(store.reopened()) as other:
         other.do("begin_reading", {})
         yield other
-    finally:
-        other.close()
 
 
 class _Everything:

@@ -96,8 +96,7 @@ class _Tree:
         found: dict[str, list[Span]] = {}
         for span in self.all:
             above = list(self.above(span))
-            acts = span.kind in ("LLM", "TOOL") or _is_step(span)
-            if acts and not any(each.kind == "AGENT" or _acts(each) for each in above):
+            if _acts(span) and not any(each.kind == "AGENT" or _acts(each) for each in above):
                 found.setdefault(span.trace, []).append(span)
         return found
 
