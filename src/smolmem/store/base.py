@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from importlib import resources
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -128,6 +129,7 @@ class Store(Protocol):
         ...
 
 
+@cache
 def statements(backend: str) -> dict[str, str]:
     """The named statements of a backend: those of SQLite, with the backend's own versions."""
     found = _named_statements("sqlite")
@@ -140,6 +142,7 @@ def _named_statements(backend: str) -> dict[str, str]:
     return {name: body.strip() for name, body in zip(parts[::2], parts[1::2], strict=True)}
 
 
+@cache
 def migrations(backend: str) -> list[str]:
     """The numbered schema scripts of a backend, in order; the n-th brings a store to version n."""
     files = sorted(file.name for file in _sql(backend).iterdir() if re.match(r"\d{4}_", file.name))

@@ -19,7 +19,8 @@ from smolmem.store.base import Row
 _LENGTH, _BYTES = 12, 400_000
 """How many contents, and bytes of them, a chain holds."""
 _RUNS = 64
-_CACHED = 48
+_CACHED_BYTES = 4_000_000
+"""Bytes of contents that are kept in RAM: a chain is read again for each of its contents otherwise."""
 
 
 class Chain:
@@ -56,6 +57,7 @@ class Chains:
         self._read_row = read
         self._of_runs: OrderedDict[str, Chain] = OrderedDict()
         self._read: OrderedDict[int, tuple[int | None, bytes]] = OrderedDict()
+        self._read_bytes = 0
 
     @contextmanager
     def of(self, run: str) -> Iterator[Chain]:
@@ -107,12 +109,17 @@ class Chains:
         return number, rows[0]["base"], rows[0]["bytes"], b""
 
     def _remember(self, number: int, base: int | None, data: bytes) -> None:
-        if len(data) <= _BYTES:
-            self._read[number] = (base, data)
-            if len(self._read) > _CACHED:
-                self._read.popitem(last=False)
+        if len(data) > _BYTES:
+            return
+        _, before = self._read.pop(number, (None, b""))
+        self._read[number] = (base, data)
+        self._read_bytes += len(data) - len(before)
+        while self._read_bytes > _CACHED_BYTES:
+            _, (_, dropped) = self._read.popitem(last=False)
+            self._read_bytes -= len(dropped)
 
     def forget(self) -> None:
         """Drops all caches and chains: contents were erased."""
         self._of_runs.clear()
         self._read.clear()
+        self._read_bytes = 0
