@@ -32,14 +32,14 @@ _JSON = json.JSONDecoder(parse_constant=_refuse)
 
 
 class Wrong(Exception):
-    """A line that no export of ours has; it becomes `Damaged`, with its file and number."""
+    """A line that no export has; raised as `Damaged`, with its file and number."""
 
 
 def shaped(line: bytes) -> tuple[str, Row]:
-    """A line's type and its fields, each of them what it should be; fields that are not known are left out.
+    """The type of a line and its checked fields; unknown fields are left out.
 
     Raises:
-        Wrong: it is not such a line.
+        Wrong: if a field is missing or has a wrong value.
     """
     try:
         row = _JSON.decode(line.decode())
@@ -241,7 +241,7 @@ SHAPES: dict[str, dict[str, Check]] = {
     "forgotten": {"id": _number, "what": partial(_word, ("note", "step", "run")), "target": _source, "at": _time},
     "end": {"lines": _count},
 }
-"""For each type of line, its fields and what each must be."""
+"""For each type of line, its fields and their checks."""
 
 
 class Numbers:
@@ -259,12 +259,12 @@ class Numbers:
         self._here.append(here)
 
     def find(self, there: int) -> int | None:
-        """The number here; None if the export did not mention it yet."""
+        """The number in this store; None if the export did not mention it yet."""
         place = bisect_left(self._there, there)
         return self._here[place] if place < len(self._there) and self._there[place] == there else None
 
     def get(self, there: int) -> int:
-        """The number here of what a line refers to."""
+        """The number in this store of a row that a line refers to."""
         found = self.find(there)
         if found is None:
             raise Wrong(f"it refers to {self._what} {there}, which did not come before")
