@@ -120,7 +120,7 @@ class Memory(Exchange):
         self._apply_retention()
 
     def _apply_retention(self) -> None:
-        """Erases runs that are older than they are to be kept; a failure does not keep the memory from opening."""
+        """Erases runs that are past their retention time; a failure does not keep the memory from opening."""
         try:
             if self._retain:
                 self.prune()
@@ -131,7 +131,7 @@ class Memory(Exchange):
                     self._store.url,
                 )
         except SmolmemError as error:
-            log.warning("smolmem could not erase runs that are older than they are to be kept. %s", error)
+            log.warning("smolmem could not erase runs that are past their retention time. %s", error)
 
     # --- recording -------------------------------------------------------------------------------------------------
 

@@ -243,7 +243,7 @@ class Recalling(Queries):
     def prune(
         self, older_than: timedelta | None = None, *, scope: str | None = None, dry_run: bool = False
     ) -> list[Erased]:
-        """Erases runs that ended longer ago than they are to be kept; returns one receipt for each rule that erased.
+        """Erases runs that are past their retention time; returns one receipt for each rule that erased.
 
         Args:
             older_than: how long runs are kept; without it, the rules that were given as `Memory(retain=…)` apply.

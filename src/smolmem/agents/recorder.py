@@ -263,7 +263,7 @@ class Recorder:
         try:
             self.on_run_end()
         except Exception as failure:  # steps can be indexed later
-            log.info("smolmem could not index what was recorded: %s", failure)
+            log.info("smolmem could not index recorded steps: %s", failure)
 
     def _status(self, error: BaseException | None) -> Status:
         if error is None:

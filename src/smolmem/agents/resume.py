@@ -228,7 +228,7 @@ class Resumption:
                 agent.memory.steps.pop()
                 raise CannotResume(
                     f"run {row['id'][:8]}: step {number} was interrupted and does not go the same way again: {why}. "
-                    "Its earlier steps are as they were; restore() them into an agent to continue from there."
+                    "Its earlier steps are unchanged; restore() them into an agent to continue from there."
                 ) from None
 
     def _restore_variables(self, stored: StoredSession, number: int, *, answered: bool) -> None:

