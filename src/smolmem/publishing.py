@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 from smolmem.core.redaction import Redact
 from smolmem.recalling import Recalling
 from smolmem.store.base import Progress
-from smolmem.transfer.export import export
-from smolmem.transfer.load import Trusted
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from smolmem.transfer.hub import Pushed
+    from smolmem.transfer.load import Trusted
 
 
 class Publishing(Recalling):
@@ -53,6 +52,7 @@ class Publishing(Recalling):
             StoreError: if the Hub cannot be reached, or refuses.
         """
         from smolmem.transfer import hub
+        from smolmem.transfer.export import export
 
         self.flush()
         redactor = None if redact is False else self._journal.redactor.with_rules(redact)

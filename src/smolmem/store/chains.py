@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from smolmem.core import packing
 from smolmem.core.packing import Undecodable
@@ -18,15 +19,25 @@ from smolmem.store.base import Row
 
 _LENGTH, _BYTES = 12, 400_000
 """How many contents, and bytes of them, a chain holds."""
+_NUMBERS = 64
 _RUNS = 64
 _CACHED = 48
 
 
 class Chain:
-    """The contents that the next content of a run may repeat."""
+    """The contents that the next content of a run may repeat, and the numbers of the contents that it had last."""
 
     def __init__(self) -> None:
+        self.numbers: dict[bytes, int] = {}
+        self.seen: Any = None
+        """When it was known that all of this is in the store: see `Contents.check`."""
         self._contents: list[tuple[int, bytes, bytes]] = []
+
+    def note(self, number: int, key: bytes) -> None:
+        """A content of the run is in the store."""
+        self.numbers[key] = number
+        if len(self.numbers) > _NUMBERS:
+            del self.numbers[next(iter(self.numbers))]
 
     def add(self, number: int, key: bytes, data: bytes) -> None:
         """Adds a content that was packed with this chain; a full chain begins anew."""
@@ -46,7 +57,7 @@ class Chain:
 
     def clear(self) -> None:
         """Begins anew."""
-        self._contents = []
+        self._contents, self.numbers = [], {}
 
 
 class Chains:
@@ -56,6 +67,8 @@ class Chains:
         self._read_row = read
         self._of_runs: OrderedDict[str, Chain] = OrderedDict()
         self._read: OrderedDict[int, tuple[int | None, bytes]] = OrderedDict()
+        self.forgotten = 0
+        """How often everything was forgotten."""
 
     @contextmanager
     def of(self, run: str) -> Iterator[Chain]:
@@ -116,3 +129,4 @@ class Chains:
         """Reads everything anew and begins new chains: contents were erased."""
         self._of_runs.clear()
         self._read.clear()
+        self.forgotten += 1

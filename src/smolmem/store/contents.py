@@ -121,20 +121,33 @@ class Contents:
         if self.store.is_remote:  # a server finds what it has in the same statement
             packed = self._packed.get(key) or packing.pack(data)
             return int(self.store.do("add_content", row | {"bytes": packed, "base": None}))
-        known = self.store.do("content_id", row)
+        known = None if chain is None else chain.numbers.get(row["hash"])
+        if known is None:
+            known = self.store.do("content_id", row)
         if known is not None:
-            return int(known)
-        base, dictionary = (None, b"") if chain is None else self._packed_with(chain)
-        number = int(self.store.do("add_content", row | {"bytes": packing.pack(data, dictionary), "base": base}))
-        if chain is not None:
+            number = int(known)
+        elif chain is None:
+            number = int(self.store.do("add_content", row | {"bytes": packing.pack(data), "base": None}))
+        else:
+            base = None if chain.base is None else chain.base[0]
+            packed = packing.pack(data, chain.dictionary)
+            number = int(self.store.do("add_content", row | {"bytes": packed, "base": base}))
             chain.add(number, row["hash"], data)
+        if chain is not None:
+            chain.note(number, row["hash"])
         return number
 
-    def _packed_with(self, chain: Chain) -> tuple[int | None, bytes]:
-        """The last content of a chain and what it holds, unless another process has erased the content."""
-        if chain.base is not None and self.store.do("content_hash", {"id": chain.base[0]}) != chain.base[1]:
-            chain.clear()
-        return (None, b"") if chain.base is None else (chain.base[0], chain.dictionary)
+    def check(self, chain: Chain) -> None:
+        """Begins a chain anew if its contents may be gone; part of the caller's transaction.
+
+        They can be erased by another process, or by another thread of this one.
+        """
+        now = self.chains.forgotten, self.store.foreign_writes()
+        if chain.seen != now:
+            base, chain.numbers = chain.base, {}
+            if base is not None and self.store.do("content_hash", {"id": base[0]}) != base[1]:
+                chain.clear()
+            chain.seen = now
 
     def blob(self, key: str) -> bytes:
         """The bytes with a hash, for the codec."""

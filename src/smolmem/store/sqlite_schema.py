@@ -46,3 +46,11 @@ def expected_schema(version: int) -> frozenset[tuple[str, str, str]]:
         return schema(scratch)
     finally:
         scratch.close()
+
+
+def problems(connection: apsw.Connection) -> list[str]:
+    """What SQLite's own checks find: at most twenty of each kind."""
+    integrity = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(20)")]
+    rows = connection.execute("PRAGMA foreign_key_check")
+    dangling = [f"{row[0]} row {row[1]} refers to a missing {row[2]}" for row in rows]
+    return [problem for problem in integrity if problem != "ok"] + dangling[:20]
