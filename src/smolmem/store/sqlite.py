@@ -48,7 +48,7 @@ from smolmem.store.header import (
     stored_header,
 )
 from smolmem.store.sandboxed_select import select, time_limit
-from smolmem.store.sqlite_schema import expected_schema, migrate, problems, schema
+from smolmem.store.sqlite_schema import expected_schema, migrate, problems, schema, set_wal
 from smolmem.store.vanished import Place, status_of
 
 BUSY_SECONDS = 30.0
@@ -112,12 +112,17 @@ class SqliteStore:
 
     def transact(self, body: Callable[[], T], *, sync: bool = True) -> T:
         """One transaction; see `Store.transact`. It never conflicts: it has the lock from the beginning."""
+        with self._transaction(sync=sync):
+            return body()
+
+    @contextmanager
+    def _transaction(self, *, sync: bool) -> Iterator[None]:
         with self.lock:
             try:
                 with self._wrapped("written"):
                     self._begin(sync=sync and self.durability == "full")
                     faults.point("write.begun")
-                    result = body()
+                    yield
                     faults.point("write.done")
                     self._live().execute("COMMIT")
                     faults.point("write.committed")
@@ -128,7 +133,6 @@ class SqliteStore:
                 self._be_patient(1.0 if isinstance(error, Busy) else self._patience)
                 raise
             self._be_patient(BUSY_SECONDS)
-            return result
 
     def foreign_writes(self) -> tuple[int, int]:
         """Changes when another connection has written; see `Store.foreign_writes`."""
@@ -377,7 +381,7 @@ class SqliteStore:
             self._refuse_changed(connection, version)
         else:
             self._claim(connection)
-        _set_wal(connection)
+        set_wal(connection, BUSY_SECONDS)
         self._syncs = self.durability == "full"
         connection.execute(_SYNC[self._syncs])
         if version < latest:
@@ -484,16 +488,3 @@ class SqliteStore:
 
     def _explained(self, error: apsw.Error, done: str) -> StoreError:
         return explained(error, f"{self.path} cannot be {done}")
-
-
-def _set_wal(connection: apsw.Connection) -> None:
-    """Turns WAL mode on; with several processes at it for the first time, SQLite may say "locked" without waiting."""
-    deadline = time.monotonic() + BUSY_SECONDS
-    while True:
-        try:
-            connection.pragma("journal_mode", "WAL")
-            return
-        except (apsw.BusyError, apsw.LockedError):
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
