@@ -159,7 +159,7 @@ def encode(value: Any, redactor: Redactor | None = None) -> Encoded:
         own[MODEL_INPUT] = _TAKEN_OUT
     else:
         model_input = None
-    tree = _head(cast(Hashable, type(value))) | {name: encoder.value(item) for name, item in own.items()}
+    tree = _head(type(value)) | {name: encoder.value(item) for name, item in own.items()}  # type: ignore[arg-type]
     return _encoded(tree, encoder, model_input, redactor)
 
 
@@ -294,7 +294,7 @@ def _head(cls: Any) -> dict[str, Json]:
 
 
 def _fields(encoder: Encoder, value: Any) -> Json:
-    return _head(cast(Hashable, type(value))) | {name: encoder(item) for name, item in vars(value).items()}
+    return _head(type(value)) | {name: encoder(item) for name, item in vars(value).items()}  # type: ignore[arg-type]
 
 
 def _tool_call(encoder: Encoder, value: memory.ToolCall) -> Json:

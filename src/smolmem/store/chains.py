@@ -31,7 +31,11 @@ class Chain:
         self.numbers: dict[bytes, int] = {}
         self.seen: Any = None
         """When it was known that all of this is in the store: see `Contents.check`."""
-        self._contents: list[tuple[int, bytes, bytes]] = []
+        self.base: tuple[int, bytes] | None = None
+        """The number and hash of the last content."""
+        self.dictionary = b""
+        """What the next content is packed with."""
+        self._length = 0
 
     def note(self, number: int, key: bytes) -> None:
         """A content of the run is in the store."""
@@ -41,23 +45,17 @@ class Chain:
 
     def add(self, number: int, key: bytes, data: bytes) -> None:
         """Adds a content that was packed with this chain; a full chain begins anew."""
-        self._contents.append((number, key, data))
-        if len(self._contents) >= _LENGTH or sum(len(data) for _, _, data in self._contents) > _BYTES:
-            self._contents = []
+        self.base, self.dictionary, self._length = (number, key), self.dictionary + data, self._length + 1
+        if self._length >= _LENGTH or len(self.dictionary) > _BYTES:
+            self._begin_anew()
 
-    @property
-    def base(self) -> tuple[int, bytes] | None:
-        """The number and hash of the last content."""
-        return self._contents[-1][:2] if self._contents else None
-
-    @property
-    def dictionary(self) -> bytes:
-        """What the next content is packed with."""
-        return b"".join(data for _, _, data in self._contents)
+    def _begin_anew(self) -> None:
+        self.base, self.dictionary, self._length = None, b"", 0
 
     def clear(self) -> None:
-        """Begins anew."""
-        self._contents, self.numbers = [], {}
+        """Forgets everything."""
+        self.numbers = {}
+        self._begin_anew()
 
 
 class Chains:

@@ -122,20 +122,21 @@ class Contents:
             packed = self._packed.get(key) or packing.pack(data)
             return int(self.store.do("add_content", row | {"bytes": packed, "base": None}))
         known = None if chain is None else chain.numbers.get(row["hash"])
-        if known is None:
+        if known is None and len(data) > wire.INLINE:  # looking is quicker than packing it for nothing
             known = self.store.do("content_id", row)
-        if known is not None:
-            number = int(known)
-        elif chain is None:
-            number = int(self.store.do("add_content", row | {"bytes": packing.pack(data), "base": None}))
-        else:
-            base = None if chain.base is None else chain.base[0]
-            packed = packing.pack(data, chain.dictionary)
-            number = int(self.store.do("add_content", row | {"bytes": packed, "base": base}))
-            chain.add(number, row["hash"], data)
+        if known is None:
+            known = self._add(row, data, chain) or self.store.do("content_id", row)
         if chain is not None:
-            chain.note(number, row["hash"])
-        return number
+            chain.note(known, row["hash"])
+        return int(known)
+
+    def _add(self, row: Row, data: bytes, chain: Chain | None) -> int | None:
+        """Adds a content, packed with its chain; None if it is there already."""
+        base, dictionary = (None, b"") if chain is None or chain.base is None else (chain.base[0], chain.dictionary)
+        number = self.store.do("add_content", row | {"bytes": packing.pack(data, dictionary), "base": base})
+        if number is not None and chain is not None:
+            chain.add(number, row["hash"], data)
+        return None if number is None else int(number)
 
     def check(self, chain: Chain) -> None:
         """Begins a chain anew if its contents may be gone; part of the caller's transaction.
