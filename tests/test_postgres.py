@@ -119,7 +119,10 @@ SAID_DIFFERENTLY = {
     *("find_documents_where", "find_passages_where", "next_passage"),
 }
 """Statements of full text: terms instead of texts."""
-ONLY_HERE = {"add_contents", "store_bytes", "copy_run", "copy_step", "copy_note", "copy_forgotten"}
+ONLY_HERE = {
+    *("add_contents", "add_new_contents", "assume_contents", "assume_no_other_writer", "is_stored"),
+    *("store_bytes", "copy_run", "copy_step", "copy_note", "copy_forgotten"),
+}
 ENGINE = re.compile(r"^(PRAGMA|VACUUM|BEGIN|INSERT INTO \w+_words \(\w+_words\))")
 
 

@@ -61,7 +61,7 @@ class Journal(Records):
     def _transact(self, run: str, body: Callable[[Chain | None], T], *, sync: bool = True) -> T:
         """A transaction whose contents are packed together; at a server each by itself: it gets all in one message."""
         if self.store.is_remote:
-            return self.store.transact(lambda: body(None), sync=sync)
+            return self.store.transact(lambda: body(None), sync=sync, quick=bool(self._heartbeat.of([run])))
         with self.chains.of(run) as chain:
             return self.store.transact(lambda: body(chain), sync=sync)
 

@@ -47,6 +47,7 @@ class Link:
     def __init__(self, address: Address) -> None:
         self.address = address
         self.version = ""
+        self.connected_at = 0.0
         self._connection: psycopg.Connection[Any] | None = None
         self._is_closed = False
         self.live()
@@ -72,6 +73,7 @@ class Link:
             raise StoreError(f"{shown} is closed: open it again with Memory({shown!r}).")
         if self._connection is None or self._connection.closed:
             self._connection = self._connect()
+            self.connected_at = time.monotonic()
         return self._connection
 
     def _connect(self) -> psycopg.Connection[Any]:
