@@ -139,9 +139,7 @@ class PostgresStore:
                 except WrongAssumption:
                     if not quick and tries > 2:  # before, a server that crashed may have handed out an id again
                         raise
-                    if quick:
-                        quick = False
-                        continue
+                    quick = False
                 except Conflict:
                     if tries >= TRIES:
                         raise

@@ -17,8 +17,8 @@ from smolmem.core.errors import StoreError, Unwritable
 from smolmem.store.postgres_address import Address
 from smolmem.store.postgres_errors import ConnectionLost, explained, refused
 
-STARTING_SECONDS = 5.0
-"""Seconds to wait for a server that is starting."""
+STARTING_SECONDS = 30.0
+"""Seconds to wait for a server that answers, and says that it is starting or stopping."""
 LOCK_SECONDS = 30
 """Seconds to wait for another writer."""
 STATEMENT_SECONDS = 120
@@ -95,13 +95,13 @@ class Link:
         return connection
 
     def _reached(self) -> psycopg.Connection[Any]:
-        """A new connection; waits for a server that is starting."""
+        """A new connection; waits for a server that is starting or stopping."""
         deadline = time.monotonic() + STARTING_SECONDS
         while True:
             try:
                 return psycopg.connect(self.address.conninfo, autocommit=True, prepare_threshold=None)
             except psycopg.Error as error:
-                if "starting up" not in str(error) or time.monotonic() > deadline:
+                if "the database system is" not in str(error) or time.monotonic() > deadline:
                     raise refused(error, self.address) from None  # the driver's error may hold the password
             time.sleep(0.1)
 

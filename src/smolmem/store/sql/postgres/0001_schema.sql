@@ -11,6 +11,7 @@
 -- has them in this order), and a run before the run that called it, so these two have no foreign key.
 
 CREATE SEQUENCE ids;
+CREATE SEQUENCE passage_ids;  -- keys of vector indexes hold 32 bits of them
 
 CREATE TABLE content (
     id    bigint PRIMARY KEY DEFAULT nextval('ids'),

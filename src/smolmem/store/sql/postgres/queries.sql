@@ -105,7 +105,7 @@ SELECT holder, seconds - abs(CAST(extract(epoch FROM clock_timestamp()) AS DOUBL
 FROM lease WHERE name = :name AND abs(extract(epoch FROM clock_timestamp()) - renewed) < seconds;
 
 -- name: next_passage
-SELECT nextval('ids') FROM generate_series(1, :count) ORDER BY 1 LIMIT 1;
+SELECT nextval('passage_ids') FROM generate_series(1, :count) ORDER BY 1 LIMIT 1;
 
 -- name: add_passage_words
 WITH counted AS (UPDATE words_size SET rows = rows + 1, terms = terms + :size WHERE level = 'passages')
