@@ -559,13 +559,16 @@ def test_a_connection_sees_and_writes_its_scope_and_nothing_else(guarded: str) -
             assert {run.agent for run in memory.runs(scope="*")} == {name}
             assert {hit.agent for hit in memory.recall("garden", scope="*") if hit.agent} == {name}
             assert memory.verify()
-            with pytest.raises(StoreError, match="row-level security"):
+            with pytest.raises(
+                Unwritable, match=rf"row-level security.*names 'acme/{name}'. Give the scope in the URL"
+            ):
                 memory.scoped("acme/eve").remember("written into another scope")
     with Memory(f"{guarded}&scope=acme", scope="*", embedder="off") as memory:
         assert {run.agent for run in memory.runs()} == {"ann", "bob"}
     with Memory(guarded, scope="*", embedder="off") as memory:
         assert (memory.runs(), memory.notes(), memory.steps(), memory.recall("garden")) == ([], [], [], [])
-        for table in ("session", "run", "step", "event", "call", "note", "passage", "passage_words", "document_words"):
+        tables = ["session", "run", "step", "event", "call", "note", "passage", "passage_words", "document_words"]
+        for table in [*tables, "content", "prompt", "vector", "alert", "pending", "forgotten", "recalled"]:
             assert connection_of(memory).execute(f"SELECT count(*) FROM {table}").fetchone() == (0,), table
 
 

@@ -41,6 +41,7 @@ _ADD = """INSERT INTO {table} (key, scope, numbers)
 SELECT key, scope, CAST(numbers AS halfvec({size}))
 FROM unnest(CAST(%s AS bigint[]), CAST(%s AS text[]), CAST(%s AS text[])) AS given (key, scope, numbers)"""
 _NEAREST = "SELECT key FROM {table} WHERE scope = %s ORDER BY numbers <#> CAST(%s AS halfvec({size})) LIMIT %s"
+_EXACT = "SELECT key FROM {table} WHERE scope = %s ORDER BY (numbers <#> CAST(%s AS halfvec({size}))) + 0 LIMIT %s"
 _LARGE = "SELECT scope FROM {small} GROUP BY scope HAVING count(*) >= %s"
 _SPLIT = """LOCK TABLE {table};
 CREATE TABLE {large} (LIKE {small});
@@ -107,11 +108,10 @@ class PgvectorIndex:
         """The nearest rows of a scope; exact for a small scope, and for more candidates than HNSW can give."""
         wanted = max(2 * limit, MIN_CANDIDATES)
         with self._connection.transaction():
-            if wanted > MAX_CANDIDATES:
-                self._run(self._sql("SET LOCAL enable_indexscan = off"))
-            else:
+            if wanted <= MAX_CANDIDATES:
                 self._run(sql.SQL("SET LOCAL hnsw.ef_search = {}").format(sql.Literal(wanted)))
-            found = self._run(self._sql(_NEAREST), [scope, _text(vector), limit])
+            asked = _NEAREST if wanted <= MAX_CANDIDATES else _EXACT
+            found = self._run(self._sql(asked), [scope, _text(vector), limit])
             return [int(row[0]) for row in found.fetchall()]
 
     def keys(self) -> set[int]:

@@ -39,6 +39,9 @@ def explained(error: psycopg.Error, address: Address, done: str) -> StoreError:
         return Busy(f"{what}: another process has held it for too long ({detail}). Try again.")
     if state == "25006":
         return Unwritable(f"{what}: the server only reads, as replicas do. Give the address of the primary server.")
+    if state == "42501" and "row-level security" in detail:
+        named = f"this connection names {address.scope!r}" if address.scope else "this connection names none"
+        return Unwritable(f"{what}: {detail}, and {named}. Give the scope in the URL: ?scope=acme/alice.")
     if state == "42501":
         return Unwritable(f"{what}: {detail}. Grant the rights to this user; docs/postgres.md has a script for roles.")
     if state in ("53100", "53200"):
