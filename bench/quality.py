@@ -16,8 +16,8 @@ import json
 import math
 import os
 import random
-import secrets
 import re
+import secrets
 import sys
 import tempfile
 import time
