@@ -13,7 +13,7 @@ import pytest
 from scripted import code, code_agent
 from servers import MEMORY
 from smolagents import ActionStep, tool
-from test_postgres import TORTURE, program
+from test_postgres import TORTURE, guarded, member, program  # noqa: F401
 
 from smolmem import Memory
 from smolmem.core.errors import TakenOver
@@ -106,9 +106,9 @@ def test_a_step_waits_twice_for_the_server_and_a_tool_call_twice_more(
             assert memory.verify()
 
 
-@pytest.mark.parametrize("is_stored", [True, False])
+@pytest.mark.parametrize(("is_stored", "is_guarded"), [(True, False), (False, False), (True, True)])
 def test_a_strict_run_goes_on_where_every_third_answer_is_lost(
-    pg_url: str, monkeypatch: pytest.MonkeyPatch, is_stored: bool
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, is_stored: bool, is_guarded: bool
 ) -> None:
     """The message with COMMIT reaches the server, or not, and the connection breaks before the answer comes."""
     send, turn, lost = Link.send, [0], [0]
@@ -127,7 +127,8 @@ def test_a_strict_run_goes_on_where_every_third_answer_is_lost(
 
     monkeypatch.setattr(Link, "send", lossy)
     paid.clear()
-    with Memory(pg_url, strict=True, embedder="off") as memory:
+    url = f"{request.getfixturevalue('guarded')}&scope=acme" if is_guarded else request.getfixturevalue("pg_url")
+    with Memory(url, scope="acme", strict=True, embedder="off") as memory:
         assert memory.attach(paying_agent(8)).run("Pay") == "all paid"
         (run,) = memory.runs()
         calls = [call for call in memory._journal.calls(run.id, 0) if call.name == "pay"]
@@ -173,3 +174,13 @@ def test_a_run_that_was_taken_over_is_refused_in_a_quick_transaction(pg_url: str
                 if isinstance(event, ActionStep) and event.step_number == 2:
                     connection = memory._store._link.live()  # type: ignore[attr-defined]
                     connection.execute("UPDATE run SET writer = 'another'")
+
+
+def test_every_foreign_key_has_an_index_so_that_erasing_reads_no_whole_table(pg_url: str) -> None:
+    with Memory(pg_url, embedder="off") as memory:
+        found = memory._store._link.live().execute(  # type: ignore[attr-defined]
+            """SELECT conrelid::regclass::text, conname FROM pg_constraint
+            WHERE contype = 'f' AND connamespace = current_schema()::regnamespace AND NOT EXISTS (
+                SELECT 1 FROM pg_index WHERE indrelid = conrelid AND indkey[0] = conkey[1])"""
+        )
+        assert found.fetchall() == []

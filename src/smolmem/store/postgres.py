@@ -181,14 +181,17 @@ class PostgresStore:
         reserve = self._reserve
         if isinstance(error, WrongAssumption) and not reserve.was_lost:
             return False
-        if reserve.marker is not None:
-            found = self._again(
-                lambda: self._send_alone([self._filled("is_stored", reserve.marker or {})], [_LOCK], None, "read")
-            )
-            if found[0].rows:
+        marker = reserve.marker
+        if marker is not None:
+
+            def look() -> list[Result]:
+                asked = self._filled("is_stored", marker)
+                return self._send_alone([asked], [*self._bounds(), _LOCK], None, "read")
+
+            if self._again(look)[0].rows:
                 reserve.commit()
                 return True
-        if isinstance(error, ConnectionLost) and (reserve.marker is not None or self._names <= _REPEATABLE):
+        if isinstance(error, ConnectionLost) and (marker is not None or self._names <= _REPEATABLE):
             reserve.restore()
             raise _Unsent(error) from error
         return False
