@@ -167,10 +167,10 @@ class SqliteStore:
         """The rows of a query for several sets of values; see `Store.rows_of_each`."""
         return [self.rows(name, values, seconds) for values in each]
 
-    def columns(self, name: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    def columns(self, name: str, values: Mapping[str, Any], seconds: float | None = None) -> list[tuple[Any, ...]]:
         """All rows of a query by column; see `Store.columns`."""
-        with self.lock, self._wrapped("read"):
-            found = self._following().execute(self._statements[name], dict(values)).fetchall()
+        with self.lock, self._wrapped("read"), time_limit(self._following(), seconds):
+            found = self._live().execute(self._statements[name], dict(values)).fetchall()
         return list(zip(*found, strict=True))
 
     def select(self, scope: str, statement: str) -> list[Row]:
