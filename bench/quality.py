@@ -17,6 +17,7 @@ import math
 import os
 import random
 import re
+import secrets
 import sys
 import tempfile
 import time
@@ -308,6 +309,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1, help="ask only every n-th question")
     parser.add_argument("--most", type=int, help="only so many chats or runs of each set")
     parser.add_argument("--vectors-alone", action="store_true", help="also the nearest vectors alone, and mem0")
+    parser.add_argument("--url", help="record on this PostgreSQL server, instead of in a file")
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     given = parser.parse_args()
     folders = {name: given.data / name for name in given.set or SETS if (given.data / name).is_dir()}
@@ -320,7 +322,7 @@ def main() -> None:
     for name, talks in sets.items():
         foreign = [question for other, questions in asked.items() if other != name for question in questions]
         for alone in (True, False):
-            bench = Bench(name, talks, given.every, alone=alone)
+            bench = Bench(name, talks, given.every, alone=alone, url=given.url)
             bench.baselines()
             if model is not None:
                 bench.vectors_alone(model)
@@ -333,9 +335,9 @@ def main() -> None:
 class Bench:
     """One set, asked in one way."""
 
-    def __init__(self, name: str, talks: list[Talk], every: int, *, alone: bool) -> None:
+    def __init__(self, name: str, talks: list[Talk], every: int, *, alone: bool, url: str | None = None) -> None:
         self._title = f"{name}, {'each in its own scope' if alone else 'all in one scope'}"
-        self._talks, self._every, self._alone = talks, every, alone
+        self._talks, self._every, self._alone, self._url = talks, every, alone, url
         self._rows: dict[str, Hits] = {}
         self._milliseconds: dict[str, float] = {}
         self._lines: list[str] = []
@@ -377,7 +379,9 @@ class Bench:
     def recall(self, embedders: list[str], foreign: list[str]) -> None:
         """The same questions through `memory.recall`, with and without a floor; then questions of other sets."""
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "quality.db"
+            path = str(Path(folder) / "quality.db")
+            if self._url is not None:
+                path = f"{self._url}{'&' if '?' in self._url else '?'}schema=quality_{secrets.token_hex(4)}"
             with Memory(path, durability="normal", embedder="off", redact=False) as memory:
                 for talk in track(self._talks, "recording", console=Console(file=sys.stderr), transient=True):
                     tell(memory, talk, self._scope(talk))

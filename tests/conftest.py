@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import quick  # noqa: F401  makes agents quickly, in every test
-from servers import pg_url, server  # noqa: F401
+from servers import oldest_server, pg_url, server  # noqa: F401
 
 from smolmem import Memory
 from smolmem.core import faults

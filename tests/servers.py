@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import subprocess
 import tempfile
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +31,35 @@ def server(request: pytest.FixtureRequest) -> Iterator[str]:
         run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or secrets.token_hex(8)
         folder = Path(MEMORY if MEMORY.is_dir() else tempfile.gettempdir()) / f"smolmem-pg-{run[:12]}"
         running: Any = package.get_server(folder, cleanup_mode="delete")
-        psql_settings(running)
         yield running.get_uri()
         running.cleanup()
     if not (folder / "postmaster.pid").exists():
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def psql_settings(running: Any) -> None:
-    """More connections than one test run opens."""
+DEBIAN = Path("/usr/lib/postgresql/15/bin")
+
+
+@pytest.fixture(scope="session")
+def oldest_server() -> Iterator[str]:
+    """The URL of a PostgreSQL 15 of Debian, where it is installed. All its transactions are serializable."""
+    if not (DEBIAN / "initdb").exists():
+        pytest.skip("PostgreSQL 15 of Debian is not installed")
+    folder = Path(tempfile.mkdtemp(prefix="smolmem-pg15-", dir=MEMORY if MEMORY.is_dir() else None))
+    user = "postgres" if os.getuid() == 0 else None
+    if user:
+        shutil.chown(folder, user)
+    run = partial(subprocess.run, check=True, user=user, cwd=folder, capture_output=True)
+    try:
+        run([DEBIAN / "initdb", "-D", folder / "data", "-A", "trust", "-U", "postgres", "--no-sync"])
+        options = f"-k {folder} -c listen_addresses='' -c fsync=off -c default_transaction_isolation=serializable"
+        run([DEBIAN / "pg_ctl", "-D", folder / "data", "-l", folder / "log", "-o", options, "-w", "start"])
+        try:
+            yield f"postgresql://postgres:@/postgres?host={folder}"
+        finally:
+            run([DEBIAN / "pg_ctl", "-D", folder / "data", "-m", "immediate", "stop"])
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def schema_url(server: str) -> str:

@@ -123,3 +123,29 @@ def read_everything(path: Path) -> None:
                     continue
     except SmolmemError:
         pass
+
+
+def test_whatever_a_row_refers_to_is_written_before_it(tmp_path: Path) -> None:
+    """Servers check each reference at once: with SQLite's own check switched on, recording must work as well."""
+
+    def enforce(connection: apsw.Connection) -> None:
+        connection.execute("PRAGMA foreign_keys = ON")
+
+    apsw.connection_hooks.append(enforce)
+    try:
+        with Memory(tmp_path / "agent.db", strict=True, embedder="off") as memory:
+            helper = code_agent(code("final_answer('bought')"), name="helper", description="helps")
+            steps = (code("print(helper(task='buy'))"), code("1 / 0"), code("final_answer(2)"))
+            agent = memory.attach(code_agent(*steps, managed_agents=[helper], name="boss"))
+            agent.run("Buy")
+            run = memory.runs(agent="boss")[0]
+            memory.remember("bought", supersedes=memory.remember("not bought").id)
+            run.fork(step=2)
+            run.steps[-1].edit(observations="seen")
+            memory.recall("bought")
+            memory.index()
+            assert memory._store._live().pragma("foreign_keys") == 1  # type: ignore[attr-defined]
+            assert memory.verify()
+            assert {one.agent for one in memory.runs()} == {"boss", "helper"}
+    finally:
+        apsw.connection_hooks.remove(enforce)

@@ -1,4 +1,4 @@
-"""Chroma, FAISS, Qdrant and LanceDB as the vector index behind recall: real packages, files and servers."""
+"""Chroma, FAISS, Qdrant, LanceDB and pgvector as the vector index behind recall: real packages, files and servers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from smolmem.recall import external_index, vector_index
 from smolmem.recall.external_index import key_of, passage_of
 from smolmem.recall.vectors import floats_of, numbers_of
 
-KINDS = ("faiss", "faiss-file", "chroma", "qdrant", "lancedb")
+KINDS = ("faiss", "faiss-file", "chroma", "qdrant", "lancedb", "pgvector")
 SHARED = ("chroma", "lancedb")
 PAGE = ("The car needs new brakes", "A bill of 40 euros came by post", "The dog sleeps in the kitchen")
 
@@ -39,6 +39,8 @@ def url_of(kind: str, folder: Path) -> str:
 
 @pytest.fixture(params=KINDS)
 def vectors(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "pgvector":
+        return str(request.getfixturevalue("pg_url")).replace("postgresql://", "pgvector://")
     return url_of(request.param, tmp_path)
 
 
@@ -463,7 +465,7 @@ class Server:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
+def chroma_server(tmp_path: Path) -> Iterator[Server]:
     made = Server(tmp_path / "server")
     yield made
     made.stop()
@@ -474,20 +476,20 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_chroma_server_that_goes_and_comes_back(
-    tmp_path: Path, server: Server, monkeypatch: Any, caplog: Any
+    tmp_path: Path, chroma_server: Server, monkeypatch: Any, caplog: Any
 ) -> None:
     monkeypatch.setattr(external_index, "PAUSE_SECONDS", 0.0)
-    with opened(tmp_path, f"chroma+http://127.0.0.1:{server.port}") as memory:
+    with opened(tmp_path, f"chroma+http://127.0.0.1:{chroma_server.port}") as memory:
         note = memory.remember("the automobile is blue")
         memory.index()
         assert semantic(memory, "which vehicle?") == ["the automobile is blue"]
-        server.stop()
+        chroma_server.stop()
         memory.remember("the ocean is deep")
         memory.index()
         assert [one.text for one in memory.recall("automobile")] == ["the automobile is blue"]
         assert not memory.erase(note).finished
         assert caplog.text.count("recalls by words alone") == 1
-        server.start()
+        chroma_server.start()
         assert memory.finish_erase()
         assert semantic(memory, "the sea?") == ["the ocean is deep"]
         assert index_of(memory).count() == 1
@@ -615,3 +617,55 @@ def test_an_index_resolves_sends_and_writes_nothing_elsewhere(tmp_path: Path, ki
         assert len(calls) > 100
         assert [call for call in calls if test_private._reaches_out(call)] == []
         assert [call for call in calls if test_private._writes(call) and str(folder) not in call] == []
+
+
+# --- pgvector --------------------------------------------------------------------------------------------------------
+
+
+def test_a_large_scope_has_an_hnsw_index_of_its_own_and_finds_the_nearest(
+    pg_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pgvector_index = pytest.importorskip("smolmem.recall.pgvector_index")
+    from smolmem.store.postgres_address import parse
+
+    monkeypatch.setattr(pgvector_index, "LARGE_SCOPE", 1_000)
+    index = pgvector_index.PgvectorIndex(parse(pg_url), "smolmem-test", 32)
+    chance = np.random.default_rng(1)
+    numbers = chance.normal(size=(2_400, 32)).astype(np.float32)
+    numbers /= np.linalg.norm(numbers, axis=1, keepdims=True)
+    scopes = ["large"] * 2_000 + [f"small_{number % 4}" for number in range(400)]
+    index.add(range(2_400), numbers, scopes)
+    for _ in range(2):  # the second time nothing is left to do
+        index.save()
+    index._connection.execute("SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off")
+    asked = "SELECT key FROM {table} WHERE scope = 'large' ORDER BY numbers <#> CAST(%s AS halfvec) LIMIT 9"
+    plan = index._run(index._sql(f"EXPLAIN {asked}"), [pgvector_index._text(numbers[0])]).fetchall()
+    assert "smolmem-test-large_numbers_idx" in str(plan)
+    hits = {"large": 0, "small_1": 0}
+    for scope in hits:
+        rows = [row for row, of in enumerate(scopes) if of == scope]
+        for _ in range(20):
+            asked = chance.normal(size=32).astype(np.float32)
+            true = sorted(rows, key=lambda row: -float(numbers[row] @ asked))[:10]
+            found = index.nearest(asked, 10, scope)
+            assert len(found) == 10
+            assert set(found) <= set(rows)
+            hits[scope] += len(set(true) & set(found))
+    assert hits["small_1"] >= 199  # exact, but for the rounding to 16 bits
+    assert hits["large"] >= 190
+    assert len(index.nearest(numbers[0], 1_500, "large")) == 1_500
+    index.drop(range(10))
+    assert index.count() == 2_390
+    index.close()
+
+
+def test_a_password_of_pgvector_is_in_no_message(tmp_path: Path, caplog: Any) -> None:
+    with opened(tmp_path, "pgvector://me:hunter2@127.0.0.1:1/x?connect_timeout=2") as memory:
+        memory.remember("the automobile is blue")
+        memory.index()
+        memory.recall("which vehicle?")
+    assert "pgvector://me@127.0.0.1:1/x" in caplog.text
+    assert "hunter2" not in caplog.text
+    with pytest.raises(InvalidArgument) as error:
+        opened(tmp_path, "pgvectors://me:hunter2@127.0.0.1/x")
+    assert "hunter2" not in str(error.value)

@@ -164,7 +164,7 @@ def _external_index(journal: Journal, url: str | None) -> ExternalIndex | None:
     try:
         from smolmem.recall.external_index import ExternalIndex
     except ImportError as error:
-        raise InvalidArgument(f"vectors={chosen!r} needs {error.name}: pip install 'smolmem[semantic]'.") from error
+        raise InvalidArgument(f"vectors needs {error.name}: pip install 'smolmem[semantic]'.") from error
     return ExternalIndex(chosen, journal.store)
 
 

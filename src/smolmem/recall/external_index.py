@@ -24,7 +24,7 @@ import numpy as np
 
 from smolmem.core.errors import InvalidArgument
 from smolmem.core.fork_lock import ForkLock
-from smolmem.recall.vector_index import Opener, VectorIndex, locate, opener
+from smolmem.recall.vector_index import Opener, VectorIndex, locate, opener, without_password
 from smolmem.recall.vectors import FACTS, Where, floats_of
 from smolmem.store.base import Store
 from smolmem.store.contents import fingerprint_key
@@ -50,11 +50,12 @@ class ExternalIndex:
     """The vectors of a store in an index outside of it."""
 
     def __init__(self, url: str, store: Store) -> None:
-        self.url = url
+        self.url = without_password(url)
         self._location = locate(url)
         if store.encrypted and self._location.leaves_process:
             raise InvalidArgument(
-                f"{store.url} is encrypted, and vectors in {url} would not be: use vectors='faiss', which stays in RAM."
+                f"{store.url} is encrypted, and vectors in {self.url} would not be: "
+                "use vectors='faiss', which stays in RAM."
             )
         self._prefix = f"smolmem-{hashlib.blake2b(fingerprint_key(store), digest_size=6).hexdigest()}"
         self._opener: Opener | None = None

@@ -57,9 +57,20 @@ class VectorIndex(Protocol):
 
 Opener = Callable[[str, int], VectorIndex]
 """Opens or creates the index of a name, for vectors of a size."""
-KINDS = ("faiss", "faiss:///path", "chroma:///path", "chroma+http://host:8000", "qdrant:///path", "lancedb:///path")
-_URL = re.compile(r"(?P<kind>faiss|chroma|qdrant|lancedb)(\+(?P<server>https?))?(://(?P<place>.+))?", re.DOTALL)
-_PACKAGES = {"faiss": "faiss", "chroma": "chromadb", "qdrant": "qdrant_client", "lancedb": "lancedb"}
+KINDS = (
+    *("faiss", "faiss:///path", "chroma:///path", "chroma+http://host:8000", "qdrant:///path", "lancedb:///path"),
+    "pgvector://user@host/database",
+)
+_URL = re.compile(
+    r"(?P<kind>faiss|chroma|qdrant|lancedb|pgvector)(\+(?P<server>https?))?(://(?P<place>.+))?", re.DOTALL
+)
+_PACKAGES = {
+    "faiss": "faiss",
+    "chroma": "chromadb",
+    "qdrant": "qdrant_client",
+    "lancedb": "lancedb",
+    "pgvector": "psycopg",
+}
 
 
 @dataclass(frozen=True)
@@ -81,6 +92,12 @@ class Location:
         return self.path is not None or self.server is not None
 
 
+def without_password(url: object) -> str:
+    """A URL as messages show it."""
+    hidden = re.sub(r"(//[^/@:]*):[^/@]*@", r"\1@", str(url))
+    return re.sub(r"(password=)[^&]*", r"\1…", hidden)
+
+
 def locate(url: str) -> Location:
     """Reads the URL of an index, and checks that its package is installed; nothing is opened.
 
@@ -89,10 +106,14 @@ def locate(url: str) -> Location:
     """
     found = _URL.fullmatch(url) if isinstance(url, str) else None
     if found is None or not _makes_sense(found):
-        raise InvalidArgument(f"vectors is one of {', '.join(map(repr, KINDS))}, not {url!r}.")
+        raise InvalidArgument(f"vectors is one of {', '.join(map(repr, KINDS))}, not {without_password(url)!r}.")
     kind, server, place = found["kind"], found["server"], found["place"]
     if importlib.util.find_spec(_PACKAGES[kind]) is None:
-        raise InvalidArgument(f"vectors={url!r} needs {_PACKAGES[kind]}: pip install 'smolmem[{kind}]'.")
+        extra = "postgres" if kind == "pgvector" else kind
+        shown = without_password(url)
+        raise InvalidArgument(f"vectors={shown!r} needs {_PACKAGES[kind]}: pip install 'smolmem[{extra}]'.")
+    if kind == "pgvector":
+        return Location(kind, None, f"postgresql://{place}")
     address = f"{server}://{place}" if server else None
     return Location(kind, Path(place).absolute() if place and not server else None, address)
 
@@ -109,6 +130,12 @@ def opener(location: Location) -> Opener:
         from smolmem.recall.faiss_index import FaissIndex
 
         return lambda name, size: FaissIndex(location.path, name, size)
+    if location.kind == "pgvector":
+        from smolmem.recall.pgvector_index import PgvectorIndex
+        from smolmem.store.postgres_address import parse
+
+        address = parse(location.server or "")
+        return lambda name, size: PgvectorIndex(address, name, size)
     if location.path is not None and not location.path.exists():
         location.path.parent.mkdir(parents=True, exist_ok=True)
         make_folder(location.path)

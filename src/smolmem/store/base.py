@@ -52,12 +52,13 @@ class Store(Protocol):
         """Whether a number may be missing between two ids, because a transaction that took it was undone."""
         ...
 
-    def transact(self, body: Callable[[], T], *, sync: bool = True) -> T:
+    def transact(self, body: Callable[[], T], *, sync: bool = True, quick: bool = False) -> T:
         """The only way into a transaction: all that `body` writes is on disk when this returns, or nothing.
 
         The body may run several times, because servers undo transactions that conflict: it must change nothing but
-        the store. Without `sync` the transaction survives a killed process at once, and a power cut once the next
-        synced transaction returned.
+        the store. `quick` is for a transaction of a run that this process holds: a server may be told what to assume,
+        instead of being asked first. Without `sync` the transaction survives a killed process at once, and a power cut
+        once the next synced transaction returned.
         """
         ...
 

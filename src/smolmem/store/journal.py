@@ -60,7 +60,7 @@ class Journal(Records):
     def _transact(self, run: str, body: Callable[[Chain | None], T], *, sync: bool = True) -> T:
         """A transaction whose contents are packed together; at a server each by itself: it gets all in one message."""
         if self.store.is_remote:
-            return self.store.transact(lambda: body(None), sync=sync)
+            return self.store.transact(lambda: body(None), sync=sync, quick=bool(self._heartbeat.of([run])))
         with self.chains.of(run) as chain:
 
             def packed() -> T:
@@ -75,11 +75,17 @@ class Journal(Records):
         self._refuse_taken_over({*named[0], *named[1], *(run["parent"] for run in batch.runs)})
         if batch.new_session:
             self.add("session", batch.session)
-        saved = [self.apply(batch.session["id"], change, chain) for change in batch.changes]
         results = {(run, column): self.keep(encoded, chain) for run, column, encoded in batch.results}
-        for run in batch.runs:
-            given = {column: number for (of, column), number in results.items() if of == run["id"]}
-            self._put_run({**run, **given})
+        runs: list[Row] = [
+            {**run, **{column: number for (of, column), number in results.items() if of == run["id"]}}
+            for run in batch.runs
+        ]
+        for run in runs:  # a run before its steps
+            self.store.do("put_run", run | {"hash": seal("run", run)})
+        saved = [self.apply(batch.session["id"], change, chain) for change in batch.changes]
+        for run in runs:
+            if run["status"] != "running":  # its steps are counted
+                self._put_run(run)
         if renews:
             self._renew_within()
         return saved

@@ -4,9 +4,13 @@ What must stay true:
 - Every writing transaction first locks the one row of `store`, as `BEGIN IMMEDIATE` does in SQLite. Ids are handed out
   while it is held, so their order is that of the commits: who has read up to an id has missed nothing.
 - Statements without a result are kept back and sent with the next one that has a result, or with COMMIT. A network is
-  slow: what counts is how often a transaction waits for an answer.
+  slow: what counts is how often a transaction waits for an answer. A quick transaction waits once: it takes ids from a
+  reserve that came with the answer before, and assumes what it would otherwise ask; see `postgres_reserve.py`. If the
+  server finds that an assumption is wrong, the transaction runs again and asks.
 - A transaction that the server undid, or whose connection broke before COMMIT was sent, runs again. If the connection
-  breaks during COMMIT, nobody knows the outcome: the error is raised, and the recorder looks what was saved.
+  breaks during COMMIT, the store looks for a row that the transaction added. It runs again with the same ids if there
+  is none, so one of both is refused should the lost message still arrive. A transaction that adds no such row raises
+  the error, and the recorder looks what was saved.
 - Values are escaped by libpq, and enter only as parameters.
 - Nothing but the dialect that CockroachDB, YugabyteDB and Citus share: a test reads the statements.
 """
@@ -30,20 +34,22 @@ from smolmem.store import copied_select, fork_hooks, postgres_words
 from smolmem.store.base import Durability, Progress, Row, T, migrations, statements
 from smolmem.store.postgres_address import Address, parse
 from smolmem.store.postgres_connection import Link, Result, schema_name
-from smolmem.store.postgres_errors import CONFLICTS, Conflict, ConnectionLost, explained
+from smolmem.store.postgres_errors import CONFLICTS, Conflict, ConnectionLost, WrongAssumption, explained
+from smolmem.store.postgres_reserve import NEW_IDS, Reserve
 
 PATIENCE = 5.0
 """Seconds to wait for a server that went away; none while it stays away, so that an agent is not held up."""
 TRIES = 20
 """How often a transaction that conflicts with others runs again."""
-IDS = 4
-"""Ids that a transaction gets with the lock."""
-
 _LOCK = "SELECT format FROM store WHERE id = 1 FOR UPDATE"
-_NEW_IDS = f"SELECT nextval('ids') FROM generate_series(1, {IDS})"  # noqa: S608
 _FIRST = """CREATE SCHEMA IF NOT EXISTS {schema};
 CREATE TABLE IF NOT EXISTS store (id bigint PRIMARY KEY CHECK (id = 1), format bigint NOT NULL);
 INSERT INTO store (id, format) VALUES (1, 0) ON CONFLICT (id) DO NOTHING"""
+
+_ASSUMED_EMPTY = {"other_writer": "assume_no_other_writer"}
+"""Queries that a quick transaction assumes to find nothing, and the statements that fail if they do."""
+_REPEATABLE = frozenset({"end_call"})
+"""Statements that change nothing more when they run again."""
 
 Taker = Callable[[Result], None]
 
@@ -62,6 +68,7 @@ class _Statement(NamedTuple):
     text: str
     has_result: bool
     takes_id: bool
+    changes: bool
 
 
 class PostgresStore:
@@ -75,8 +82,9 @@ class PostgresStore:
         self._waiting: list[tuple[str, Taker | None]] = []
         self._is_writing = False
         self._is_reading = False  # in one snapshot
-        self._ids: list[int] = []
-        self._announced: dict[bytes, int] = {}
+        self._is_quick = False
+        self._names: set[str] = set()  # of the statements of a transaction that change something
+        self._reserve = Reserve()
         self._patience = PATIENCE
         self._link = Link(self._address)
         try:
@@ -120,16 +128,21 @@ class PostgresStore:
 
     # --- writing ---------------------------------------------------------------------------------------------------
 
-    def transact(self, body: Callable[[], T], *, sync: bool = True) -> T:
+    def transact(self, body: Callable[[], T], *, sync: bool = True, quick: bool = False) -> T:
         """One transaction; see `Store.transact`."""
         with self.lock:
             if self._is_writing:
                 raise StoreError("a transaction cannot begin inside another one.")
             deadline, tries = time.monotonic() + self._patience, 0
+            self._reserve.was_lost = False
             while True:
                 tries += 1
                 try:
-                    done = self._attempt(body, sync=sync and self.durability == "full")
+                    done = self._attempt(body, sync=sync and self.durability == "full", quick=quick)
+                except WrongAssumption:
+                    if not quick and tries > 2:  # before, a server that crashed may have handed out an id again
+                        raise
+                    quick = False
                 except Conflict:
                     if tries >= TRIES:
                         raise
@@ -142,29 +155,57 @@ class PostgresStore:
                     return done
                 time.sleep(random.uniform(0, min(0.5, 0.005 * 2**tries)))  # noqa: S311
 
-    def _attempt(self, body: Callable[[], T], *, sync: bool) -> T:
+    def _attempt(self, body: Callable[[], T], *, sync: bool, quick: bool) -> T:
         is_sent = False
         try:
-            self._begin(sync=sync)
+            self._begin(sync=sync, quick=quick)
             faults.point("write.begun")
             done = body()
             faults.point("write.done")
             is_sent = True
             self._send("COMMIT", "written")
             self._is_writing = False
+            self._reserve.commit()
             faults.point("write.committed")
         except BaseException as error:
             self._roll_back()
             if isinstance(error, ConnectionLost) and not is_sent:
                 raise _Unsent(error) from error
-            raise
+            if not is_sent or not isinstance(error, (ConnectionLost, WrongAssumption)) or not self._arrived(error):
+                raise
         return done
 
-    def _begin(self, *, sync: bool) -> None:
-        self._is_writing, self._ids, self._announced = True, [], {}
+    def _arrived(self, error: ConnectionLost | WrongAssumption) -> bool:
+        """Whether a transaction is stored whose answer, or that of its first attempt, was lost.
+
+        Raises:
+            _Unsent: it is not, and can run again.
+        """
+        reserve = self._reserve
+        if isinstance(error, WrongAssumption) and not reserve.was_lost:
+            return False
+        marker = reserve.marker
+        if marker is not None:
+
+            def look() -> list[Result]:
+                asked = self._filled("is_stored", marker)
+                return self._send_alone([asked], [*self._bounds(), _LOCK], None, "read")
+
+            if self._again(look)[0].rows:
+                reserve.commit()
+                return True
+        if isinstance(error, ConnectionLost) and (marker is not None or self._names <= _REPEATABLE):
+            reserve.restore()
+            raise _Unsent(error) from error
+        return False
+
+    def _begin(self, *, sync: bool, quick: bool) -> None:
+        self._is_writing, self._names = True, set()
+        self._is_quick = quick and not self._link.is_broken and self._reserve.is_fresh_since(self._link.connected_at)
+        self._reserve.begin(keep_ids=self._is_quick)
         durable = [] if sync else ["SET LOCAL synchronous_commit = off"]
         self._waiting = [(text, None) for text in ("BEGIN", *durable, *self._bounds(), _LOCK)]
-        self._waiting.append((_NEW_IDS, self._take_ids))
+        self._waiting.append((NEW_IDS, self._take_ids))
 
     def _roll_back(self) -> None:
         self._waiting, self._is_writing = [], False
@@ -179,22 +220,32 @@ class PostgresStore:
 
     def announce(self, contents: Mapping[bytes, bytes]) -> None:
         """Adds all contents that a transaction needs with its next message; see `Store.announce`."""
-        if contents and self._is_writing:
+        if not contents or not self._is_writing:
+            return
+        shares = self._reserve.share_out(contents) if self._is_quick else None
+        if shares is None:
             given = {"hashes": list(contents), "contents": list(contents.values())}
-            self._waiting.append((self._link.filled(self._statements["add_contents"].text, given), self._take_contents))
+            self._waiting.append((self._filled("add_contents", given), self._take_contents))
+            return
+        for name, values in shares:
+            self._waiting.append((self._filled(name, values), None))
+
+    def _filled(self, name: str, values: Mapping[str, Any]) -> str:
+        return self._link.filled(self._statements[name].text, values)
 
     def _take_contents(self, found: Result) -> None:
-        self._announced.update((bytes(key), int(number)) for key, number in found.rows)
+        self._reserve.announced.update((bytes(key), int(number)) for key, number in found.rows)
 
     def _take_ids(self, found: Result) -> None:
-        self._ids = [int(row[0]) for row in found.rows]
+        self._reserve.refill(int(row[0]) for row in found.rows)
 
     def _new_id(self) -> int:
-        if not self._ids and any(taker == self._take_ids for _, taker in self._waiting):
+        ids = self._reserve.ids
+        if not ids and any(taker == self._take_ids for _, taker in self._waiting):
             self._send("SELECT 1", "written")
-        if not self._ids:
-            self._take_ids(self._send(_NEW_IDS, "written"))
-        return self._ids.pop(0)
+        if not ids:
+            self._take_ids(self._send(NEW_IDS, "written"))
+        return self._reserve.take()
 
     # --- statements ------------------------------------------------------------------------------------------------
 
@@ -202,10 +253,13 @@ class PostgresStore:
         """Runs a statement; see `Store.do`."""
         with self.lock:
             statement, values = self._statement(name, values)
-            if self._is_writing and name == "add_content" and self._announced.get(values["hash"]):
-                return self._announced[values["hash"]]
+            if self._is_writing and name == "add_content" and values["hash"] in self._reserve.announced:
+                return self._reserve.announced[values["hash"]]
+            if self._is_writing and statement.changes:
+                self._names.add(name)
             if self._is_writing and statement.takes_id:
                 number = self._new_id()
+                self._reserve.mark(number, values["hash"])
                 self._waiting.append((self._link.filled(statement.text, {**values, "new_id": number}), None))
                 return number
             if self._is_writing and not statement.has_result:
@@ -218,6 +272,9 @@ class PostgresStore:
     def rows(self, name: str, values: Mapping[str, Any], seconds: float | None = None) -> list[Row]:
         """All rows of a query; see `Store.rows`."""
         with self.lock:
+            if self._is_writing and self._is_quick and name in _ASSUMED_EMPTY:
+                self._waiting.append((self._filled(_ASSUMED_EMPTY[name], values), None))
+                return []
             statement, values = self._statement(name, values)
             return _as_dicts(self._run(statement, values, seconds, "read"))
 
@@ -343,6 +400,7 @@ class PostgresStore:
         """Leaves the connection to the parent; the next use opens one of this process."""
         self.lock = threading.RLock()
         self._waiting, self._is_writing, self._is_reading = [], False, False
+        self._reserve = Reserve()
         self._link.leave_to_parent()
 
     # --- opening ---------------------------------------------------------------------------------------------------
@@ -417,4 +475,5 @@ def _prepared(text: str) -> _Statement:
 
     plain = _PARAMETER.sub(spelled, text).strip().rstrip(";")
     changes = re.match(r"(WITH [^;]*\)\s*)?(INSERT|UPDATE|DELETE)\b", plain) is not None
-    return _Statement(plain, not changes or "RETURNING" in plain.rpartition(")")[2], ":new_id" in text)
+    has_result = not changes or "RETURNING" in plain.rpartition(")")[2]
+    return _Statement(plain, has_result, ":new_id" in text, changes)

@@ -17,8 +17,8 @@ from smolmem.core.errors import StoreError, Unwritable
 from smolmem.store.postgres_address import Address
 from smolmem.store.postgres_errors import ConnectionLost, explained, refused
 
-STARTING_SECONDS = 5.0
-"""Seconds to wait for a server that is starting."""
+STARTING_SECONDS = 30.0
+"""Seconds to wait for a server that answers, and says that it is starting or stopping."""
 LOCK_SECONDS = 30
 """Seconds to wait for another writer."""
 STATEMENT_SECONDS = 120
@@ -47,6 +47,7 @@ class Link:
     def __init__(self, address: Address) -> None:
         self.address = address
         self.version = ""
+        self.connected_at = 0.0
         self._connection: psycopg.Connection[Any] | None = None
         self._is_closed = False
         self.live()
@@ -72,6 +73,7 @@ class Link:
             raise StoreError(f"{shown} is closed: open it again with Memory({shown!r}).")
         if self._connection is None or self._connection.closed:
             self._connection = self._connect()
+            self.connected_at = time.monotonic()
         return self._connection
 
     def _connect(self) -> psycopg.Connection[Any]:
@@ -93,13 +95,13 @@ class Link:
         return connection
 
     def _reached(self) -> psycopg.Connection[Any]:
-        """A new connection; waits for a server that is starting."""
+        """A new connection; waits for a server that is starting or stopping."""
         deadline = time.monotonic() + STARTING_SECONDS
         while True:
             try:
                 return psycopg.connect(self.address.conninfo, autocommit=True, prepare_threshold=None)
             except psycopg.Error as error:
-                if "starting up" not in str(error) or time.monotonic() > deadline:
+                if "the database system is" not in str(error) or time.monotonic() > deadline:
                     raise refused(error, self.address) from None  # the driver's error may hold the password
             time.sleep(0.1)
 

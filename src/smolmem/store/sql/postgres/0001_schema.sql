@@ -8,8 +8,11 @@
 -- Ids are handed out while the lock is held: their order is the order of the commits, with gaps. `rowid` is the order in
 -- which runs and notes were written. Ids that are texts sort by their bytes. An event may come before its run (an export
 -- has them in this order), and a run before the run that called it, so these two have no foreign key.
+-- Neither has what refers to contents and prompts: for each one that is erased, the server would read all rows that could
+-- refer to it. A content is known by its hash, and `verify` finds those that are missing.
 
 CREATE SEQUENCE ids;
+CREATE SEQUENCE passage_ids;  -- keys of vector indexes hold 32 bits of them
 
 CREATE TABLE content (
     id    bigint PRIMARY KEY DEFAULT nextval('ids'),
@@ -22,7 +25,7 @@ CREATE INDEX content_by_base ON content (base) WHERE base IS NOT NULL;
 
 CREATE TABLE prompt (
     id     bigint PRIMARY KEY DEFAULT nextval('ids'),
-    parent bigint REFERENCES prompt (id),
+    parent bigint,
     keep   bigint NOT NULL,
     size   bigint NOT NULL,
     suffix text NOT NULL,
@@ -60,8 +63,8 @@ CREATE TABLE run (
     errors        bigint NOT NULL,
     input_tokens  bigint NOT NULL,
     output_tokens bigint NOT NULL,
-    answer        bigint REFERENCES content (id),
-    failure       bigint REFERENCES content (id),
+    answer        bigint,
+    failure       bigint,
     writer        text COLLATE "C" NOT NULL,
     hash          bytea NOT NULL,
     rowid         bigint NOT NULL UNIQUE DEFAULT nextval('ids')
@@ -81,10 +84,10 @@ CREATE TABLE event (
     act     text COLLATE "C" NOT NULL CHECK (act IN ('insert', 'remove', 'revise')),
     step    bigint NOT NULL,
     place   bigint,
-    record  bigint REFERENCES content (id),
-    shown   bigint REFERENCES content (id),
-    prompt  bigint REFERENCES prompt (id),
-    state   bigint REFERENCES content (id),
+    record  bigint,
+    shown   bigint,
+    prompt  bigint,
+    state   bigint,
     hash    bytea NOT NULL
 );
 
@@ -105,8 +108,8 @@ CREATE TABLE step (
     output_tokens bigint,
     text          text COLLATE "C" NOT NULL,
     revision      bigint NOT NULL,
-    record        bigint NOT NULL REFERENCES content (id),
-    prompt        bigint REFERENCES prompt (id),
+    record        bigint NOT NULL,
+    prompt        bigint,
     hash          bytea NOT NULL
 );
 
@@ -120,11 +123,11 @@ CREATE TABLE call (
     turn      bigint NOT NULL,
     kind      text COLLATE "C" NOT NULL CHECK (kind IN ('model', 'tool')),
     name      text COLLATE "C" NOT NULL,
-    arguments bigint NOT NULL REFERENCES content (id),
+    arguments bigint NOT NULL,
     began     double precision NOT NULL,
     ended     double precision,
     failed    bigint NOT NULL,
-    outcome   bigint REFERENCES content (id),
+    outcome   bigint,
     hash      bytea NOT NULL
 );
 
@@ -167,7 +170,7 @@ CREATE TABLE recalled (
     step  bigint REFERENCES step (id),
     at    double precision NOT NULL,
     query text COLLATE "C" NOT NULL,
-    block bigint REFERENCES content (id),
+    block bigint,
     found text COLLATE "C" NOT NULL,
     hash  bytea NOT NULL
 );

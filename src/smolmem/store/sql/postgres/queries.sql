@@ -17,6 +17,24 @@ SELECT hash, id FROM added
 UNION ALL
 SELECT content.hash, content.id FROM given JOIN content ON content.hash = given.hash;
 
+-- name: add_new_contents
+INSERT INTO content (id, hash, bytes)
+SELECT * FROM unnest(CAST(:ids AS BIGINT[]), CAST(:hashes AS BYTEA[]), CAST(:contents AS BYTEA[]));
+
+-- name: assume_contents
+SELECT 1 / (CASE WHEN count(*) = :count THEN 1 ELSE 0 END)
+FROM unnest(CAST(:ids AS BIGINT[]), CAST(:hashes AS BYTEA[])) AS given (id, hash)
+    JOIN content ON content.id = given.id AND content.hash = given.hash;
+
+-- name: assume_no_other_writer
+SELECT 1 / (CASE WHEN count(*) = 0 THEN 1 ELSE 0 END)
+FROM run WHERE id IN (SELECT value FROM json_each(:ids)) AND writer <> :writer;
+
+-- name: is_stored
+SELECT 1 FROM step WHERE id = :id AND hash = :hash
+UNION ALL SELECT 1 FROM call WHERE id = :id AND hash = :hash
+UNION ALL SELECT 1 FROM prompt WHERE id = :id AND hash = :hash;
+
 -- name: add_prompt
 INSERT INTO prompt (id, parent, keep, size, suffix, hash) VALUES (:new_id, :parent, :keep, :size, :suffix, :hash);
 
@@ -87,7 +105,7 @@ SELECT holder, seconds - abs(CAST(extract(epoch FROM clock_timestamp()) AS DOUBL
 FROM lease WHERE name = :name AND abs(extract(epoch FROM clock_timestamp()) - renewed) < seconds;
 
 -- name: next_passage
-SELECT nextval('ids') FROM generate_series(1, :count) ORDER BY 1 LIMIT 1;
+SELECT nextval('passage_ids') FROM generate_series(1, :count) ORDER BY 1 LIMIT 1;
 
 -- name: add_document_words
 WITH counted AS (UPDATE words_size SET rows = rows + 1, terms = terms + :size)

@@ -4,8 +4,8 @@
 --
 -- Once this script ran, a connection sees the rows of one scope, and of the scopes in it: the one that it names with
 -- `?scope=acme/alice` in its URL. A connection that names none sees no rows, the owner included; superusers see all.
--- Contents and prompts have no scope: equal contents of all scopes are stored once, and found by id. Tenants who
--- must not be able to read each other's contents get a schema each.
+-- Contents and prompts have no scope: equal contents of all scopes are stored once, and a connection that names any scope
+-- finds them by id. Tenants who must not be able to read each other's contents get a schema each.
 
 SET LOCAL search_path = {schema}, pg_catalog;
 
@@ -19,6 +19,15 @@ CREATE OR REPLACE FUNCTION is_visible(scope text) RETURNS boolean LANGUAGE sql S
         OR starts_with(scope, current_setting('smolmem.scope', true) || '/')
 $$;
 
+CREATE OR REPLACE FUNCTION names_a_scope() RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT coalesce(current_setting('smolmem.scope', true), '') <> ''
+$$;
+
+DROP POLICY IF EXISTS any_scope ON content;
+DROP POLICY IF EXISTS any_scope ON prompt;
+DROP POLICY IF EXISTS any_scope ON forgotten;
+DROP POLICY IF EXISTS any_scope ON erased;
+DROP POLICY IF EXISTS scope_of_pending ON pending;
 DROP POLICY IF EXISTS scope_of_session ON session;
 DROP POLICY IF EXISTS scope_of_run ON run;
 DROP POLICY IF EXISTS scope_of_note ON note;
@@ -33,6 +42,13 @@ DROP POLICY IF EXISTS scope_of_call ON call;
 DROP POLICY IF EXISTS scope_of_recalled ON recalled;
 DROP POLICY IF EXISTS scope_of_words ON document_words;
 
+CREATE POLICY any_scope ON content USING (names_a_scope());
+CREATE POLICY any_scope ON prompt USING (names_a_scope());
+CREATE POLICY any_scope ON forgotten USING (names_a_scope());
+CREATE POLICY any_scope ON erased USING (names_a_scope());
+CREATE POLICY scope_of_pending ON pending
+    USING (EXISTS (SELECT 1 FROM step WHERE step.id = pending.step)
+        OR EXISTS (SELECT 1 FROM note WHERE note.id = pending.note));
 CREATE POLICY scope_of_session ON session USING (is_visible(scope));
 CREATE POLICY scope_of_run ON run USING (is_visible(scope));
 CREATE POLICY scope_of_note ON note USING (is_visible(scope));
@@ -49,6 +65,11 @@ CREATE POLICY scope_of_recalled ON recalled USING (EXISTS (SELECT 1 FROM run WHE
 CREATE POLICY scope_of_words ON document_words
     USING (EXISTS (SELECT 1 FROM passage WHERE passage.id = document_words.id));
 
+ALTER TABLE content ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+ALTER TABLE prompt ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+ALTER TABLE forgotten ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+ALTER TABLE erased ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+ALTER TABLE pending ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
 ALTER TABLE session ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
 ALTER TABLE run ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
 ALTER TABLE note ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;

