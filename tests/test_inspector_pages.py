@@ -17,8 +17,10 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -498,8 +500,24 @@ def test_the_dashboard_adds_up_what_the_runs_say(shown: Memory, period: str) -> 
         sum((run.input_tokens * 2 + run.output_tokens * 10) / 1e6 for run in runs)
     )
     assert sum(figures.tokens for _, figures in found.agents) == found.total.tokens
-    assert len(found.buckets) <= dashboard.MOST_BUCKETS
-    assert found.buckets[-1].figures.runs, "the runs of today are in the last bucket"
+    assert dashboard.FEWEST_BUCKETS <= len(found.buckets) <= dashboard.MOST_BUCKETS
+    busy = [bucket for bucket in found.buckets if bucket.figures.runs]
+    assert busy[0].began.timestamp() <= min(run.began.timestamp() for run in runs)
+
+
+@pytest.mark.parametrize("period", dashboard.PERIODS)
+@pytest.mark.parametrize("age", [10, 3_000, 50_000, 600_000, 5_000_000, 400_000_000])
+def test_the_charts_begin_with_the_first_run_and_end_now(period: str, age: float) -> None:
+    """A memory of ten minutes fills the charts of a month, too."""
+    now = datetime.now().astimezone()
+    first = SimpleNamespace(rows=lambda name, values: [{"began": now.timestamp() - age}])
+    young = cast(Memory, SimpleNamespace(_journal=SimpleNamespace(store=first)))
+    began, width, count = dashboard._buckets(young, period, now)
+    assert dashboard.FEWEST_BUCKETS <= count <= dashboard.MOST_BUCKETS
+    assert now < began + width * count <= now + max(width, timedelta(days=1))
+    shown_age = min(timedelta(seconds=age), dashboard.PERIOD_LENGTHS.get(period, timedelta(seconds=age)))
+    assert began <= now - shown_age
+    assert width * (count - 1) <= shown_age + max(width * dashboard.FEWEST_BUCKETS, timedelta(days=1))
 
 
 def test_the_dashboard_counts_tools_and_errors(shown: Memory) -> None:

@@ -10,6 +10,7 @@ from itertools import zip_longest
 
 from smolmem.core.text import sanitize
 from smolmem.core.values import Run, Step
+from smolmem.inspector.formatting import ago, title
 from smolmem.inspector.page_data import descendants
 from smolmem.inspector.totals import Totals, run_totals, summed
 from smolmem.memory import Memory
@@ -75,6 +76,11 @@ class Suggestion:
     left: Run
     right: Run
     reason: str
+
+
+def choices(runs: Iterable[Run]) -> list[tuple[str, str]]:
+    """The id of each run, and a line that says which run that is."""
+    return list({run.id: f"{title(run, 70)} · {run.agent} · {run.id[:8]} · {ago(run.began)}" for run in runs}.items())
 
 
 def compare(memory: Memory, left: Run, right: Run) -> Comparison:

@@ -62,7 +62,7 @@ class StepSummary:
     @property
     def bar(self) -> Bar:
         """The step in the run's chart."""
-        return Bar(self.input_tokens, self.output_tokens, max(0.0, self.seconds or 0.0), self.error is not None)
+        return Bar(self.input_tokens, self.output_tokens, self.error is not None)
 
 
 def step_summaries(memory: Memory, run: Run) -> list[StepSummary]:

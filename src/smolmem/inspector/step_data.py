@@ -119,15 +119,15 @@ KIND_LABELS = {"task": "Task", "plan": "Plan", "injected": "Injected message"}
 FIELD_LABELS = {
     "task": "Task",
     "plan": "Plan",
-    "model_output": "What the model wrote",
-    "observations": "What came back",
+    "model_output": "Model output",
+    "observations": "Observation",
 }
 _SECTIONS = {
     "task": [("task", "Task", "text")],
     "plan": [("plan", "Plan", "text")],
     "action": [
         ("model_output", FIELD_LABELS["model_output"], "text"),
-        ("code_action", "Code that was run", "code"),
+        ("code_action", "Code", "code"),
         ("observations", FIELD_LABELS["observations"], "observations"),
         ("error", "Error", "failed"),
     ],

@@ -103,6 +103,13 @@ class _Tree:
         listed = below[:MAX_EXPANDED]
         self._steps = outlines(memory, listed) | {run.id: step_summaries(memory, run)}
         self._spans = _spans(memory, [run, *listed])
+        self._spans[run.id] = [*self._shared_spans(memory, run), *self._spans.get(run.id, ())]
+
+    def _shared_spans(self, memory: Memory, run: Run) -> list[Span]:
+        """The calls of the steps that a fork shares: those that its origin made up to the last shared step."""
+        last = {step.run: step.at for step in self._steps[run.id] if step.run != run.id}
+        origins = _spans(memory, [memory.run(id) for id in last])
+        return [span for id, at in last.items() for span in origins.get(id, ()) if span.began <= at]
 
     def rolled_up(self, run: Run) -> Totals:
         """The totals of a run with all runs below it."""
