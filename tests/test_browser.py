@@ -925,7 +925,7 @@ def test_the_snippet_is_copied(browser: Browser) -> None:
     script = "const done = arguments[0]; navigator.clipboard.readText().then(done, (error) => done(String(error)))"
     copied = browser.chrome.execute_async_script(script)
     assert f'memory.run("{run.id}").restore(agent)' in copied
-    browser.until(lambda: "Copy the code" in button.text)
+    browser.until(lambda: "Copy code" in button.text)
 
 
 def test_a_step_is_edited_and_forked_through_the_forms(browser: Browser) -> None:
