@@ -673,7 +673,7 @@ def test_exit_codes(sample: Sample, run: Run, monkeypatch: pytest.MonkeyPatch) -
         (["forget"], 2, "give the id of a note or a run"),
         (["erase"], 2, "give the id of a run or a note, --step N, --scope SCOPE, --before TIME, or --finish"),
         (["erase", sample.count, "--before", "9d"], 2, "give the id of a run or a note"),
-        (["erase", sample.count], 2, "give --yes, or --dry-run to see what would go"),
+        (["erase", sample.count], 2, "give --yes, or --dry-run to list what would be erased"),
         (["erase", "ffff", "--yes"], 1, "no run 'ffff'"),
         (["prune", "--older-than", "old"], 2, "'old' is not a duration such as 12h, 90d or 52w"),
         (["watch", "--rule", "("], 2, ""),

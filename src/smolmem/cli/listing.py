@@ -67,12 +67,12 @@ class Listed(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """The tokens of the run and of those that it called."""
+        """The tokens of the run and of the runs that it called."""
         return sum(run.input_tokens + run.output_tokens for run in (self.run, *self.called))
 
     @property
     def cost(self) -> float | None:
-        """What the run and those that it called cost, in dollars."""
+        """The cost of the run and of the runs that it called, in dollars."""
         from smolmem.render.plain_values import cost
 
         return cost([self.run, *self.called])

@@ -295,7 +295,7 @@ class Inspector:
         return self.render("message.html", title="Forgotten", text=text, back=target.back, undo=given)
 
     def erase(self, request: Request, form: Mapping[str, str]) -> Response:
-        """Asks whether a note, step or run is to be erased, and what goes with it; erases it once confirmed."""
+        """Shows what erasing a note, step or run would delete; erases it once the user confirms."""
         step = parameters.number(form.get("step"), "step")
         target = page_data.erase_target(self.memory, form.get("id", "") if step is None else step)
         if not form.get("confirmed"):

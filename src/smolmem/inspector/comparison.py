@@ -106,7 +106,7 @@ def _aligned(left: Sequence[Step], right: Sequence[Step]) -> list[Line]:
 
 
 def _pairs(left: Sequence[Step], right: Sequence[Step]) -> list[tuple[Step | None, Step | None]]:
-    """Steps that differ, each beside the one that it is most like; many steps are paired by their order."""
+    """Pairs each differing step with the most similar step of the other run; many steps are paired by order."""
     if not left or not right or len(left) * len(right) > MAX_PAIRS:
         return list(zip_longest(left, right))
     alike = [[_similarity(mine, yours) for yours in right] for mine in left]

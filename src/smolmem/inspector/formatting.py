@@ -89,7 +89,7 @@ STATUS_LABELS = {"max_steps": "out of steps", "forked": "fork, not started"}
 
 
 def status(run: Run) -> str:
-    """The status of a run in words."""
+    """The status of a run, as a label."""
     return STATUS_LABELS.get(run.label, run.label)
 
 
@@ -167,12 +167,12 @@ SIGNALS = {
 
 
 def origin(value: str) -> str:
-    """Who said something, in words."""
+    """The origin of a text, as a label."""
     return ORIGINS.get(value, value)
 
 
 def signal(value: str) -> str:
-    """What ranked a result, in words."""
+    """The label of a signal."""
     return SIGNALS.get(value, value)
 
 

@@ -83,7 +83,7 @@ class StepDetail:
 
     @property
     def _thought(self) -> Any:
-        """What the model wrote, without the code that the step shows by itself."""
+        """The model's output, without the code: the page shows the code in a section of its own."""
         said, code = getattr(self.original, "model_output", None), getattr(self.original, "code_action", None)
         if not isinstance(said, str) or not isinstance(code, str) or not code.strip():
             return said

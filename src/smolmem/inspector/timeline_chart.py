@@ -67,7 +67,7 @@ def _bounds(axis: TimeAxis, began: float, ended: float) -> tuple[float, float]:
 
 
 def _joined(bounds: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Bars without those that lie on top of each other: a lane has as many bars as can be told apart."""
+    """Merges bars that overlap, so that a lane has no more bars than a reader can distinguish."""
     joined: list[tuple[float, float]] = []
     for left, width in sorted(bounds):
         if joined and left <= joined[-1][0] + joined[-1][1]:

@@ -158,7 +158,7 @@ def note(value: Note) -> RenderableType:
         "from": value.origin,
         "at": f"{value.at.astimezone():%Y-%m-%d %H:%M:%S}",
         "expires": "" if value.expires is None else f"{value.expires.astimezone():%Y-%m-%d %H:%M:%S}",
-        "stale": "yes: what it was made from is no longer current" if value.stale else "",
+        "stale": "yes: a source of this note is no longer current" if value.stale else "",
     }
     return Panel(Group(Text(sanitize(value.text)), _grid(about)), title=head, title_align="left")
 
@@ -300,7 +300,7 @@ def erased(value: Erased) -> RenderableType:
 
 @draws("Purged")
 def purged(value: Purged) -> RenderableType:
-    """A source, and what came of it."""
+    """A purged source, and everything that was made from it."""
     if not value:
         return Text("no such source", "dim")
     lines = []
