@@ -1,25 +1,36 @@
-"""Where the words of a question stand in a text."""
+"""Which words of a question stand in a text, and where; also in other grammatical forms."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 
-_WORD = re.compile(r"[^\W_]+")
 MAX_MARKS = 50
 
 
-def marks(text: str, words: Iterable[str]) -> tuple[tuple[int, int], ...]:
-    """The places of words in a text, also in other grammatical forms: as pairs of start and end."""
-    stems = tuple(_stem(word) for word in words)
-    found = (match.span() for match in _WORD.finditer(text) if match[0].lower().startswith(stems))
-    return tuple(span for span, _ in zip(found, range(MAX_MARKS), strict=False)) if stems else ()
+class Highlighter:
+    """Finds the words of a question in texts."""
 
+    def __init__(self, words: Iterable[str]) -> None:
+        self.words = list(words)
+        self._words = {_stem(word): word for word in self.words}
+        stems = "|".join(map(re.escape, self.stems))
+        self._pattern = re.compile(rf"(?<![^\W_])({stems})[^\W_]*", re.IGNORECASE) if stems else None
 
-def among(words: Iterable[str], said: Iterable[str]) -> list[str]:
-    """Those of some words of which a form was said."""
-    forms = [form.lower() for form in said]
-    return [word for word in words if any(form.startswith(_stem(word)) for form in forms)]
+    @property
+    def stems(self) -> list[str]:
+        """The beginnings of the words, the longest first."""
+        return sorted(self._words, key=len, reverse=True)
+
+    def marks(self, text: str) -> tuple[tuple[int, int], ...]:
+        """The places of the words, as pairs of start and end; only the first ones in a text that has many."""
+        found = self._pattern.finditer(text) if self._pattern else ()
+        return tuple(match.span() for match, _ in zip(found, range(MAX_MARKS), strict=False))
+
+    def words_in(self, text: str) -> set[str]:
+        """The words of the question that a text has."""
+        stems = self._pattern.findall(text) if self._pattern else ()
+        return {self._words[stem.lower()] for stem in {*stems} if stem.lower() in self._words}
 
 
 def _stem(word: str) -> str:
