@@ -14,23 +14,23 @@ class Highlighter:
     def __init__(self, words: Iterable[str]) -> None:
         self.words = list(words)
         self._words = {_stem(word): word for word in self.words}
-        stems = "|".join(map(re.escape, self.stems))
-        self._pattern = re.compile(rf"(?<![^\W_])({stems})[^\W_]*", re.IGNORECASE) if stems else None
-
-    @property
-    def stems(self) -> list[str]:
-        """The beginnings of the words, the longest first."""
-        return sorted(self._words, key=len, reverse=True)
+        stems = "|".join(map(re.escape, sorted(self._words, key=len, reverse=True)))
+        self._pattern = re.compile(rf"(?<![^\W_])({stems})[^\W_]*") if stems else None
 
     def marks(self, text: str) -> tuple[tuple[int, int], ...]:
         """The places of the words, as pairs of start and end; only the first ones in a text that has many."""
-        found = self._pattern.finditer(text) if self._pattern else ()
+        found = self._pattern.finditer(_lower(text)) if self._pattern else ()
         return tuple(match.span() for match, _ in zip(found, range(MAX_MARKS), strict=False))
 
     def words_in(self, text: str) -> set[str]:
         """The words of the question that a text has."""
-        stems = self._pattern.findall(text) if self._pattern else ()
-        return {self._words[stem.lower()] for stem in {*stems} if stem.lower() in self._words}
+        return {self._words[stem] for stem in self._pattern.findall(text.lower())} if self._pattern else set()
+
+
+def _lower(text: str) -> str:
+    """A text in small letters, each at its place: a few capital letters have small forms of two."""
+    small = text.lower()
+    return small if len(small) == len(text) else "".join(letter.lower()[:1] for letter in text)
 
 
 def _stem(word: str) -> str:

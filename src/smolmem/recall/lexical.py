@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from smolmem.recall import query
 from smolmem.recall.filters import Filter
@@ -40,10 +40,16 @@ Hits = list[tuple[int, float]]
 
 @dataclass(frozen=True)
 class Matches:
-    """What words found: documents, the best first; and the share of the words' information in the best match."""
+    """What words found."""
 
     found: Hits
+    """Documents, the best first."""
     coverage: float
+    """The share of the words' information in the best match."""
+    weights: dict[str, float] = field(default_factory=dict)
+    """What each word tells: the rarer it is in the searched scope, the more."""
+    sections: dict[int, int] = field(default_factory=dict)
+    """The best section of each document: the id of its first passage."""
 
 
 class LexicalSearch:
@@ -60,17 +66,12 @@ class LexicalSearch:
         if not words:
             return Matches([], 0.0)
         self._refresh()
-        term = _term(filters)
+        term = None if filters.scope is None else scope_term(filters.scope, below=filters.below is not None)
+        if self._size_of(term) == self._size:
+            term = None  # quicker, and the same; whatever is found is compared with the filter before it is returned
         if self._size_of(term) <= SMALL_SCOPE:
             return self._word_by_word(words, term, filters, limit)
         return self._together(words, term, filters, limit)
-
-    def weights(self, words: list[str], filters: Filter) -> dict[str, float]:
-        """What each word tells: the rarer it is in the searched scope, the more."""
-        self._refresh()
-        term = _term(filters)
-        counts = self._count_all([query.match([word], term) for word in words])
-        return {word: rarity(count, self._size_of(term)) for word, count in zip(words, counts, strict=True)}
 
     def similar(self, words: list[str]) -> list[str]:
         """Words of the store that may be meant by words that are not in it: longer ones, or misspelled ones."""
@@ -114,20 +115,28 @@ class LexicalSearch:
 
     def _word_by_word(self, words: list[str], term: str | None, filters: Filter, limit: int) -> Matches:
         """The matches in a small scope, each word weighed by its rarity in that scope."""
-        weights = self.weights(words, filters)
-        everywhere = self._count_all([query.match([word], None) for word in words])
         found = self._find([self._search(query.match([word], term), filters, SMALL_SCOPE) for word in words])
+        size, weights = self._size_of(term), dict[str, float]()
+        here = [len(hits) for hits in found]
+        if not filters.is_open:
+            here = self._count_all([query.match([word], term) for word in words])
+        everywhere = here
+        if size < self._size:
+            everywhere = self._count_all([query.match([word], None) for word in words])
         total: dict[int, float] = defaultdict(float)
         covered: dict[int, float] = defaultdict(float)
         information = 0.0
-        for word, count, hits in zip(words, everywhere, found, strict=True):
-            scored, told = _fts5_rarity(count, self._size), query.weight(word) * (weights[word] + BASE)
+        for word, count, seen, hits in zip(words, here, everywhere, found, strict=True):
+            weight, scored = rarity(count, size), _fts5_rarity(seen, self._size)
+            told = query.weight(word) * (weight + BASE)
+            weights[word] = weight
             information += told
             for id, score in hits:
-                total[id] += weights[word] * score / scored
-                covered[id] += told * min(1.0, math.sqrt(score / scored))
+                share = score / scored
+                total[id] += weight * share
+                covered[id] += told * (math.sqrt(share) if share < 1 else 1.0)
         best = sorted(total.items(), key=lambda hit: (-hit[1], hit[0]))
-        return Matches(self._documents(best, limit), max(covered.values(), default=0.0) / information)
+        return self._matches(best, limit, max(covered.values(), default=0.0) / information, weights)
 
     def _together(self, words: list[str], term: str | None, filters: Filter, limit: int) -> Matches:
         """The matches in a large scope; words that most documents have are only asked for if there are no others."""
@@ -135,30 +144,32 @@ class LexicalSearch:
         within = None if most else term  # counting in most of the store is slower than in all of it, and no better
         size = self._size_of(within)
         counts = dict(zip(words, self._count_all([query.match([word], within) for word in words]), strict=True))
+        weights = {word: rarity(count, size) for word, count in counts.items()}
         telling = [word for word in words if counts[word] < size / 3]
         asked = sorted(telling or words, key=counts.__getitem__)[: None if telling else 1]
-        rarest: list[str] = []
+        rarest = asked[:1]
         while len(rarest) < len(asked) and sum(counts[word] for word in asked[: len(rarest) + 1]) <= MAX_MATCHES:
             rarest.append(asked[len(rarest)])
-        scored = asked if len(rarest) in (0, len(asked)) else [*rarest, *asked]
-        match = query.match(asked, term)
-        if scored is not asked:
-            match = f"{query.match(rarest, None)} AND {match}"
-        found = self._documents(self._find([self._search(match, filters, SECTIONS * limit)])[0], limit)
+        scored, match = asked, query.match(asked, term)
+        if len(rarest) < len(asked):
+            scored, match = [*rarest, *asked], f"{query.match(rarest, None)} AND {match}"
+        found = self._find([self._search(match, filters, SECTIONS * limit)])[0]
         everywhere = self._count_all([query.match([word], None) for word in scored])
         information = sum(_fts5_rarity(count, self._size) for count in everywhere)
-        return Matches(found, min(1.0, found[0][1] / information) if found else 0.0)
+        return self._matches(found, limit, min(1.0, found[0][1] / information) if found else 0.0, weights)
 
-    def _documents(self, sections: Hits, limit: int) -> Hits:
-        """The documents of sections; a document has the score of its best section."""
+    def _matches(self, sections: Hits, limit: int, coverage: float, weights: dict[str, float]) -> Matches:
+        """The documents of the best sections; a document has the score of its best section."""
         best = sections[: SECTIONS * limit]
         rows = self._store.rows("there", {"ids": json_list(id for id, _ in best)})
         documents = {row["id"]: row["document"] for row in rows}
         found: dict[int, float] = {}
+        places: dict[int, int] = {}
         for section, score in best:
             if section in documents:
+                places.setdefault(documents[section], section)
                 found.setdefault(documents[section], score)
-        return list(found.items())[:limit]
+        return Matches(list(found.items())[:limit], coverage, weights, places)
 
     def _search(self, match: str, filters: Filter, limit: int) -> tuple[str, Row]:
         """A search as the name of a statement and its values."""
@@ -166,22 +177,16 @@ class LexicalSearch:
         return ("find_documents", values) if filters.is_open else ("find_documents_where", values | filters.values)
 
     def _find(self, searches: list[tuple[str, Row]]) -> list[Hits]:
-        """The matches of searches that use the same statement; here one after the other, at a server together."""
-        groups = [searches] if self._store.is_remote and searches else [[search] for search in searches]
-        return [matches for group in groups for matches in self._find_together(group)]
-
-    def _find_together(self, searches: list[tuple[str, Row]]) -> list[Hits]:
+        """The matches of searches that use the same statement; a server gets all of them with one message."""
         try:
-            found = self._store.rows_of_each(searches[0][0], [values for _, values in searches], MAX_SECONDS)
+            if self._store.is_remote:
+                found = self._store.rows_of_each(searches[0][0], [values for _, values in searches], MAX_SECONDS)
+                return [[(row["id"], row["score"]) for row in rows] for rows in found]
+            columns = (self._store.columns(name, values, MAX_SECONDS) for name, values in searches)
+            return [list(zip(*each, strict=True)) if each else [] for each in columns]
         except TimeoutError as late:
             log.warning("smolmem stopped a search by words: %s. Ask for fewer or rarer words.", late)
             return [[] for _ in searches]
-        return [[(row["id"], row["score"]) for row in rows] for rows in found]
-
-
-def _term(filters: Filter) -> str | None:
-    """The index term of the searched scope; None for the whole store."""
-    return None if filters.scope is None else scope_term(filters.scope, below=filters.below is not None)
 
 
 def rarity(count: int, of: int) -> float:

@@ -49,8 +49,8 @@ LISTED = 100
 """Documents that each signal lists."""
 PASSAGES = 3
 """Vectors that are searched for each listed document."""
-FEW_PASSAGES = 4
-"""Passages of a document that are read in any case; of the rest, those that fit the question."""
+FEW_PASSAGES, IN_SECTION = 4, 8
+"""Passages that are read of a document in any case, and of its section that fits the question best."""
 SEMANTIC = 0.7
 NEAR, FAR = 0.3, 0.15
 """Shares of the scores of the next document on either side, and of the one after that."""
@@ -81,6 +81,7 @@ class Found:
 
     words: list[str]
     weights: dict[str, float]
+    sections: dict[int, int]
     signals: dict[str, Scores]
     passages: Scores
     evidence: Evidence
@@ -160,7 +161,7 @@ class Search:
             nearest = scaled(_best_of(near, self._documents([passage for passage, _ in near])))
             signals["semantic"] = {document: SEMANTIC * score for document, score in nearest.items()}
         evidence = Evidence(_telling(words), matches.coverage, cosine)
-        return Found(words, self._lexical.weights(words, filters), signals, scaled(dict(near)), evidence)
+        return Found(words, matches.weights, matches.sections, signals, scaled(dict(near)), evidence)
 
     def _documents(self, passages: Sequence[int]) -> dict[int, int]:
         """The document of each passage."""
@@ -256,20 +257,23 @@ class Search:
     def _read(
         self, documents: Sequence[int], found: Found, filters: Filter, *, closely: bool = False
     ) -> dict[int, list[Row]]:
-        """The passages of documents that may be returned, the most fitting first.
+        """The passages of documents that may be returned: the first few, and those with a near vector.
 
-        They are the first few, those with a near vector and, if read closely, those with a word of the question.
+        If read closely, also those of the section that fits best; the most fitting come first.
         """
-        wanted: Row = {"ids": json_list(documents), "known": json_list(found.passages), "most": FEW_PASSAGES}
-        wanted["words"] = json_list(Highlighter(found.words).stems if closely else ())
+        known = {*found.passages}
+        if closely:
+            starts = (found.sections[document] for document in documents if document in found.sections)
+            known.update(passage for start in starts for passage in range(start, start + IN_SECTION))
+        wanted: Row = {"ids": json_list(documents), "known": json_list(known), "most": FEW_PASSAGES}
         wanted |= {"roles": json_list(filters.kinds or ()), "trusts": json_list(filters.trusts or ())}
         read: dict[int, list[Row]] = defaultdict(list)
         for row in self._store.rows("fitting_passages", wanted):
             if filters.admits(row) and self._is_sound(row):
                 read[row["document"]].append(row)
-        fits = Highlighter(found.words).words_in
-        for several in read.values():
-            if found.words and len(several) > 1:
+        if closely:
+            fits = Highlighter(found.words).words_in
+            for several in read.values():
                 scores = {row["id"]: found.fit(row["id"], fits(row["text"])) for row in several}
                 several.sort(key=lambda row: (-scores[row["id"]], TELLING.get(row["role"], 0), row["id"]))
         return {document: read[document] for document in documents if document in read}
@@ -304,7 +308,7 @@ class Search:
     def _neighbours(self, document: int, count: int) -> list[Recollection]:
         asked = {"id": document, "limit": count}
         before, after = ([row["id"] for row in self._store.rows(side, asked)] for side in ("before", "after"))
-        nothing = Found([], {}, {}, {}, Evidence(0, 0.0, None))
+        nothing = Found([], {}, {}, {}, {}, Evidence(0, 0.0, None))
         read = self._read([*reversed(before), *after], nothing, Filter())
         return [self._recollection(rows, {}, 0.0, Highlighter(())) for rows in read.values()]
 

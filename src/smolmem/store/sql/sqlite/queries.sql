@@ -1242,7 +1242,6 @@ WHERE passage.id < passage.document + :most
    OR passage.id IN (SELECT CAST(value AS BIGINT) FROM json_each(:known))
    OR passage.role IN (SELECT value FROM json_each(:roles))
    OR passage.trust IN (SELECT value FROM json_each(:trusts))
-   OR EXISTS (SELECT 1 FROM json_each(:words) AS word WHERE instr(lower(plain(passage.text)), word.value) > 0)
 ORDER BY passage.id;
 
 -- name: fingerprint_key
