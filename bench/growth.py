@@ -263,7 +263,7 @@ def smolmem(folder: Path, steps: int, tick: Callable[[], None]) -> Result:
             return original(*args)
 
     memory = Memory(path)
-    doors = [(Recorder, "changed", step), (ledger.Ledger, "_try", call), (ledger, "_question", call)]
+    doors = [(Recorder, "changed", step), (ledger.Ledger, "_try", call)]
     with replaced(doors):
         memory.attach(agent)
         meter.restart()

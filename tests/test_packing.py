@@ -18,7 +18,6 @@ from smolagents import tool
 from smolmem import Memory
 from smolmem.core import packing
 from smolmem.core.errors import Damaged, StoreError
-from smolmem.store.chains import Chain
 
 
 @pytest.fixture
@@ -105,13 +104,15 @@ def test_after_a_failed_transaction_nothing_refers_to_what_was_not_written(
 
 
 def test_a_base_that_another_process_erased_is_not_used(memory: Memory, path: Path) -> None:
-    chain = Chain()
-    with memory._store._transaction(sync=True):
-        number = memory._journal.keep(memory._journal.encode("a text " * 50), chain)
-    with Memory(path, embedder="off") as other, other._store._transaction(sync=True):
-        other._store.do("put_content", {"id": number, "hash": b"other", "bytes": b"=other"})
-    with memory._store._transaction(sync=True):
-        after = memory._journal.keep(memory._journal.encode("a text " * 50 + "and more"), chain)
+    def keep(text: str) -> int:
+        journal = memory._journal
+        return journal._transact("run", lambda chain: journal.keep(journal.encode(text), chain))
+
+    number = keep("a text " * 50)
+    with Memory(path, embedder="off") as other:
+        changed = {"id": number, "hash": b"other", "bytes": b"=other"}
+        other._store.transact(lambda: other._store.do("put_content", changed))
+    after = keep("a text " * 50 + "and more")
     assert memory._store.rows("content", {"id": after})[0]["base"] is None
     assert memory._journal.value(after).endswith("and more")
 

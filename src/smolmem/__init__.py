@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from smolmem.core import display
 from smolmem.core.version import __version__
 
 if TYPE_CHECKING:
@@ -51,9 +52,15 @@ def __getattr__(name: str) -> Any:
     from smolmem.core import errors, values
     from smolmem.policies import views, watch
     from smolmem.recall import embedders
-    from smolmem.render import replay, terminal  # noqa: F401  they register how values are drawn
 
     homes = (errors, values, memory, stepwise, watch, embedders)
     globals().update({each: getattr(home, each) for each in __all__ for home in homes if hasattr(home, each)})
     globals()["views"] = views
     return globals()[name]
+
+
+def _load_drawings() -> None:
+    from smolmem.render import replay, terminal  # noqa: F401  they register how values are drawn
+
+
+display.load = _load_drawings

@@ -100,7 +100,7 @@ class Ledger:
 
     def generate(self, original: Callable[..., Any], messages: Sequence[Any], args: Any, kwargs: Any) -> Any:
         """The model's answer: the recorded one, or a new one that is recorded before it is used."""
-        question = self._encoded(_question(messages))
+        question = self._question(messages)
         recorded = self._take("model", "", question)
         if recorded is not None:
             return recorded.result
@@ -112,7 +112,7 @@ class Ledger:
 
     def stream(self, original: Callable[..., Any], messages: Sequence[Any], args: Any, kwargs: Any) -> Iterator[Any]:
         """The same for an answer that is streamed."""
-        question = self._encoded(_question(messages))
+        question = self._question(messages)
         recorded = self._take("model", "", question)
         if recorded is not None:
             yield from recorded.result
@@ -127,6 +127,11 @@ class Ledger:
             deltas.append(delta)
             yield delta
         self._answered(question, began, deltas)
+
+    def _question(self, messages: Sequence[Any]) -> Encoded | None:
+        """What is enough to recognise a prompt: its length, and the hash of its last message as it is stored."""
+        last = self._encoded(messages[-1]) if messages else None
+        return self._encoded([len(messages), last and last.key])
 
     def _answered(self, question: Encoded | None, began: float, answer: Any) -> None:
         row, encoded = self._row("model", "", began), self._encoded(answer)
@@ -188,7 +193,7 @@ class Ledger:
             Fenced: if another process has taken the run over: then the call is not made.
         """
         try:
-            return self._journal.begin_call(row, given)
+            return self._journal.begin_call(row, given, sync=not self.safe_to_repeat(row["name"]))
         except TakenOver as error:
             raise Fenced(error) from error
         except Exception as error:
@@ -278,11 +283,6 @@ class _Changes:
 
 def _why_unknown(call: RecordedCall) -> str:
     return "its result could not be stored" if call.ended else "the process was stopped during it"
-
-
-def _question(messages: Sequence[Any]) -> Any:
-    """A prompt is recognised by its length and its last message."""
-    return [len(messages), messages[-1] if messages else None]
 
 
 # --- models ----------------------------------------------------------------------------------------------------------

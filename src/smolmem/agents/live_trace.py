@@ -28,7 +28,6 @@ from smolmem.core.fork_lock import ForkLock
 from smolmem.core.values import Run
 from smolmem.store.journal import Journal
 from smolmem.store.records import Records
-from smolmem.transfer import run_spans
 
 if TYPE_CHECKING:
     from smolmem.transfer.otlp import Collector
@@ -225,6 +224,8 @@ class _Sender:
 
     def _root(self, records: Records, run: str) -> Run | None:
         """The run that a trace begins with; None for a run that is not stored, or was erased."""
+        from smolmem.transfer import run_spans
+
         try:
             root = run_spans.root_of(records, records.run(run))
         except NotFound:
@@ -238,6 +239,8 @@ class _Sender:
         return root
 
     def _send_run(self, records: Records, root: Run) -> None:
+        from smolmem.transfer import run_spans
+
         sent = self._runs.get(root.id, set())
         new = list(run_spans.trace_spans(records, root, sent=sent))
         steps = {span.id: step for span, step in new}

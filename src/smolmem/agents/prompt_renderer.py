@@ -13,8 +13,6 @@ from contextlib import AbstractContextManager
 from functools import wraps
 from typing import Any, NamedTuple
 
-from smolagents.memory import TaskStep
-
 from smolmem.agents import compat
 from smolmem.agents.prompt_parts import ListedStep, Part, messages_of, parts_of
 from smolmem.agents.session import Entry, Session
@@ -129,7 +127,7 @@ class PromptRenderer:
         self._last = None
 
     def _due(self) -> list[tuple[Entry, Reminder]]:
-        tasks = [entry for entry in self._state.session().entries if isinstance(entry.step, TaskStep)]
+        tasks = self._state.session().tasks
         return [(entry, reminder) for entry in tasks if (reminder := self._reminder(entry)) is not None]
 
     def _reminder(self, entry: Entry) -> Reminder | None:

@@ -12,7 +12,7 @@ The list of steps is the only place that sees every step: no callback fires for 
 append. `compat` lists everything that smolmem patches on an agent.
 
 What must stay true: recording never changes what the agent does. Every entry point uses `guard`. Failed writes are
-counted, logged once and retried with the next change.
+counted, logged once and retried with the next change; while they keep failing, with a later one (`failures`).
 """
 
 from __future__ import annotations
@@ -410,11 +410,13 @@ class Recorder:
 
     def _save(self, care: Care) -> None:
         memory = self.agent.memory
-        recorded = not compat.holds("memory") or observed_list.reports_to(memory, self)
-        recorded &= not self._list_is_lost
+        reports = not compat.holds("memory") or observed_list.reports_to(memory, self)
+        recorded = reports and not self._list_is_lost
         steps = self.injections.without_waiting(memory.steps)
         if recorded:
             self._session.assign_runs(steps, self._run_of)
+        if care == "glance" and self._failures.is_waiting and not self.strict:
+            return
         while self._unsaved_lists:
             self._save_list(self._unsaved_lists[0], care)
             del self._unsaved_lists[0]
@@ -448,9 +450,8 @@ class Recorder:
             session.in_doubt = None
 
     def _snapshot(self, step: Any) -> Encoded | None:
-        if not isinstance(step, (TaskStep, ActionStep)):
-            return None
-        return self._variables.snapshot(self.agent, getattr(step, "code_action", None))
+        acts = isinstance(step, (TaskStep, ActionStep))
+        return self._variables.snapshot(self.agent, getattr(step, "code_action", None)) if acts else None
 
     @contextmanager
     def guard(self, *, quiet: bool = False) -> Iterator[None]:

@@ -1,9 +1,9 @@
 """One list of steps, from one reset to the next: the saved state, and the difference to the live list.
 
 `compare` finds the changes that turn the saved list into the list as it is now; steps are compared by identity.
-`accept` remembers the changes once they are saved. Nothing here is altered in between: the changes of a failed write
-are found again by the next comparison. The cost of a comparison does not depend on the length of the list, unless
-something other than an append was done to it.
+`accept` remembers the changes once they are saved. The changes of a failed write are found again by the next
+comparison; a step that has not changed since is not encoded again. The cost of a comparison does not depend on the
+length of the list, unless something other than an append was done to it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import itertools
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from smolmem.agents import observed_steps
@@ -54,6 +54,8 @@ class Draft:
     key: str = ""
     prompt: Sequence[Part] = ()
     looks: list[Look] = field(default_factory=list)
+    fields: dict[str, Any] = field(default_factory=dict)
+    """The fields of a new step when it was encoded."""
 
 
 class Encode(Protocol):
@@ -95,8 +97,11 @@ class Session:
     _timeline: Timeline[Entry] = field(default_factory=Timeline)
     _prompts: dict[str, tuple[int, Sequence[Part]]] = field(default_factory=dict)
     _part_ids: dict[str, int] = field(default_factory=dict)
+    _unsaved: dict[int, Draft] = field(default_factory=dict)
+    _unsaved_parts: dict[str, Encoded] = field(default_factory=dict)
     _rendered: list[int] = field(default_factory=list)
     _looks: list[Look] = field(default_factory=list)
+    _tasks: list[Entry] = field(default_factory=list)
     _suspects: list[Entry] = field(default_factory=list)
     _compared_at: int = 0
     _accepted_at: int = 0
@@ -107,6 +112,11 @@ class Session:
     def entries(self) -> list[Entry]:
         """The saved steps, in order."""
         return self._slice(0, None)
+
+    @property
+    def tasks(self) -> list[Entry]:
+        """The saved steps that are tasks, in order."""
+        return self._tasks
 
     @property
     def system(self) -> Entry | None:
@@ -133,6 +143,8 @@ class Session:
     ) -> list[Draft]:
         """The changes that turn the saved list into `steps`."""
         self._surroundings, self._now, self._compared_at = surroundings, now, observed_steps.latest_edit()
+        if care == "inside":
+            self._unsaved = {}
         start, stop = (len(self), 0) if self.in_order else _common(self.entries, steps)
         gone = self._slice(start, len(self) - stop)
         drafts = [self._removed(entry, start + i) for i, entry in reversed(list(enumerate(gone)))]
@@ -166,7 +178,13 @@ class Session:
         if entry is not None:
             change = Change("insert", entry.run, self._now, position, entry.id, prompt=entry.prompt, last=last)
             return Draft(change, entry, step)
-        return self._written("insert", step, self.runs[id(step)], position=position, last=last)
+        known = self._unsaved.get(id(step))
+        if known is not None and _has_fields(step, known.fields):  # an attempt to save it failed
+            return replace(known, change=replace(known.change, position=position, last=last))
+        draft = self._written("insert", step, self.runs[id(step)], position=position, last=last)
+        draft.fields = _fields(step)
+        self._unsaved[id(step)] = draft
+        return draft
 
     def _revised(self, entry: Entry, step: Any) -> Draft | None:
         draft = self._written("revise", step, entry.run, entry=entry)
@@ -221,15 +239,16 @@ class Session:
     # --- prompts ---------------------------------------------------------------------------------------------------
 
     def rendered_parts(self, messages: Sequence[Any], encode: Encode) -> list[Part] | None:
-        """The parts of a prompt rendered from all entries; None if it does not have that many messages.
+        """The parts of a prompt rendered from all entries, and from steps that are not saved yet; None for any other.
 
         Setting a field is noticed, but not an edit of the object in it, such as a tool call. Every step is rendered for
         each prompt anyway, so such an edit is noticed here: the step looks different.
         """
-        if self._shows(messages):
+        saved = self._saved_looks()
+        if prompts.look_like(messages[: len(saved)], saved):
             self._suspects = []
             own = [] if self.system is None or self.system.rendered is None else [self.system.rendered]
-            return [*own, *self._rendered]
+            return [*own, *self._rendered, *(encode(message) for message in messages[len(saved) :])]
         pairs = self._split(messages)
         self._suspects = [entry for entry, shown in pairs if not prompts.look_like(shown, entry.looks)]
         suspects = {entry.id for entry in self._suspects}
@@ -243,9 +262,8 @@ class Session:
         """Whether steps looked otherwise in the last prompt than when they were saved; they are to be saved again."""
         return bool(self._suspects)
 
-    def _shows(self, messages: Sequence[Any]) -> bool:
-        own = [] if self.system is None else self.system.looks
-        return prompts.look_like(messages, [*own, *self._looks])
+    def _saved_looks(self) -> list[Look]:
+        return self._looks if self.system is None else [*self.system.looks, *self._looks]
 
     def _split(self, messages: Sequence[Any]) -> list[tuple[Entry, Sequence[Any]]]:
         """The messages of each entry; none if there are not as many as there should be."""
@@ -258,7 +276,11 @@ class Session:
     def _parts_of(self, messages: Sequence[Any]) -> Sequence[Part]:
         known = self._surroundings.recognised(messages)
         parts = [self._surroundings.encode(message) for message in messages] if known is None else known
-        return [part if isinstance(part, int) else self._part_ids.get(part.key, part) for part in parts]
+        return [part if isinstance(part, int) else self._shared(part) for part in parts]
+
+    def _shared(self, part: Encoded) -> Part:
+        """A part that is stored, or waits to be: prompts of steps that cannot be saved repeat each other, too."""
+        return self._part_ids.get(part.key) or self._unsaved_parts.setdefault(part.key, part)
 
     # --- what was saved --------------------------------------------------------------------------------------------
 
@@ -280,6 +302,7 @@ class Session:
         self.saved_events += len(drafts)
         done = {id(draft.step) for draft in drafts}
         self.runs = {key: run for key, run in self.runs.items() if key not in done}
+        self._unsaved, self._unsaved_parts = {}, {}
         self._accepted_at = self._compared_at
         self._glance_from = (self._glance_from + _GLANCE) % max(len(self), 1)
 
@@ -304,9 +327,11 @@ class Session:
     def _count(self, start: int) -> None:
         """Keeps the parts of a prompt of all entries, so that they need not be gathered at every step."""
         if start == 0:
-            self._rendered, self._looks = [], []
+            self._rendered, self._looks, self._tasks = [], [], []
         for entry in self._slice(start, None):
             self._looks += entry.looks
+            if codec.kind_of(entry.step) == "task":
+                self._tasks.append(entry)
             if entry.rendered is not None:
                 self._rendered.append(entry.rendered)
 
@@ -357,13 +382,15 @@ def _fields(step: Any) -> dict[str, Any]:
 
 
 def _same(entry: Entry) -> bool:
-    own = getattr(entry.step, "__dict__", {})
+    return _has_fields(entry.step, entry.fields)
+
+
+def _has_fields(step: Any, fields: dict[str, Any]) -> bool:
+    own = getattr(step, "__dict__", {})
     with suppress(Exception):  # an array has no truth value
-        if own == entry.fields:
+        if own == fields:
             return True
-    return own.keys() == entry.fields.keys() and all(
-        _same_field(item, entry.fields[name]) for name, item in own.items()
-    )
+    return own.keys() == fields.keys() and all(_same_field(item, fields[name]) for name, item in own.items())
 
 
 def _shows_the_same(entry: Entry) -> bool:

@@ -159,7 +159,7 @@ def encode(value: Any, redactor: Redactor | None = None) -> Encoded:
         own[MODEL_INPUT] = _TAKEN_OUT
     else:
         model_input = None
-    tree = _head(value) | {name: encoder.value(item) for name, item in own.items()}
+    tree = _head(type(value)) | {name: encoder.value(item) for name, item in own.items()}  # type: ignore[arg-type]
     return _encoded(tree, encoder, model_input, redactor)
 
 
@@ -171,9 +171,7 @@ def _encoded(tree: Json, encoder: Encoder, model_input: Any, redactor: Redactor 
 
 def is_described(value: Any) -> bool:
     """Whether a record can only describe a value, or something inside it."""
-    encoder = Encoder(_EXACT, _KIN)
-    encoder.value(value)
-    return encoder.described > 0
+    return encode(value).inside.is_described
 
 
 def holds_placeholder(value: Any) -> bool:
@@ -220,7 +218,8 @@ _ADDRESS = re.compile("0x[0-9a-fA-F]+")
 
 def kind_of(step: Any) -> str:
     """The kind of a step; `other` for a class that smolagents does not define."""
-    return next((word for cls, word in KINDS.items() if isinstance(step, cls)), "other")
+    known = KINDS.get(original_class(step))
+    return known or next((word for cls, word in KINDS.items() if isinstance(step, cls)), "other")
 
 
 def is_interrupted(step: Any) -> bool:
@@ -287,14 +286,15 @@ def original_class(value: Any) -> Any:
     return getattr(type(value), "_original_class", type(value))
 
 
-def _head(value: Any) -> dict[str, Json]:
-    own = original_class(value)
-    base = next(cls for cls in own.__mro__ if cls in _EXACT_PLAIN)
-    return {"$": base.__name__} | ({} if base is own else {"$type": wire.type_name(value)})
+@cache
+def _head(cls: Any) -> dict[str, Json]:
+    own = getattr(cls, "_original_class", cls)
+    base = next(each for each in own.__mro__ if each in _EXACT_PLAIN)
+    return {"$": base.__name__} | ({} if base is own else {"$type": f"{cls.__module__}.{cls.__qualname__}"})
 
 
 def _fields(encoder: Encoder, value: Any) -> Json:
-    return _head(value) | {name: encoder(item) for name, item in vars(value).items()}
+    return _head(type(value)) | {name: encoder(item) for name, item in vars(value).items()}  # type: ignore[arg-type]
 
 
 def _tool_call(encoder: Encoder, value: memory.ToolCall) -> Json:

@@ -1,7 +1,8 @@
 """How values are drawn, without knowing who draws them.
 
 A value such as a run looks up its drawing here when `rich` asks for it; the `render` package registers the drawings
-when it is imported. So the values stay free of terminals, and imports go one way.
+when it is imported, which is when the first value is drawn. So the values stay free of terminals, imports go one way,
+and a program that draws nothing does not wait for them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Any, TypeVar
 Draw = TypeVar("Draw", bound=Callable[..., Any])
 
 _drawings: dict[str, Callable[..., Any]] = {}
+load: Callable[[], object] = object
+"""Imports all drawings; the package sets it."""
 
 
 def draws(name: str) -> Callable[[Draw], Draw]:
@@ -26,6 +29,8 @@ def draws(name: str) -> Callable[[Draw], Draw]:
 
 def draw(name: str, *values: Any, **options: Any) -> Any:
     """Draws with the registered function; without one, the first value's `repr`."""
+    if name not in _drawings:
+        load()
     drawing = _drawings.get(name)
     return repr(values[0]) if drawing is None else drawing(*values, **options)
 

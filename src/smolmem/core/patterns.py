@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import regex
-
 from smolmem.core.errors import InvalidArgument
 
 PATIENCE = 0.1
@@ -22,6 +20,8 @@ def pattern_of(given: str | re.Pattern[str]) -> Pattern:
     Raises:
         InvalidArgument: if the pattern is not a valid regular expression.
     """
+    import regex  # takes 20 ms, and few programs have patterns
+
     text, flags = (given.pattern, given.flags) if isinstance(given, re.Pattern) else (given, 0)
     try:
         if not isinstance(text, str):

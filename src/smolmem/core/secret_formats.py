@@ -18,6 +18,7 @@ import binascii
 import re
 from bisect import bisect, insort
 from collections.abc import Iterator
+from functools import cache
 from typing import NamedTuple
 
 
@@ -32,7 +33,17 @@ class Found(NamedTuple):
 class _Format(NamedTuple):
     kind: str
     prefix: bytes
-    pattern: re.Pattern[bytes]
+    pattern: bytes
+
+    def match(self, data: bytes, at: int) -> re.Match[bytes] | None:
+        """The token that begins at a place."""
+        return _compiled(self.pattern).match(data, at)
+
+
+@cache
+def _compiled(pattern: bytes) -> re.Pattern[bytes]:
+    """Compiled when it is first needed: few of the formats ever are, and all of them take 30 ms."""
+    return re.compile(pattern)
 
 
 _HEX, _ALNUM, _WORD = "[0-9a-f]", "[A-Za-z0-9]", r"[\w-]"
@@ -122,7 +133,7 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
 def _formats() -> Iterator[_Format]:
     for kind, prefixes, rest in _TABLE:
         for prefix in prefixes.split("|"):
-            yield _Format(kind, prefix.encode(), re.compile((re.escape(prefix) + rest).encode()))
+            yield _Format(kind, prefix.encode(), (re.escape(prefix) + rest).encode())
 
 
 KINDS: frozenset[str] = frozenset(kind for kind, _, _ in _TABLE)
@@ -238,7 +249,7 @@ def _by_format(data: bytes) -> Iterator[Found]:
 def _at(data: bytes, at: int) -> Found | None:
     """The token that begins here."""
     for one in _HEADS.get(data[at : at + 2], ()):
-        if (match := one.pattern.match(data, at)) is not None:
+        if (match := one.match(data, at)) is not None:
             return Found(at, match.end(), one.kind)
     return None
 
@@ -247,7 +258,7 @@ def _after_dot(data: bytes, start: int) -> Found | None:
     """The token whose prefix ends in a dot before the run."""
     for one in _TAILS.get(data[max(0, start - 3) : start], ()):
         at = start - len(one.prefix)
-        match = one.pattern.match(data, at) if at >= 0 else None
+        match = one.match(data, at) if at >= 0 else None
         if match is not None:
             return Found(at, match.end(), one.kind)
     return None

@@ -58,7 +58,7 @@ Json = Any
 Encode = Callable[["Encoder", Any], Json]
 Decode = Callable[["Decoder", dict[str, Json]], Any]
 
-_JSON = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+_JSON = json.JSONEncoder(ensure_ascii=True, allow_nan=False, check_circular=False, separators=(",", ":"))
 _SIMPLE = (str, int, float, bool, type(None))
 
 
@@ -178,6 +178,8 @@ class Encoder:
 
     def value(self, value: Any) -> Json:
         """One self-contained value: references inside it reach no further than itself."""
+        if type(value) in _SIMPLE:
+            return self(value)
         outer = self._seen, self._keep
         self._seen, self._keep = {}, []
         try:
@@ -211,7 +213,8 @@ class Encoder:
         before = len(self._keep) + 1
         self._seen[id(value)] = len(self._seen)
         self._keep.append(value)  # an id() is valid only while its object lives
-        self._spend()
+        if self._budget is not None:
+            self._spend(self._budget)
         self._depth += 1
         try:
             if self._depth > MAX_DEPTH:
@@ -229,11 +232,10 @@ class Encoder:
         finally:
             self._depth -= 1
 
-    def _spend(self) -> None:
-        if self._budget is not None:
-            self._budget -= 1
-            if self._budget < 0:
-                raise _TooMuch
+    def _spend(self, budget: int) -> None:
+        self._budget = budget - 1
+        if self._budget < 0:
+            raise _TooMuch
 
     def _forget(self, before: int) -> None:
         """Un-counts containers that were read but will not be written."""

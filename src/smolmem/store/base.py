@@ -61,6 +61,13 @@ class Store(Protocol):
         """
         ...
 
+    def foreign_writes(self) -> tuple[int, int] | None:
+        """A value that stays the same while no other connection writes; None if that is not known.
+
+        Part of a transaction: what was read in an earlier one need not be read again while the value is the same.
+        """
+        ...
+
     @property
     def is_remote(self) -> bool:
         """Whether each statement with a result is a message to a server."""

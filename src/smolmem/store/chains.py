@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from smolmem.core import packing
 from smolmem.core.packing import Undecodable
@@ -18,36 +19,44 @@ from smolmem.store.base import Row
 
 _LENGTH, _BYTES = 12, 400_000
 """How many contents, and bytes of them, a chain holds."""
+_NUMBERS = 64
 _RUNS = 64
 _CACHED_BYTES = 4_000_000
 """Bytes of contents that are kept in RAM: a chain is read again for each of its contents otherwise."""
 
 
 class Chain:
-    """The contents that the next content of a run may repeat."""
+    """The contents that the next content of a run may repeat, and the numbers of the contents that it had last."""
 
     def __init__(self) -> None:
-        self._contents: list[tuple[int, bytes, bytes]] = []
+        self.numbers: dict[bytes, int] = {}
+        self.seen: Any = None
+        """When it was known that all of this is in the store: see `Contents.check`."""
+        self.base: tuple[int, bytes] | None = None
+        """The number and hash of the last content."""
+        self.dictionary = b""
+        """What the next content is packed with."""
+        self._length = 0
+
+    def note(self, number: int, key: bytes) -> None:
+        """A content of the run is in the store."""
+        self.numbers[key] = number
+        if len(self.numbers) > _NUMBERS:
+            del self.numbers[next(iter(self.numbers))]
 
     def add(self, number: int, key: bytes, data: bytes) -> None:
         """Adds a content that was packed with this chain; a full chain starts over."""
-        self._contents.append((number, key, data))
-        if len(self._contents) >= _LENGTH or sum(len(data) for _, _, data in self._contents) > _BYTES:
-            self._contents = []
+        self.base, self.dictionary, self._length = (number, key), self.dictionary + data, self._length + 1
+        if self._length >= _LENGTH or len(self.dictionary) > _BYTES:
+            self._start_over()
 
-    @property
-    def base(self) -> tuple[int, bytes] | None:
-        """The number and hash of the last content."""
-        return self._contents[-1][:2] if self._contents else None
-
-    @property
-    def dictionary(self) -> bytes:
-        """The dictionary for the next content."""
-        return b"".join(data for _, _, data in self._contents)
+    def _start_over(self) -> None:
+        self.base, self.dictionary, self._length = None, b"", 0
 
     def clear(self) -> None:
-        """Starts over."""
-        self._contents = []
+        """Drops everything that is known."""
+        self.numbers = {}
+        self._start_over()
 
 
 class Chains:
@@ -58,6 +67,8 @@ class Chains:
         self._of_runs: OrderedDict[str, Chain] = OrderedDict()
         self._read: OrderedDict[int, tuple[int | None, bytes]] = OrderedDict()
         self._read_bytes = 0
+        self.forgotten = 0
+        """How often everything was forgotten."""
 
     @contextmanager
     def of(self, run: str) -> Iterator[Chain]:
@@ -123,3 +134,4 @@ class Chains:
         self._of_runs.clear()
         self._read.clear()
         self._read_bytes = 0
+        self.forgotten += 1

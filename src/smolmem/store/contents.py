@@ -121,20 +121,34 @@ class Contents:
         if self.store.is_remote:  # a server finds existing contents in the same statement
             packed = self._packed.get(key) or packing.pack(data)
             return int(self.store.do("add_content", row | {"bytes": packed, "base": None}))
-        known = self.store.do("content_id", row)
-        if known is not None:
-            return int(known)
-        base, dictionary = (None, b"") if chain is None else self._packed_with(chain)
-        number = int(self.store.do("add_content", row | {"bytes": packing.pack(data, dictionary), "base": base}))
+        known = None if chain is None else chain.numbers.get(row["hash"])
+        if known is None and len(data) > wire.INLINE:  # looking is quicker than packing it for nothing
+            known = self.store.do("content_id", row)
+        if known is None:
+            known = self._add(row, data, chain) or self.store.do("content_id", row)
         if chain is not None:
-            chain.add(number, row["hash"], data)
-        return number
+            chain.note(known, row["hash"])
+        return int(known)
 
-    def _packed_with(self, chain: Chain) -> tuple[int | None, bytes]:
-        """The last content of a chain and the chain's dictionary, unless another process has erased the content."""
-        if chain.base is not None and self.store.do("content_hash", {"id": chain.base[0]}) != chain.base[1]:
-            chain.clear()
-        return (None, b"") if chain.base is None else (chain.base[0], chain.dictionary)
+    def _add(self, row: Row, data: bytes, chain: Chain | None) -> int | None:
+        """Adds a content, packed with its chain; None if it is there already."""
+        base, dictionary = (None, b"") if chain is None or chain.base is None else (chain.base[0], chain.dictionary)
+        number = self.store.do("add_content", row | {"bytes": packing.pack(data, dictionary), "base": base})
+        if number is not None and chain is not None:
+            chain.add(number, row["hash"], data)
+        return None if number is None else int(number)
+
+    def check(self, chain: Chain) -> None:
+        """Starts a chain over if its contents may be gone; part of the caller's transaction.
+
+        They can be erased by another process, or by another thread of this one.
+        """
+        now = self.chains.forgotten, self.store.foreign_writes()
+        if chain.seen != now:
+            base, chain.numbers = chain.base, {}
+            if base is not None and self.store.do("content_hash", {"id": base[0]}) != base[1]:
+                chain.clear()
+            chain.seen = now
 
     def blob(self, key: str) -> bytes:
         """The bytes with a hash, for the codec."""

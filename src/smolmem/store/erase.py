@@ -138,6 +138,7 @@ def _apply(journal: Journal, selection: Selection, what: list[str], dry_run: boo
     found = _Work(journal, selection).apply(what)
     if dry_run:
         raise _DryRun(found)
+    journal.forget_cached()  # before the next transaction of another thread
     return found
 
 

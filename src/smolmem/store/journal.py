@@ -45,6 +45,7 @@ class Journal(Records):
         self.alerts = Alerts(self)
         self._token = secrets.token_hex(4)
         self._heartbeat = Heartbeat(self._renew_lease)
+        self._own_runs: dict[str, Any] = {}  # the runs that were ours, and after which writes of others
 
     # --- batches ---------------------------------------------------------------------------------------------------
 
@@ -61,7 +62,12 @@ class Journal(Records):
         if self.store.is_remote:
             return self.store.transact(lambda: body(None), sync=sync)
         with self.chains.of(run) as chain:
-            return self.store.transact(lambda: body(chain), sync=sync)
+
+            def packed() -> T:
+                self.check(chain)
+                return body(chain)
+
+            return self.store.transact(packed, sync=sync)
 
     def _save(self, batch: Batch, chain: Chain | None, *, renews: bool) -> list[Saved]:
         self.announce(_values_of(batch))
@@ -169,10 +175,13 @@ class Journal(Records):
 
     # --- calls -----------------------------------------------------------------------------------------------------
 
-    def begin_call(self, call: CallRow, arguments: Encoded, outcome: Encoded | None = None) -> int:
+    def begin_call(
+        self, call: CallRow, arguments: Encoded, outcome: Encoded | None = None, *, sync: bool = True
+    ) -> int:
         """Writes a call before it is made; with its outcome, a model's answer before it is acted on.
 
-        An answer need not be synced: if a power cut loses it, nothing that was synced depends on it yet.
+        An answer need not be synced: if a power cut loses it, nothing that was synced depends on it yet. Nor need a
+        call that may be made twice (`sync`).
         """
 
         def begin(chain: Chain | None) -> int:
@@ -181,7 +190,7 @@ class Journal(Records):
             given = {"arguments": self.keep(arguments, chain), "outcome": self._keep_optional(outcome, chain)}
             return int(self.add("call", {**call, **given}))
 
-        return self._transact(call["run"], begin, sync=outcome is None)
+        return self._transact(call["run"], begin, sync=sync and outcome is None)
 
     def end_call(self, number: int, call: CallRow, arguments: Encoded, outcome: Encoded) -> None:
         """Writes how a call ended; if a power cut loses that, the outcome of the call is unknown."""
@@ -267,8 +276,9 @@ class Journal(Records):
             TakenOver: if another process has become the writer of a run that this process works on.
         """
         mine = self._heartbeat.of(runs)
-        if not mine:
-            return
+        seen = self.store.foreign_writes()
+        if not mine or (seen is not None and all(self._own_runs.get(run) == seen for run in mine)):
+            return  # nobody else has written since these runs were looked up
         for row in self.store.rows("other_writer", {"ids": json.dumps(mine), "writer": self.writer}):
             run = row["id"][:8]
             raise TakenOver(
@@ -276,6 +286,7 @@ class Journal(Records):
                 f"lease in time. This process stops here, and nothing more is recorded of it: memory.run({run!r}) is "
                 "the run as the other process continues it."
             )
+        self._own_runs = dict.fromkeys(mine, seen)
 
     def _renew_lease(self) -> None:
         self.store.transact(self._renew_within, sync=False)

@@ -101,6 +101,9 @@ class PostgresStore:
         """Whether the store is open."""
         return self._link.is_open
 
+    def foreign_writes(self) -> None:
+        """Not known: other connections write all the time."""
+
     @property
     def is_remote(self) -> bool:
         """Each answer of the server takes its time."""

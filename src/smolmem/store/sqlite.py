@@ -50,7 +50,7 @@ from smolmem.store.header import (
 )
 from smolmem.store.packed_text import unpacked
 from smolmem.store.sandboxed_select import select, time_limit
-from smolmem.store.sqlite_schema import expected_schema, migrate, schema
+from smolmem.store.sqlite_schema import expected_schema, migrate, problems, schema, set_wal
 from smolmem.store.vanished import Place, status_of
 
 BUSY_SECONDS = 30.0
@@ -77,6 +77,8 @@ class SqliteStore:
         self._patience = BUSY_SECONDS
         self._syncs = True
         self._connection: apsw.Connection | None = None
+        self._opened = 0
+        self._foreign_writes: tuple[int, int] | None = None
         self._reopens = False
         with fork_hooks.no_fork:
             self._open()
@@ -134,6 +136,12 @@ class SqliteStore:
                 raise
             self._be_patient(BUSY_SECONDS)
 
+    def foreign_writes(self) -> tuple[int, int]:
+        """Changes when another connection has written; see `Store.foreign_writes`."""
+        if self._foreign_writes is None:
+            self._foreign_writes = self._opened, self._live().execute("PRAGMA data_version").get
+        return self._foreign_writes
+
     @property
     def is_remote(self) -> bool:
         """The file is here."""
@@ -145,8 +153,11 @@ class SqliteStore:
     def do(self, name: str, values: Mapping[str, Any]) -> Any:
         """Runs a statement; see `Store.do`."""
         with self.lock:
+            connection = self._connection
+            if connection is None or not connection.in_transaction:
+                connection = self._following()
             try:
-                first = self._following().execute(self._statements[name], values).fetchone()
+                first = connection.execute(self._statements[name], values).fetchone()
             except apsw.Error as error:
                 raise self._explained(error, "used") from error
         return None if first is None else first[0]
@@ -187,10 +198,10 @@ class SqliteStore:
         with self.lock, self._wrapped("checked"):
             live = self._live()
             if not self._place.has_name:
-                return _problems(live)
+                return problems(live)
             with closing(connect(str(self._absolute), apsw.SQLITE_OPEN_READONLY, self._key)) as fresh:
                 fresh.set_busy_timeout(int(BUSY_SECONDS * 1000))
-                return _problems(fresh)
+                return problems(fresh)
 
     def size(self) -> int:
         """Bytes of the file and its write-ahead log."""
@@ -277,7 +288,7 @@ class SqliteStore:
                 if isinstance(error, apsw.NotADBError) and self._key is not None and found and not found.st_size:
                     return False  # the file was empty, and another process has chosen the salt
                 raise
-            self._connection, self._place = connection, place
+            self._connection, self._place, self._opened = connection, place, self._opened + 1
         return True
 
     def _refuse_foreign(self) -> None:
@@ -372,7 +383,7 @@ class SqliteStore:
             self._refuse_changed(connection, version)
         else:
             self._claim(connection)
-        _set_wal(connection)
+        set_wal(connection, BUSY_SECONDS)
         self._syncs = self.durability == "full"
         connection.execute(_SYNC[self._syncs])
         if version < latest:
@@ -411,6 +422,7 @@ class SqliteStore:
         for _ in range(_TRIES):
             self._set_sync(sync)
             self._live().execute("BEGIN IMMEDIATE")
+            self._foreign_writes = None
             if self._place.is_whole:
                 return
             self._live().execute("ROLLBACK")
@@ -478,23 +490,3 @@ class SqliteStore:
 
     def _explained(self, error: apsw.Error, done: str) -> StoreError:
         return explained(error, f"{self.path} cannot be {done}")
-
-
-def _set_wal(connection: apsw.Connection) -> None:
-    """Turns WAL mode on; with several processes at it for the first time, SQLite may say "locked" without waiting."""
-    deadline = time.monotonic() + BUSY_SECONDS
-    while True:
-        try:
-            connection.pragma("journal_mode", "WAL")
-            return
-        except (apsw.BusyError, apsw.LockedError):
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
-
-
-def _problems(connection: apsw.Connection) -> list[str]:
-    integrity = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(20)")]
-    rows = connection.execute("PRAGMA foreign_key_check")
-    dangling = [f"{row[0]} row {row[1]} refers to a missing {row[2]}" for row in rows]
-    return [problem for problem in integrity if problem != "ok"] + dangling[:20]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import closing
 from functools import cache
 
@@ -46,3 +47,24 @@ def expected_schema(version: int) -> frozenset[tuple[str, str, str]]:
         for script in migrations("sqlite")[:version]:
             scratch.execute(script)
         return schema(scratch)
+
+
+def problems(connection: apsw.Connection) -> list[str]:
+    """What SQLite's own checks find: at most twenty of each kind."""
+    integrity = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(20)")]
+    rows = connection.execute("PRAGMA foreign_key_check")
+    dangling = [f"{row[0]} row {row[1]} refers to a missing {row[2]}" for row in rows]
+    return [problem for problem in integrity if problem != "ok"] + dangling[:20]
+
+
+def set_wal(connection: apsw.Connection, patience: float) -> None:
+    """Turns WAL mode on; with several processes at it for the first time, SQLite may say "locked" without waiting."""
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            connection.pragma("journal_mode", "WAL")
+            return
+        except (apsw.BusyError, apsw.LockedError):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)

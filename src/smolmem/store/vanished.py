@@ -54,7 +54,9 @@ class Place:
     def __init__(self, path: Path, status: os.stat_result, since: float, key: Key | None) -> None:
         self.path = path
         self._key = key
+        self._path = str(path)
         self._real = os.path.realpath(path)  # SQLite puts the log there
+        self._names_besides = [f"{self._real}{suffix}" for suffix in _SUFFIXES]
         self._since = since
         self._file = (status.st_dev, status.st_ino)
         self._besides = self._besides_now()
@@ -63,7 +65,7 @@ class Place:
     @property
     def has_name(self) -> bool:
         """Whether the path leads to the database; costs one `stat`."""
-        return _file(str(self.path)) == self._file
+        return _file(self._path) == self._file
 
     @property
     def is_whole(self) -> bool:
@@ -73,7 +75,7 @@ class Place:
         )
 
     def _besides_now(self) -> list[File | None]:
-        return [_file(f"{self._real}{suffix}") for suffix in _SUFFIXES]
+        return [_file(name) for name in self._names_besides]
 
     def continuation(self) -> Path | None:
         """The file that another process has copied this one to."""
@@ -227,5 +229,8 @@ def status_of(path: str | Path) -> os.stat_result | None:
 
 
 def _file(path: str) -> File | None:
-    found = status_of(path)
-    return None if found is None else (found.st_dev, found.st_ino)
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

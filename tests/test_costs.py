@@ -1,0 +1,177 @@
+"""What recording costs, counted in syncs, statements and encodings: times would depend on the machine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted import code, code_agent
+from smolagents import tool
+from smolagents.memory import ActionStep
+
+from smolmem import Memory
+from smolmem.core.errors import StoreError
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Iterator[Memory]:
+    with Memory(tmp_path / "agent.db", embedder="off") as memory:
+        yield memory
+
+
+@tool
+def send(text: str) -> str:
+    """Sends a text.
+
+    Args:
+        text: the text
+    """
+    return f"sent {text}"
+
+
+@tool
+def look_up(text: str) -> str:
+    """Looks a text up.
+
+    Args:
+        text: the text
+    """
+    return f"found {text}"
+
+
+look_up.safe_to_repeat = True
+
+
+def syncs_of(memory: Memory, monkeypatch: pytest.MonkeyPatch, body: str) -> int:
+    """The synced transactions of a run that has this code in its first step."""
+    synced: list[bool] = []
+    transact = memory._store.transact
+
+    def counted(run: Any, *, sync: bool = True) -> Any:
+        synced.append(sync)
+        return transact(run, sync=sync)
+
+    agent = memory.attach(code_agent(code(body), code("final_answer('done')"), tools=[send, look_up]))
+    with monkeypatch.context() as patched:
+        patched.setattr(memory._store, "transact", counted)
+        agent.run("Do it.")
+    return sum(synced)
+
+
+def test_a_step_is_synced_once_and_a_call_that_may_have_effects_once_before_it_is_made(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bodies = {"print(1 + 1)": 0, "print(look_up('a'))": 0, "print(send('a'))": 1, "print(send('a'), send('b'))": 2}
+    without = syncs_of(memory, monkeypatch, "x = 1")
+    for body, more in bodies.items():
+        assert syncs_of(memory, monkeypatch, body) - without == more, body
+
+
+def test_while_nobody_else_writes_no_statement_looks_for_another_writer(
+    memory: Memory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: Counter[str] = Counter()
+    rows, do = memory._store.rows, memory._store.do
+
+    def counting_rows(name: str, *args: Any) -> Any:
+        asked[name] += 1
+        return rows(name, *args)
+
+    def counting_do(name: str, values: Any) -> Any:
+        asked[name] += 1
+        return do(name, values)
+
+    monkeypatch.setattr(memory._store, "rows", counting_rows)
+    monkeypatch.setattr(memory._store, "do", counting_do)
+    agent = memory.attach(code_agent(*(code(f"print({n})") for n in range(12)), code("final_answer('done')")))
+    agent.run("Count.")
+    assert asked["add_event"] >= 13
+    assert asked["other_writer"] <= 1
+    assert asked["content_hash"] == 0
+    with Memory(tmp_path / "agent.db", embedder="off") as other:
+
+        def interfere(step: Any, agent: Any) -> None:
+            other.remember(f"note {step.step_number}")
+
+        agent = memory.attach(code_agent(code("print(1)"), code("print(2)"), code("final_answer('done')")))
+        agent.step_callbacks.register(ActionStep, interfere)
+        asked.clear()
+        agent.run("Again.")
+    assert asked["other_writer"] >= 3
+    assert asked["content_hash"] >= 2
+    assert memory.verify().problems == []
+
+
+def failing(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """From now on, every write of steps fails; the list gets the number of changes of each attempt."""
+    attempts: list[int] = []
+
+    def fail(batch: Any) -> Any:
+        attempts.append(len(batch.changes))
+        raise StoreError("the disk is full")
+
+    monkeypatch.setattr(memory._journal, "save", fail)
+    return attempts
+
+
+def test_steps_that_cannot_be_saved_are_encoded_once_and_tried_less_and_less_often(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded: Counter[int] = Counter()
+    encode = memory._journal.encode
+
+    def counted(value: Any, made_from: Any = None) -> Any:
+        if isinstance(value, ActionStep):
+            encoded[value.step_number] += 1
+        return encode(value, made_from)
+
+    monkeypatch.setattr(memory._journal, "encode", counted)
+    steps = [code(f"print('page {n}')") for n in range(40)]
+    agent = code_agent(*steps, code("final_answer('done')"), max_steps=50)
+    save, attempts = memory._journal.save, list[list[int]]()
+
+    def break_store(step: Any, agent: Any) -> None:
+        if step.step_number == 2:
+            attempts.append(failing(memory, monkeypatch))
+
+    memory.attach(agent)
+    agent.step_callbacks.register(ActionStep, break_store)
+    assert agent.run("Read.") == "done"
+    assert set(encoded.values()) == {1}
+    assert len(attempts[0]) < 20
+    monkeypatch.setattr(memory._journal, "save", save)
+    memory.flush()
+    run = memory.runs()[0]
+    assert [step.number for step in run.steps if step.kind == "action"] == list(range(1, 42))
+    assert memory.verify().problems == []
+    for step, sent in zip(agent.memory.steps[1:], agent.model.prompts, strict=True):
+        assert [message.content for message in step.model_input_messages] == [message.content for message in sent]
+
+
+def test_an_edit_of_a_step_that_could_not_be_saved_is_saved(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    save = memory._journal.save
+    failing(memory, monkeypatch)
+    agent = memory.attach(code_agent(code("print('before')"), code("final_answer('done')")))
+    agent.run("Read.")
+    agent.memory.steps[1].observations = "after"
+    monkeypatch.setattr(memory._journal, "save", save)
+    memory._failures._retry_at = 0.0
+    agent.memory.steps.extend([])
+    texts = [step.text for step in memory.runs()[0].steps if step.number == 1]
+    assert len(texts) == 1
+    assert texts[0].endswith("after")
+
+
+def test_opening_a_memory_imports_nothing_that_only_other_tasks_need(tmp_path: Path) -> None:
+    program = (
+        "import sys; from smolmem import Memory; Memory(sys.argv[1]).close();"
+        "print([name for name in ('regex', 'smolmem.render', 'smolmem.transfer.export', 'smolmem.transfer.run_spans')"
+        " if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "new.db")], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
