@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterable
+from itertools import compress, pairwise
 from typing import Any
 
 from rich.console import Console
@@ -71,10 +72,11 @@ def show_step(step: Any) -> None:
 
 
 def show_reminder(step: Any) -> None:
-    """Prints the reminder that followed the task: the quoted lines of the prompt."""
+    """Prints the reminder that followed the task: the first line of each recalled memory."""
     texts = (part.get("text", "") for message in step.model_input_messages or () for part in message.content or ())
-    quotes = [line for text in texts if text.startswith(BEGIN) for line in text.splitlines() if line.startswith(QUOTE)]
-    for number, line in enumerate(quotes):
+    lines = [line for text in texts if text.startswith(BEGIN) for line in text.splitlines()]
+    begins = [line.startswith(QUOTE) and not before.startswith(QUOTE) for before, line in pairwise(["", *lines])]
+    for number, line in enumerate(compress(lines, begins)):
         head = "" if number else "Reminded of"
         console.print(Text(f"{head:<12}{sanitize(line)}", style="magenta"), no_wrap=True, overflow="ellipsis")
 

@@ -388,7 +388,8 @@ class Browser:
         return int(self.js("return Number(document.querySelector('#step-list a[aria-current]')?.dataset.step || 0)"))
 
     def shows(self, step: int) -> bool:
-        return self.chosen == step and f"id {step}" in self.one("#step-detail").text
+        reference = self.server.memory.step(step).reference
+        return self.chosen == step and reference in self.one("#step-detail .facts").text.splitlines()
 
     def log(self) -> list[str]:
         return [entry["message"] for entry in self.chrome.get_log("browser")]
@@ -925,7 +926,7 @@ def test_the_snippet_is_copied(browser: Browser) -> None:
     script = "const done = arguments[0]; navigator.clipboard.readText().then(done, (error) => done(String(error)))"
     copied = browser.chrome.execute_async_script(script)
     assert f'memory.run("{run.id}").restore(agent)' in copied
-    browser.until(lambda: "Copy the code" in button.text)
+    browser.until(lambda: "Copy code" in button.text)
 
 
 def test_a_step_is_edited_and_forked_through_the_forms(browser: Browser) -> None:
@@ -1013,7 +1014,7 @@ def test_every_page_works_without_a_script(browser: Browser) -> None:
         assert browser.one("#step-detail h2").text
         browser.go(f"/runs/{run.id}")
         browser.all("#step-list a")[-1].click()
-        assert f"id {step.id}" in browser.one("#step-detail").text
+        assert step.reference in browser.one("#step-detail .facts").text.splitlines()
         browser.go("/")
         browser.one("[name=text]").send_keys("warehouse", Keys.ENTER)
         assert len(browser.all("tr[data-href]")) == 1

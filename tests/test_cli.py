@@ -274,7 +274,7 @@ def test_smolmem_alone_says_what_is_useful(sample: Sample, run: Run, monkeypatch
     assert (code, err) == (0, "")
     assert "smolmem replay --follow" in out
     assert "The store is smolmem.db;" in out
-    assert "There is no store yet at other.db;" in run("--db", "other.db")[1]
+    assert "There is no store at other.db;" in run("--db", "other.db")[1]
     everything = run("--help")[1]
     assert all(f"\n  {name}" in everything for name in NAMES)
     assert run("--version")[1] == f"{smolmem.__version__}\n"
@@ -291,7 +291,7 @@ def test_a_pipe_holds_plain_aligned_lines(sample: Sample, run: Run) -> None:
     assert head.split() == ["run", "status", "began", "took", "steps", "errors", "tokens", "scope", "agent", "task"]
     assert all(row[head.index("status") :].startswith(("finished", "failed")) for row in rows)
     assert all(row[head.index("agent") :].startswith(("CodeAgent", "guide")) for row in rows)
-    assert rows[2][head.index("task") :] == "⑂ Count to three"
+    assert rows[2][head.index("task") :] == "↱ Count to three"
     for args in (["show"], ["replay"], ["steps"], ["diff", sample.count, sample.fork], ["stats"], ["notes"]):
         out = run(*args)[1]
         assert not BOX.search(out), args
@@ -641,7 +641,7 @@ def test_a_file_that_is_not_there_is_named_and_never_made(
     for name in set(NAMES) - {"load", "import", "demo", "completion", "doctor", "migrate", "model", "copy", "roles"}:
         code, out, err = run(name, *needs.get(name, []))
         assert (code, out) == (3, ""), name
-        assert err.startswith("smolmem: There is no store at smolmem.db: name a store, as in"), name
+        assert err.startswith("smolmem: There is no store in this folder: name a store, as in"), name
     assert run("doctor")[0] == 1
     assert run("migrate")[0] == 3
     assert list(tmp_path.iterdir()) == []
@@ -673,7 +673,7 @@ def test_exit_codes(sample: Sample, run: Run, monkeypatch: pytest.MonkeyPatch) -
         (["forget"], 2, "give the id of a note or a run"),
         (["erase"], 2, "give the id of a run or a note, --step N, --scope SCOPE, --before TIME, or --finish"),
         (["erase", sample.count, "--before", "9d"], 2, "give the id of a run or a note"),
-        (["erase", sample.count], 2, "give --yes, or --dry-run to see what would go"),
+        (["erase", sample.count], 2, "give --yes, or --dry-run to list what would be erased"),
         (["erase", "ffff", "--yes"], 1, "no run 'ffff'"),
         (["prune", "--older-than", "old"], 2, "'old' is not a duration such as 12h, 90d or 52w"),
         (["watch", "--rule", "("], 2, ""),

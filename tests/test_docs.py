@@ -123,6 +123,6 @@ def test_the_demo_prints_its_chapters(tmp_path: Path) -> None:
         "with recall 4 4",
         "three of five would have fired once in 5 steps of 2 runs",
         "I remember this problem and its remedy.",
-        "all as it was written",
+        "agent.db: intact",
     ):
         assert expected in printed, expected

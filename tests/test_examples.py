@@ -92,7 +92,7 @@ def test_the_simple_example_runs_every_chapter(tmp_path: Path) -> None:
         "PlanningStep: 1. Add up the numbers from the beginning.",
         "memory.steps(kind='planning'): 1 recorded",
         "How long was the system down yesterday? 2 hours yesterday 5 steps now, 3 in the agent that they come from",
-        "all as it was written",
+        ": intact",
     ):
         assert line in told, line
     assert re.search(r"the model reads \[\d\d:\d\d:\d\d\] Observation", told)

@@ -297,7 +297,7 @@ def test_top_shows_who_is_at_work(here: Path, run: Run, monkeypatch: pytest.Monk
         next(iter(steps))
         state = json.loads(run("top", "--json")[1])
         assert (state["running"], state["runs"][0]["title"]) == (1, "Take your time")
-        assert "1 run at work\n" in run("top", "--once")[1]
+        assert "1 run in progress\n" in run("top", "--once")[1]
 
         def stop(self: Output) -> None:
             raise KeyboardInterrupt
@@ -305,7 +305,7 @@ def test_top_shows_who_is_at_work(here: Path, run: Run, monkeypatch: pytest.Monk
         monkeypatch.setattr(Output, "wait", stop)
         code, out = on_terminal("top", columns=120)
         assert code == 130
-        assert "1 run at work · 0.0 steps and 0 tokens per second" in uncoloured(out)
+        assert "1 run in progress · 0.0 steps and 0 tokens per second" in uncoloured(out)
         steps.close()
 
 

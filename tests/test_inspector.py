@@ -919,7 +919,7 @@ def test_search_results_show_the_signals_of_their_score(shown: Site) -> None:
     assert "<meter" in text
     assert "low trust" in text or "medium trust" in text
     assert 'value="no such column: currency"' in text
-    assert "Nothing found" in shown.get("/memory?q=xylophone").text
+    assert "No step or note contains these words" in shown.get("/memory?q=xylophone").text
 
 
 def reminded(memory: Memory) -> tuple[Any, Any]:

@@ -17,8 +17,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -36,12 +39,12 @@ from smolmem.cli import sample
 from smolmem.core import prices
 from smolmem.core.errors import InvalidArgument
 from smolmem.core.text import managed_task
-from smolmem.inspector import comparison, dashboard, run_list, step_data
+from smolmem.inspector import comparison, dashboard, run_list, step_data, timeline_chart
 from smolmem.inspector.app import make_app
 from smolmem.inspector.guard import new_access
 from smolmem.inspector.serve import link_of
 from smolmem.inspector.time_axis import time_axis
-from smolmem.inspector.waterfall import waterfall
+from smolmem.inspector.waterfall import Row, waterfall
 from smolmem.listening import hosts_of, listen
 
 ROOT = Path(__file__).parent.parent
@@ -302,7 +305,7 @@ def test_called_agents_are_a_tree_below_the_step_that_called_them_with_all_sums(
     assert figures["cost"] == f"${(tokens[0] * 2 + tokens[1] * 10) / 1e6:.4f}"
     child = browser.one("#step-list .depth-2 a[data-kind=action]")
     child.click()
-    browser.until(lambda: "Step of the called agent librarian" in browser.one("#step-detail").text)
+    browser.until(lambda: "Step of the managed agent librarian" in browser.one("#step-detail").text)
     assert f"/runs/{helper.id}/fork" in browser.one("#step-detail").get_attribute("innerHTML")
 
 
@@ -364,6 +367,42 @@ def test_long_idle_times_are_short_on_the_axis() -> None:
     assert time_axis([(5, 5)]).place(5) == 0
 
 
+@pytest.mark.parametrize("seconds", [0.004, 0.163, 0.999, 2.4, 59, 731, 90_000, 40_000_000])
+def test_the_ticks_of_the_axis_are_round_and_do_not_touch(seconds: float) -> None:
+    row = cast(Row, SimpleNamespace(began=100.0, ended=100.0 + seconds))
+    ticks = timeline_chart._ticks([row], time_axis([(100.0, 100.0 + seconds)]))
+    places = [float(place) for tick in ticks for place in re.findall(r'x="([\d.]+)%', tick)]
+    assert (places[0], places[-1]) == (0, 100)
+    assert all(after - before > 10 for before, after in pairwise(places))
+    assert 2 <= len(ticks) <= timeline_chart.MAX_TICKS + 1
+    for tick in ticks[1:-1]:
+        assert re.search(r">(\d{1,2}0{0,2}|\d{1,2}\.[05]) (ms|s|min|h)<", tick), tick
+
+
+def test_a_fork_shows_the_times_of_the_steps_that_it_shares(shown: Memory) -> None:
+    fork = of(shown, "forecaster", fork=True)
+    rows = waterfall(shown, fork).rows
+    shared = [row for row in rows if row.step is not None and row.step.kind == "action" and row.step.run != fork.id]
+    assert len(shared) == 3
+    assert all([span.kind for span in row.spans].count("model") == 1 for row in shared)
+    assert not [row for row in rows if row.kind == "unfinished"], "calls after the fork belong to the origin"
+
+
+@needs_browser
+def test_the_legend_names_each_kind_of_mark_once_and_links_in_marks_are_readable(chrome: Any, copy: Memory) -> None:
+    origin = of(copy, "forecaster")
+    origin.fork(step=1)
+    forked = origin.fork(step=2)
+    with serving(copy) as link:
+        browser = Browser(chrome, link)
+        browser.go(f"/runs/{origin.id}")
+        legend = browser.texts(".legend .mark")
+        assert len(legend) == len(set(legend)) < len(waterfall(copy, origin).marks)
+        browser.go(f"/runs/{forked.id}")
+        row = browser.one(".mark-row.forked")
+        assert row.size["height"] < 60, "the link of a mark flows as text"
+
+
 # --- one step ---------------------------------------------------------------------------------------------------------
 
 
@@ -371,7 +410,7 @@ def test_code_is_shown_once(shown: Memory) -> None:
     step = next(step for step in of(shown, "forecaster").steps if step.number == 1)
     sections = step_data.step_detail(shown, step.id).sections
     assert sum("sales = [120" in section.text for section in sections) == 1
-    assert [section.title for section in sections] == ["What the model wrote", "Code that was run", "What came back"]
+    assert [section.title for section in sections] == ["Model output", "Code", "Observation"]
     assert sections[0].text == "I load the sales of the last weeks."
 
 
@@ -384,7 +423,7 @@ def test_code_that_was_run_differently_is_shown_as_the_model_wrote_it() -> None:
 def test_a_call_stands_above_what_came_back(shown: Memory) -> None:
     step = next(step for step in of(shown, "monitor").steps if step.number == 1)
     titles = [section.title for section in step_data.step_detail(shown, step.id).sections]
-    assert titles == ["What the model wrote", "Call: check_health", "What came back"]
+    assert titles == ["Model output", "Call: check_health", "Observation"]
 
 
 @needs_browser
@@ -498,8 +537,24 @@ def test_the_dashboard_adds_up_what_the_runs_say(shown: Memory, period: str) -> 
         sum((run.input_tokens * 2 + run.output_tokens * 10) / 1e6 for run in runs)
     )
     assert sum(figures.tokens for _, figures in found.agents) == found.total.tokens
-    assert len(found.buckets) <= dashboard.MOST_BUCKETS
-    assert found.buckets[-1].figures.runs, "the runs of today are in the last bucket"
+    assert dashboard.FEWEST_BUCKETS <= len(found.buckets) <= dashboard.MOST_BUCKETS
+    busy = [bucket for bucket in found.buckets if bucket.figures.runs]
+    assert busy[0].began.timestamp() <= min(run.began.timestamp() for run in runs)
+
+
+@pytest.mark.parametrize("period", dashboard.PERIODS)
+@pytest.mark.parametrize("age", [10, 3_000, 50_000, 600_000, 5_000_000, 400_000_000])
+def test_the_charts_begin_with_the_first_run_and_end_now(period: str, age: float) -> None:
+    """A memory of ten minutes fills the charts of a month, too."""
+    now = datetime.now().astimezone()
+    first = SimpleNamespace(rows=lambda name, values: [{"began": now.timestamp() - age}])
+    young = cast(Memory, SimpleNamespace(_journal=SimpleNamespace(store=first)))
+    began, width, count = dashboard._buckets(young, period, now)
+    assert dashboard.FEWEST_BUCKETS <= count <= dashboard.MOST_BUCKETS
+    assert now < began + width * count <= now + max(width, timedelta(days=1))
+    shown_age = min(timedelta(seconds=age), dashboard.PERIOD_LENGTHS.get(period, timedelta(seconds=age)))
+    assert began <= now - shown_age
+    assert width * (count - 1) <= shown_age + max(width * dashboard.FEWEST_BUCKETS, timedelta(days=1))
 
 
 def test_the_dashboard_counts_tools_and_errors(shown: Memory) -> None:

@@ -66,6 +66,11 @@ class Environment:
         return self.shown.removeprefix("sqlite:///")
 
     @property
+    def place(self) -> str:
+        """Where a store was looked for, in words."""
+        return f"at {self.path}" if self.db or os.environ.get(URL_VARIABLE) else "in this folder"
+
+    @property
     def read_scope(self) -> str:
         """The scope that is read: all scopes unless `--scope` names one."""
         return self.scope or "*"
@@ -151,7 +156,7 @@ class Environment:
         from smolmem.store.unwritable_files import can_be_written
 
         if self.is_file and not can_be_written(Path(self.path)):
-            raise Unwritable(f"{self.path} is read-only: make it writable, or leave out --write.")
+            raise Unwritable(f"{self.path} is read-only: make the file and its folder writable, or copy the file.")
         return self.url
 
     def look(self) -> Reader:
@@ -176,13 +181,13 @@ class Environment:
 
         Raises:
             NotAStore: the file does not exist.
-            StoreError: the file cannot be used.
+            StoreError: the file cannot be used, or is read-only.
         """
         if not create:
             self.require_file()
         from smolmem.memory import Memory
 
-        return Memory(self.url, **{"scope": "*", "key": self.key, **options})
+        return Memory(self.writable, **{"scope": "*", "key": self.key, **options})
 
     @contextmanager
     def open_journal(self) -> Iterator[Journal]:
@@ -205,7 +210,7 @@ class Environment:
         path = self.path
         if "://" not in path and "\0" not in path and not os.path.lexists(path):
             raise NotAStore(
-                f"There is no store at {path}: name a store, as in `smolmem runs agent.db`, or in {URL_VARIABLE}, "
+                f"There is no store {self.place}: name a store, as in `smolmem runs agent.db`, or in {URL_VARIABLE}, "
                 "or create a sample store with `smolmem demo`."
             )
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 SECTION = "Maintenance"
 
-_dry_run = flag("--dry-run", "Erase nothing; print what would go.")
+_dry_run = flag("--dry-run", "Erase nothing; list what would be erased.")
 _yes = flag("--yes", "Do not ask for confirmation.")
 
 
@@ -72,9 +72,9 @@ def _finish(env: Environment, memory: Memory) -> int:
 
 
 def _agreed(env: Environment, question: str) -> bool:
-    """Asks on a terminal. Elsewhere nobody can answer, and what is erased does not come back."""
+    """Asks for confirmation on a terminal. Without a terminal, `--yes` is required: erased data cannot be restored."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise InvalidArgument("what is erased cannot be brought back: give --yes, or --dry-run to see what would go.")
+        raise InvalidArgument("erased data cannot be restored: give --yes, or --dry-run to list what would be erased.")
     if env.output.confirm(f"{question} This cannot be undone."):
         return True
     env.output.hint("Nothing was erased.")

@@ -50,7 +50,7 @@ SECTION = "Runs and steps"
 def runs(env: Environment, **filters: Any) -> None:
     """List runs, the newest first.
 
-    ↳ marks a run that was called by the run above, ⑂ a run that was forked from another run. Tokens and cost include
+    ↳ marks a run that was called by the run above, ↱ a run that was forked from another run. Tokens and cost include
     the runs that a run called. Prices are those of well-known models; the JSON file that SMOLMEM_PRICES names adds
     others, as in {"my-model": [0.5, 1.5]}: dollars for a million input and output tokens.
     """
@@ -67,12 +67,12 @@ class Listed(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """The tokens of the run and of those that it called."""
+        """The tokens of the run and of the runs that it called."""
         return sum(run.input_tokens + run.output_tokens for run in (self.run, *self.called))
 
     @property
     def cost(self) -> float | None:
-        """What the run and those that it called cost, in dollars."""
+        """The cost of the run and of the runs that it called, in dollars."""
         from smolmem.render.plain_values import cost
 
         return cost([self.run, *self.called])
@@ -119,7 +119,7 @@ def _print_runs(out: Output, found: list[Listed]) -> None:
         Column("tokens", right=True, wide=True),
         *([Column("cost", right=True)] if priced else []),
         *([Column("scope", max_width=16)] if scopes else []),
-        Column("agent", max_width=20),
+        Column("agent", max_width=20, wide=True),
         Column("task", rest=True),
     ]
 
@@ -136,7 +136,7 @@ def _print_runs(out: Output, found: list[Listed]) -> None:
             *(["" if each.cost is None else f"${each.cost:.4f}"] if priced else []),
             *([run.scope] if scopes else []),
             run.agent,
-            f"{'  ' * (each.depth - 1)}{'↳ ' if run.parent else '⑂ ' if run.fork_of else ''}{run.title}",
+            f"{'· ' * (each.depth - 1)}{'↳ ' if run.parent else '↱ ' if run.fork_of else ''}{run.title}",
         ]
 
     out.rows(found, columns, row)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from smolmem.cli.commands import command
 from smolmem.cli.environment import Environment
 from smolmem.cli.options import agent_option, count, flag, option
-from smolmem.cli.output import duration
+from smolmem.cli.output import Cell, Column, Output, duration
 from smolmem.core.text import counted, one_line
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def top(env: Environment, once: bool) -> None:
     with env.look() as memory:
         if once or env.json or not env.output.terminal or env.copy:
             state = _state(memory, env.read_scope)
-            env.output.result(state, lambda: _drawn(state, None))
+            env.output.result(state, lambda: _drawn(state, None, env.output))
             return
         _live(env, memory)
 
@@ -83,7 +83,7 @@ def _live(env: Environment, memory: Queries) -> None:
             samples.append((now, state["steps"], state["tokens"]))
             while now - samples[0][0] > _RATE_SECONDS:
                 samples.popleft()
-            live.update(_drawn(state, _rate(samples)), refresh=True)
+            live.update(_drawn(state, _rate(samples), env.output), refresh=True)
             env.output.wait()
 
 
@@ -108,39 +108,39 @@ def _state(memory: Queries, scope: str) -> dict[str, Any]:
     }
 
 
-def _drawn(state: dict[str, Any], rate: tuple[float, float] | None) -> Any:
+def _drawn(state: dict[str, Any], rate: tuple[float, float] | None, out: Output) -> Any:
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
-
-    from smolmem.render.terminal import STYLES
 
     speed = "" if rate is None else f" · {rate[0]:.1f} steps and {rate[1]:,.0f} tokens per second"
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for name, side in (("run", "left"), ("status", "left"), ("time", "right"), ("steps", "right"), ("errors", "right")):
-        table.add_column(name, justify=side)  # type: ignore[arg-type]
-    table.add_column("tokens", justify="right")
-    table.add_column("agent")
-    table.add_column("task", no_wrap=True, overflow="ellipsis")
-    for run in state["runs"]:
-        table.add_row(*_cells(run, STYLES[run.status]))
-    return Group(
-        Text(f"{counted(state['running'], 'run')} at work{speed}", "bold"),
-        table if state["runs"] else Text("There are no runs yet."),
-    )
+    head = Text(f"{counted(state['running'], 'run')} in progress{speed}", "bold")
+    rows = [_cells(run) for run in state["runs"]]
+    return Group(head, out.table(_TOP_COLUMNS, rows) if rows else Text("There are no runs yet."))
 
 
-def _cells(run: Run, style: str) -> list[Any]:
-    from rich.text import Text
+_TOP_COLUMNS = (
+    Column("run"),
+    Column("status"),
+    Column("time", right=True),
+    Column("steps", right=True),
+    Column("errors", right=True, wide=True),
+    Column("tokens", right=True),
+    Column("agent", max_width=20, wide=True),
+    Column("task", rest=True),
+)
+
+
+def _cells(run: Run) -> list[Cell]:
+    from smolmem.render.terminal import STYLES
 
     seconds = time.time() - run.began.timestamp() if run.status == "running" else run.seconds
     return [
-        Text(run.id[:8], "bold"),
-        Text(run.label, style),
-        Text(duration(seconds)),
-        Text(f"{run.step_count:,}"),
-        Text(f"{run.error_count:,}" if run.error_count else "", "red"),
-        Text(f"{run.input_tokens + run.output_tokens:,}"),
-        Text(one_line(run.agent, 20)),
-        Text(one_line(run.title, 200)),
+        (run.id[:8], "bold"),
+        (run.label, STYLES[run.status]),
+        duration(seconds),
+        f"{run.step_count:,}",
+        (f"{run.error_count:,}" if run.error_count else "", "red"),
+        f"{run.input_tokens + run.output_tokens:,}",
+        run.agent,
+        run.title,
     ]

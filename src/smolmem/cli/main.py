@@ -37,6 +37,8 @@ _COMMAND_LINE_WORDS = {
     "`memory.steps()`": "`smolmem steps`",
     "`memory.notes()`": "`smolmem notes`",
     "(step=…)": "(--step N)",
+    "open the memory once with embedder='local'": "run `smolmem model use e5-small-v2`",
+    "embedder='off' or `smolmem model use off`": "`smolmem model use off`",
 }
 """How messages of the library name things, and how the command line names them."""
 
@@ -52,9 +54,9 @@ def group(ctx: click.Context, version: bool) -> None:
         ctx.exit()
     if ctx.invoked_subcommand is None:
         is_there = "://" in env.path or os.path.exists(env.path)
-        state = "The store is" if is_there else "There is no store yet at"
-        hint = f"--db PATH or {URL_VARIABLE} name another store. `smolmem --help` lists all commands."
-        env.output.text(f"{OVERVIEW}\n{state} {env.shown}; {hint}")
+        state = f"The store is {env.shown}" if is_there else f"There is no store {env.place}"
+        hint = f"--db PATH or {URL_VARIABLE} names another store. `smolmem --help` lists all commands."
+        env.output.text(f"{OVERVIEW}\n{state}; {hint}")
 
 
 group.params[:0] = common_options()
@@ -128,9 +130,12 @@ def _usage(error: click.ClickException) -> str:
 
 
 def _translated(error: SmolmemError, env: Environment) -> str:
-    text = str(error).replace(env.copy or "\0", env.path if env.copy else "")
-    for ours, theirs in _COMMAND_LINE_WORDS.items():
-        text = text.replace(ours, theirs)
+    return _in_command_line_words(str(error).replace(env.copy or "\0", env.path if env.copy else ""))
+
+
+def _in_command_line_words(text: str) -> str:
+    for library, command_line in _COMMAND_LINE_WORDS.items():
+        text = text.replace(library, command_line)
     return text
 
 
@@ -149,7 +154,7 @@ class _Warnings(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Prints one warning."""
-        _report(record.getMessage().removeprefix("smolmem: "), 0)
+        _report(_in_command_line_words(record.getMessage().removeprefix("smolmem: ")), 0)
 
 
 @contextmanager

@@ -97,7 +97,7 @@ class Output:
         if not values and not self.json:
             self.hint("There is nothing to show.")
         else:
-            self.result(values, lambda: self._table(columns, [row(value) for value in values]))
+            self.result(values, lambda: self.table(columns, [row(value) for value in values]))
 
     def text(self, text: str) -> None:
         """Prints text without wrapping its lines."""
@@ -146,7 +146,8 @@ class Output:
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
 
-    def _table(self, columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> Table:
+    def table(self, columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> Table:
+        """A table that fits the terminal, or has its full width in a pipe."""
         from rich.table import Table
         from rich.text import Text
 

@@ -45,7 +45,10 @@ def sql(env: Environment, statement: str, format: str, limit: int) -> None:
         raise InvalidArgument(f"`smolmem sql` reads SQLite files, not {env.path}: use the client of that database.")
     path = str(Path(env.readable.removeprefix("sqlite:///")).absolute())
     limits = Limits(limit, SECONDS, BYTES, any_function=True)
-    rows = select(path, env.read_scope, statement, resolve_key(env.key), limits)
+    try:
+        rows = select(path, env.read_scope, statement, resolve_key(env.key), limits)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{error} `smolmem sql --help` lists the columns.") from None
     _print(env, rows, "json" if env.json else format)
 
 

@@ -48,10 +48,10 @@ def _changed(path: Path) -> float:
 
 
 def the_only_store(variable: str, *, ask: bool) -> str:
-    """The only store in this folder; of several, the one that is chosen on a terminal.
+    """The only store in this folder; if there are several, a terminal asks which one.
 
     Raises:
-        NotAStore: there are several, and nobody can be asked.
+        NotAStore: there are several stores, and no terminal to ask on.
     """
     try:
         found = stores_in(Path())

@@ -51,6 +51,8 @@ log = logging.getLogger("smolmem")
 HERE = Path(__file__).parent
 MAX_PICTURE_SIDE = 1600
 """Larger pictures are scaled down to so many pixels."""
+COMPARABLE = 100
+"""How many of the newest runs the page offers for comparison."""
 BACKTEST_STEPS = 20_000
 """How many of the newest steps a rule is tested on."""
 
@@ -175,15 +177,16 @@ class Inspector:
 
     def compare(self, request: Request) -> Response:
         """Two runs side by side, or runs that are worth comparing."""
-        left, right = (request.query_params.get(side, "").strip() for side in ("left", "right"))
-        given = [self.memory.run(id) for id in (left, right) if id]
+        sides = {side: request.query_params.get(side, "").strip() for side in ("left", "right")}
+        runs = {side: self.memory.run(id) for side, id in sides.items() if id}
+        given = list(runs.values())
+        suggested = comparison.suggestions(self.memory, given[0] if given else None)
         return self.render(
             "compare.html",
-            left=left,
-            right=right,
+            chosen={side: run.id for side, run in runs.items()},
             comparison=comparison.compare(self.memory, *given) if len(given) == 2 else None,
-            suggestions=comparison.suggestions(self.memory, given[0] if given else None),
-            runs=self.memory.runs(scope="*", limit=40),
+            suggestions=[each for each in suggested if [each.left.id, each.right.id] != [run.id for run in given]],
+            choices=comparison.choices([*given, *self.memory.runs(scope="*", managed=False, limit=COMPARABLE)]),
         )
 
     def memories(self, request: Request) -> Response:
@@ -201,7 +204,8 @@ class Inspector:
         }
         if query.get("fragment"):
             return self.render("_results.html", **values)
-        notes = self.memory.notes(scope=scope, past=bool(query.get("past")), limit=200)
+        filters = {name: query[name] for name in ("kind", "tag") if query.get(name)}
+        notes = self.memory.notes(scope=scope, **filters, past=bool(query.get("past")), limit=200)
         return self.render("memory.html", **values, notes=notes, scopes=run_list.scopes(self.memory))
 
     def note(self, request: Request) -> Response:
@@ -291,7 +295,7 @@ class Inspector:
         return self.render("message.html", title="Forgotten", text=text, back=target.back, undo=given)
 
     def erase(self, request: Request, form: Mapping[str, str]) -> Response:
-        """Asks whether a note, step or run is to be erased, and what goes with it; erases it once confirmed."""
+        """Shows what erasing a note, step or run would delete; erases it once the user confirms."""
         step = parameters.number(form.get("step"), "step")
         target = page_data.erase_target(self.memory, form.get("id", "") if step is None else step)
         if not form.get("confirmed"):
@@ -312,7 +316,8 @@ class Inspector:
             text = _HTTP_ERRORS.get(error.status_code, "The request is not valid. Reload the page and try again.")
             return self.render("message.html", error.status_code, title="Error", text=text, back="")
         status = 404 if isinstance(error, NotFound) else 503 if isinstance(error, StoreError) else 400
-        return self.render("message.html", status, title="Error", text=str(error), back="")
+        text = str(error).partition(": `memory.")[0].rstrip(".")  # a page needs no hint about a method
+        return self.render("message.html", status, title="Error", text=f"{text[:1].upper()}{text[1:]}.", back="")
 
     def guarded(self, respond: Callable[[], Response]) -> Response:
         """Turns an unexpected error into a page with one sentence; the log gets the traceback."""

@@ -14,6 +14,8 @@ from markupsafe import Markup
 
 Rectangle = tuple[float, float, float, float]
 """Left, top, width and height."""
+MAX_SPARK_WIDTH, MAX_BAR_WIDTH = 8.0, 40.0
+"""The bars of a short run are no wider, so that they look like bars."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,6 @@ class Bar:
 
     input_tokens: int
     output_tokens: int
-    seconds: float
     failed: bool
 
 
@@ -31,7 +32,7 @@ def sparkline(bars: Sequence[tuple[float, bool]], label: str, width: int = 96, h
     if not bars:
         return Markup("")
     slowest = max(max(seconds for seconds, _ in bars), 1e-9)
-    step = width / len(bars)
+    step = min(width / len(bars), MAX_SPARK_WIDTH)
     passed, failed = list[Rectangle](), list[Rectangle]()
     for index, (seconds, is_failed) in enumerate(bars):
         bar_height = max(1.5, (height - 2) * (seconds / slowest) ** 0.5)
@@ -41,48 +42,45 @@ def sparkline(bars: Sequence[tuple[float, bool]], label: str, width: int = 96, h
 
 
 def run_chart(bars: Sequence[Bar], width: int = 960, height: int = 120) -> Markup:
-    """The tokens (bars) and the duration (line) of each step; the page's script maps a bar to its step."""
+    """The input and output tokens of each step; the page's script maps a bar to its step."""
     if not bars:
         return Markup("")
     most = max(max(bar.input_tokens + bar.output_tokens for bar in bars), 1)
-    slowest = max(max(bar.seconds for bar in bars), 1e-9)
     floor, step = height - 1, width / len(bars)
-    room, bar_width = floor - 4, max(0.8, step - max(0.3, step * 0.15))
+    room, bar_width = floor - 4, min(max(0.8, step * 0.85), MAX_BAR_WIDTH)
     passed, failed, output = list[Rectangle](), list[Rectangle](), list[Rectangle]()
-    points = []
     for index, bar in enumerate(bars):
-        x = index * step
+        x = index * step + (step - bar_width) / 2
         input_height, output_height = room * bar.input_tokens / most, room * bar.output_tokens / most
         (failed if bar.failed else passed).append((x, floor - input_height, bar_width, input_height))
         output.append((x, floor - input_height - output_height, bar_width, output_height))
-        points.append(f"{x + bar_width / 2:.1f},{floor - room * bar.seconds / slowest:.0f}")
     content = (
         f'<line class="axis" x1="0" y1="{floor}" x2="{width}" y2="{floor}"/>'
         + _path("bar", passed)
         + _path("failed", failed)
         + _path("output", output)
-        + f'<polyline class="duration" points="{" ".join(points)}"/>'
         + f'<rect class="selected" y="0" height="{floor}" width="0"/>'
     )
-    return _svg(width, height, "run-chart", "tokens and duration of each step", content, f'data-bar-width="{step:.4f}"')
+    return _svg(width, height, "run-chart", "tokens of each step", content, f'data-bar-width="{step:.4f}"')
 
 
 def run_chart_caption(bars: Sequence[Bar]) -> str:
     """The caption of `run_chart`."""
     if not bars:
         return ""
-    most = max(bar.input_tokens + bar.output_tokens for bar in bars)
-    slowest = max(bar.seconds for bar in bars)
-    return f"bars: tokens of each step, up to {most:,} · line: duration, up to {slowest:,.2f} s"
+    return f"tokens of each step, at most {max(bar.input_tokens + bar.output_tokens for bar in bars):,}"
 
 
-def columns(parts: Sequence[Sequence[float]], classes: Sequence[str], label: str, height: int = 84) -> Markup:
-    """Stacked columns, one per bucket; each part of a column has its class."""
+def columns(
+    parts: Sequence[Sequence[float]], classes: Sequence[str], label: str, names: Sequence[str], height: int = 84
+) -> Markup:
+    """Stacked columns, one per bucket; each part of a column has its class, each column a name to point at."""
     highest = max((sum(column) for column in parts), default=0) or 1
     step = 100 / max(len(parts), 1)
     content = f'<line class="axis" x1="0" x2="100%" y1="{height - 0.5}" y2="{height - 0.5}"/>'
-    for index, column in enumerate(parts):
-        top = float(height)
+    for index, (column, name) in enumerate(zip(parts, names, strict=True)):
+        top, values = float(height), " + ".join(f"{value:,.4g}" for value in column if value > 0)
+        content += f"<g><title>{escape(name)}: {values or 0}</title>"
         for value, css_class in zip(column, classes, strict=True):
             if value > 0:
                 part = max(1.0, (height - 4) * value / highest)
@@ -91,6 +89,7 @@ def columns(parts: Sequence[Sequence[float]], classes: Sequence[str], label: str
                     f'<rect class="{css_class}" x="{index * step + step * 0.1:.2f}%" width="{step * 0.8:.2f}%" '
                     f'y="{top:.1f}" height="{part:.1f}"/>'
                 )
+        content += "</g>"
     return Markup(f'<svg class="columns" role="img" aria-label="{escape(label)}">{content}</svg>')  # noqa: S704
 
 

@@ -10,6 +10,7 @@ from itertools import zip_longest
 
 from smolmem.core.text import sanitize
 from smolmem.core.values import Run, Step
+from smolmem.inspector.formatting import ago, title
 from smolmem.inspector.page_data import descendants
 from smolmem.inspector.totals import Totals, run_totals, summed
 from smolmem.memory import Memory
@@ -77,6 +78,11 @@ class Suggestion:
     reason: str
 
 
+def choices(runs: Iterable[Run]) -> list[tuple[str, str]]:
+    """The id of each run, and a line that says which run that is."""
+    return list({run.id: f"{title(run, 70)} · {run.agent} · {run.id[:8]} · {ago(run.began)}" for run in runs}.items())
+
+
 def compare(memory: Memory, left: Run, right: Run) -> Comparison:
     """Aligns the steps of two runs."""
     steps = (left.steps, right.steps)
@@ -100,7 +106,7 @@ def _aligned(left: Sequence[Step], right: Sequence[Step]) -> list[Line]:
 
 
 def _pairs(left: Sequence[Step], right: Sequence[Step]) -> list[tuple[Step | None, Step | None]]:
-    """Steps that differ, each beside the one that it is most like; many steps are paired by their order."""
+    """Pairs each differing step with the most similar step of the other run; many steps are paired by order."""
     if not left or not right or len(left) * len(right) > MAX_PAIRS:
         return list(zip_longest(left, right))
     alike = [[_similarity(mine, yours) for yours in right] for mine in left]

@@ -19,7 +19,15 @@ from smolmem.inspector.formatting import one_line
 from smolmem.memory import Memory
 
 PERIODS = {"24h": "last 24 hours", "7d": "last 7 days", "30d": "last 30 days", "90d": "last 90 days", "all": "all time"}
-MOST_BUCKETS = 60
+PERIOD_LENGTHS = {
+    "24h": timedelta(hours=24),
+    "7d": timedelta(days=7),
+    "30d": timedelta(days=30),
+    "90d": timedelta(days=90),
+}
+WIDTHS = (*(timedelta(minutes=each) for each in (1, 5, 15, 60, 180, 360)), timedelta(days=1))
+"""The widths of a bucket; the smallest one that needs no more than `MOST_BUCKETS` is used."""
+FEWEST_BUCKETS, MOST_BUCKETS = 12, 60
 TOP = 10
 
 
@@ -151,19 +159,20 @@ def dashboard(memory: Memory, query: Mapping[str, str]) -> Dashboard:
 
 
 def _buckets(memory: Memory, period: str, now: datetime) -> tuple[datetime, timedelta, int]:
-    """The beginning of the first bucket, the width of a bucket, and how many there are."""
-    hour = now.replace(minute=0, second=0, microsecond=0)
-    if period == "24h":
-        return hour - timedelta(hours=23), timedelta(hours=1), 24
-    day = hour.replace(hour=0)
-    if period == "all":
-        first = memory._journal.store.rows("first_run", {})[0]["began"]
-        days = 1 if first is None else max(1, (day - datetime.fromtimestamp(first).astimezone()).days + 2)
-    else:
-        days = int(period.removesuffix("d"))
-    width = timedelta(hours=6) if days <= 7 else timedelta(days=-(-days // MOST_BUCKETS))
-    count = -(-timedelta(days=days) // width)
-    return day + timedelta(days=1) - width * count, width, count
+    """The beginning of the first bucket, the width of a bucket, and how many there are.
+
+    The buckets begin with the first run if that is later than the period, so that a young memory fills the charts, too.
+    """
+    first = memory._journal.store.rows("first_run", {})[0]["began"]
+    began = now if first is None else datetime.fromtimestamp(first).astimezone()
+    if period != "all":
+        began = max(began, now - PERIOD_LENGTHS[period])
+    day, room = timedelta(days=1), MOST_BUCKETS - 1  # the last bucket ends after now
+    width = next((each for each in WIDTHS if now - began <= each * room), day * -(-(now - began) // (day * room)))
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    end = midnight + (day if width >= day else width * ((now - midnight) // width + 1))
+    count = max(FEWEST_BUCKETS, -(-(end - began) // width))
+    return end - width * count, width, count
 
 
 def _label(began: datetime, width: timedelta) -> str:

@@ -52,8 +52,12 @@ def time(value: datetime | None) -> str:
 
 
 def ago(value: datetime) -> str:
-    """The time since a moment: `3 min ago`."""
-    return f"{seconds((datetime.now(timezone.utc) - value).total_seconds())} ago"
+    """The time since a moment: `28 s ago`, `3 min ago`, `5 h ago`, `12 days ago`."""
+    passed = max(0.0, (datetime.now(timezone.utc) - value).total_seconds())
+    for limit, divisor, unit in ((90, 1, "s"), (5_400, 60, "min"), (172_800, 3_600, "h")):
+        if passed < limit:
+            return f"{passed / divisor:.0f} {unit} ago"
+    return f"{passed / 86_400:.0f} days ago"
 
 
 def clock(value: float) -> str:
@@ -81,14 +85,12 @@ def title(run: Run, length: int = 110) -> str:
     return core_text.one_line(core_text.managed_task(run.title) if run.parent else run.title, length)
 
 
-STATUS_LABELS = {"max_steps": "out of steps"}
+STATUS_LABELS = {"max_steps": "out of steps", "forked": "fork, not started"}
 
 
 def status(run: Run) -> str:
-    """The status of a run in words."""
-    if run.fork_of is not None and run.status == "interrupted" and not run.step_count:
-        return "fork, not started"
-    return STATUS_LABELS.get(run.status, run.status)
+    """The status of a run, as a label."""
+    return STATUS_LABELS.get(run.label, run.label)
 
 
 def code(source: str) -> Markup:
@@ -98,8 +100,8 @@ def code(source: str) -> Markup:
 
 def text(value: Any) -> str:
     """Any value as sanitized text."""
-    if isinstance(value, str):
-        return sanitize(value)
+    if isinstance(value, (str, Exception)):
+        return sanitize(safe_text(str, value))
     try:
         pieces = json.JSONEncoder(indent=1, ensure_ascii=False, default=_describe).iterencode(value)
         return sanitize("".join(islice(pieces, MAX_PIECES)))
@@ -165,12 +167,12 @@ SIGNALS = {
 
 
 def origin(value: str) -> str:
-    """Who said something, in words."""
+    """The origin of a text, as a label."""
     return ORIGINS.get(value, value)
 
 
 def signal(value: str) -> str:
-    """What ranked a result, in words."""
+    """The label of a signal."""
     return SIGNALS.get(value, value)
 
 

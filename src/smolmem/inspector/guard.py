@@ -97,7 +97,7 @@ def new_access(hosts: frozenset[str], *, read_only: bool, token: str | None = No
 
 
 def new_token() -> str:
-    """A token that nobody guesses."""
+    """A random token."""
     return secrets.token_urlsafe(24)
 
 

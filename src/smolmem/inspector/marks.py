@@ -17,18 +17,19 @@ Lines = Sequence[tuple[float, float, "StepSummary | None"]]
 """The beginning and the end of each line of a run, and its step."""
 
 SYMBOLS = {
-    "killed": "✕",
-    "resumed": "↻",
-    "interrupted": "■",
-    "failed": "✕",
-    "forked": "⑂",
-    "fork": "⑂",
-    "edited": "✎",
-    "removed": "−",
-    "trimmed": "✂",
-    "alert": "▲",
-    "recalled": "◆",
+    "killed": ("✕", "process killed"),
+    "resumed": ("↻", "run resumed"),
+    "interrupted": ("■", "run interrupted"),
+    "failed": ("✕", "run failed"),
+    "forked": ("↱", "forked from another run"),
+    "fork": ("↱", "a fork begins here"),
+    "edited": ("✎", "step edited"),
+    "removed": ("−", "step removed from the agent's memory"),
+    "trimmed": ("✂", "prompt trimmed"),
+    "alert": ("▲", "alert"),
+    "recalled": ("◆", "memories recalled"),
 }
+"""The symbol of each kind of mark, and its meaning in the legend. Common fonts have all symbols."""
 IN_LIST = ("killed", "resumed", "interrupted", "failed", "forked")
 """The marks that have a line of their own in the list of steps."""
 
@@ -46,7 +47,12 @@ class Mark:
     @property
     def symbol(self) -> str:
         """One character for charts."""
-        return SYMBOLS[self.kind]
+        return SYMBOLS[self.kind][0]
+
+    @property
+    def label(self) -> str:
+        """The meaning of the symbol."""
+        return SYMBOLS[self.kind][1]
 
 
 def run_marks(memory: Memory, run: Run, lines: Lines) -> list[Mark]:
@@ -70,7 +76,7 @@ def _kills_and_alerts(memory: Memory, run: Run, lines: Lines, steps: Sequence[St
         if alert.rule == "takeover":
             last = max((ended for _, ended, _ in lines if ended < at), default=run.began.timestamp())
             gone = formatting.seconds(at - last)
-            marks.append(Mark("killed", last, f"The process was killed here. Nothing happened for {gone}."))
+            marks.append(Mark("killed", last, f"The process was killed here. The run was resumed {gone} later."))
             marks.append(Mark("resumed", at, f"The run was resumed: {alert.reason}."))
             continue
         step = next((each for each in steps if each.kind == "action" and each.number == alert.number), None)
@@ -96,11 +102,11 @@ def _forks(memory: Memory, run: Run, steps: Sequence[StepSummary]) -> list[Mark]
     marks: list[Mark] = []
     if run.fork_of is not None:
         shared = [step.at for step in steps if step.run != run.id]
-        text = f"Forked here from run {run.fork_of[:8]}: the steps above are shared."
+        text = f"Forked from run {run.fork_of[:8]} here. Both runs share the steps above."
         marks.append(Mark("forked", max(shared, default=run.began.timestamp()), text, href=f"/runs/{run.fork_of}"))
     for row in memory._journal.store.rows("fork_points", {"run": run.id}):
         before = [step for step in steps if step.at <= row["at"]]
-        text = f"Run {row['id'][:8]} was forked here."
+        text = f"Run {row['id'][:8]} is a fork that begins here."
         marks.append(Mark("fork", row["at"], text, before[-1].id if before else None, f"/runs/{row['id']}"))
     return marks
 
@@ -114,7 +120,7 @@ def _edits(memory: Memory, run: Run, steps: Sequence[StepSummary]) -> list[Mark]
         step = known.get(row["step"])
         if step is None or (row["act"] == "revise" and (ended is None or row["at"] <= ended)):
             continue
-        kind, verb = ("edited", "edited") if row["act"] == "revise" else ("removed", "taken off the agent's list")
+        kind, verb = ("edited", "edited") if row["act"] == "revise" else ("removed", "removed from the agent's memory")
         marks.append(Mark(kind, step.at, f"This step was {verb} at {formatting.clock(row['at'])}.", step.id))
     return marks
 

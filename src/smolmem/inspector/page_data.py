@@ -62,7 +62,7 @@ class StepSummary:
     @property
     def bar(self) -> Bar:
         """The step in the run's chart."""
-        return Bar(self.input_tokens, self.output_tokens, max(0.0, self.seconds or 0.0), self.error is not None)
+        return Bar(self.input_tokens, self.output_tokens, self.error is not None)
 
 
 def step_summaries(memory: Memory, run: Run) -> list[StepSummary]:
@@ -84,7 +84,7 @@ def outlines(memory: Memory, runs: Sequence[Run]) -> dict[str, list[StepSummary]
 
 
 def descendants(memory: Memory, runs: Iterable[str], depth: int) -> list[Run]:
-    """The runs that runs called, and those that these called, down to a depth."""
+    """The runs that were called by runs, directly or through other runs, down to a depth."""
     found, level = list[Run](), list(runs)
     while level and depth > 0:
         called = memory._journal.called_by(level)
@@ -198,5 +198,5 @@ def erase_target(memory: Memory, id: str | int) -> EraseTarget:
 
 
 def counted(counts: Mapping[str, int]) -> str:
-    """Counts as a list in words."""
+    """Counts as a list: `2 runs, 5 steps`."""
     return ", ".join(f"{count:,} {name}" for name, count in counts.items()) or "nothing"

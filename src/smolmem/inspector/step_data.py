@@ -83,7 +83,7 @@ class StepDetail:
 
     @property
     def _thought(self) -> Any:
-        """What the model wrote, without the code that the step shows by itself."""
+        """The model's output, without the code: the page shows the code in a section of its own."""
         said, code = getattr(self.original, "model_output", None), getattr(self.original, "code_action", None)
         if not isinstance(said, str) or not isinstance(code, str) or not code.strip():
             return said
@@ -119,15 +119,15 @@ KIND_LABELS = {"task": "Task", "plan": "Plan", "injected": "Injected message"}
 FIELD_LABELS = {
     "task": "Task",
     "plan": "Plan",
-    "model_output": "What the model wrote",
-    "observations": "What came back",
+    "model_output": "Model output",
+    "observations": "Observation",
 }
 _SECTIONS = {
     "task": [("task", "Task", "text")],
     "plan": [("plan", "Plan", "text")],
     "action": [
         ("model_output", FIELD_LABELS["model_output"], "text"),
-        ("code_action", "Code that was run", "code"),
+        ("code_action", "Code", "code"),
         ("observations", FIELD_LABELS["observations"], "observations"),
         ("error", "Error", "failed"),
     ],

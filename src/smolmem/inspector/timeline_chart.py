@@ -21,7 +21,12 @@ LANES = (("model", 20), ("tool", 32), ("agents", 44))
 LANE_HEIGHT = 9
 MIN_WIDTH = 0.25
 """The least width of a bar, in percent."""
-TICKS = 5
+TICK_SECONDS = (
+    *(unit * power for power in (0.001, 0.01, 0.1, 1) for unit in (1, 2, 5)),
+    *(10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 14_400, 43_200, 86_400),
+)
+"""Distances between the ticks of an axis."""
+MAX_TICKS = 6
 
 
 def row_bar(row: Row, axis: TimeAxis) -> Markup:
@@ -62,7 +67,7 @@ def _bounds(axis: TimeAxis, began: float, ended: float) -> tuple[float, float]:
 
 
 def _joined(bounds: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Bars without those that lie on top of each other: a lane has as many bars as can be told apart."""
+    """Merges bars that overlap, so that a lane has no more bars than a reader can distinguish."""
     joined: list[tuple[float, float]] = []
     for left, width in sorted(bounds):
         if joined and left <= joined[-1][0] + joined[-1][1]:
@@ -103,8 +108,11 @@ def _ticks(rows: Sequence[Row], axis: TimeAxis) -> list[str]:
     """Times since the beginning; an axis with gaps has the lengths of its gaps instead."""
     timed = [row for row in rows if row.ended]
     began, ended = min(row.began for row in timed), max(row.ended for row in timed)
-    marks = [began, ended] if axis.gaps else [began + (ended - began) * part / (TICKS - 1) for part in range(TICKS)]
-    anchors = ["start", *["middle"] * (len(marks) - 2), "end"]
+    total = ended - began
+    distance = next((each for each in TICK_SECONDS if total <= each * MAX_TICKS), total)
+    between = [] if axis.gaps else [began + distance * tick for tick in range(1, int(0.86 * total / distance) + 1)]
+    marks = [began, *between, ended]
+    anchors = ["start", *["middle"] * len(between), "end"]
     return [
         f'<text class="tick" x="{axis.place(at):.2f}%" y="68" text-anchor="{anchor}">'
         f"{escape(formatting.seconds(at - began))}</text>"

@@ -40,9 +40,9 @@ class Totals:
 
 
 def run_totals(run: Run) -> Totals:
-    """The tokens, cost and steps of one run, without the runs that it called."""
+    """The tokens, cost and steps of one run, without the runs that it called; a fork also has the steps it shares."""
     dollars = cost(run.model or "", run.input_tokens, run.output_tokens)
-    return Totals(run.input_tokens, run.output_tokens, dollars, steps=run.step_count, runs=1)
+    return Totals(run.input_tokens, run.output_tokens, dollars, steps=run.action_count, runs=1)
 
 
 def summed(totals: Iterable[Totals]) -> Totals:

@@ -1,7 +1,7 @@
 """A run over time: its steps, the time of the model and of tools in each, and the runs that it called, as a tree.
 
-The times come from the ledger of calls. A step of a run without a ledger, such as an imported one, has its duration
-only. Of a run that calls very many others, the steps of the first ones are listed, and the totals of all.
+The times come from the ledger of calls. A step of a run without a ledger, such as an imported run, has only its
+duration. If a run calls very many runs, the steps of the first runs are listed; the totals include all runs.
 """
 
 from __future__ import annotations
@@ -103,6 +103,13 @@ class _Tree:
         listed = below[:MAX_EXPANDED]
         self._steps = outlines(memory, listed) | {run.id: step_summaries(memory, run)}
         self._spans = _spans(memory, [run, *listed])
+        self._spans[run.id] = [*self._shared_spans(memory, run), *self._spans.get(run.id, ())]
+
+    def _shared_spans(self, memory: Memory, run: Run) -> list[Span]:
+        """The calls of shared steps: a fork has the calls that its origin made up to the last shared step."""
+        last = {step.run: step.at for step in self._steps[run.id] if step.run != run.id}
+        origins = _spans(memory, [memory.run(id) for id in last])
+        return [span for id, at in last.items() for span in origins.get(id, ()) if span.began <= at]
 
     def rolled_up(self, run: Run) -> Totals:
         """The totals of a run with all runs below it."""

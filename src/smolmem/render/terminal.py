@@ -123,12 +123,10 @@ def _colour(image: PIL.Image.Image, column: int, row: int) -> Color:
 def report(value: Report) -> RenderableType:
     """The report of `verify`."""
     url, checked, problems, count = value.url, value.checked, value.problems, value.count
-    verdict = (
-        Text(counted(count, "problem"), style="bold red") if count else Text("all as it was written", style="green")
-    )
+    verdict = Text(counted(count, "problem"), style="bold red") if count else Text("intact", style="green")
     lines = [
         Text.assemble(f"{sanitize(url)}: ", verdict),
-        Text(", ".join(f"{number:,} {what}" for what, number in checked.items())),
+        Text(_counted({_SINGULAR.get(what, what.removesuffix("s")): number for what, number in checked.items()})),
     ]
     lines += [Text(f"  {sanitize(problem)}") for problem in problems]
     return Group(*lines)
@@ -160,7 +158,7 @@ def note(value: Note) -> RenderableType:
         "from": value.origin,
         "at": f"{value.at.astimezone():%Y-%m-%d %H:%M:%S}",
         "expires": "" if value.expires is None else f"{value.expires.astimezone():%Y-%m-%d %H:%M:%S}",
-        "stale": "yes: what it was made from is no longer current" if value.stale else "",
+        "stale": "yes: a source of this note is no longer current" if value.stale else "",
     }
     return Panel(Group(Text(sanitize(value.text)), _grid(about)), title=head, title_align="left")
 
@@ -233,7 +231,7 @@ def preview(value: Preview) -> RenderableType:
         "the next prompt: ", (f"{counted(len(value.messages), 'message')}, about {value.tokens:,} tokens", "bold")
     )
     known = value.tokens - value.read_again
-    tail = f"{known:,} of them are as in the prompt before; about {value.read_again:,} are to be read anew"
+    tail = f"{known:,} of them are unchanged since the last prompt; about {value.read_again:,} are processed again"
     return Group(head, table, Text(tail, "dim"))
 
 
@@ -243,7 +241,7 @@ def exported(value: Exported) -> RenderableType:
     head = Text.assemble(
         ("✓ ", "green"),
         (sanitize(value.path), "bold"),
-        f"  {byte_size(value.bytes)}, {counted(value.media, 'file')} beside",
+        f"  {byte_size(value.bytes)}, {counted(value.media, 'attached file')}",
     )
     return Group(head, Text(f"  {_counted(value.written)}", "dim"))
 
@@ -266,9 +264,9 @@ def imported(value: Imported) -> RenderableType:
         lines.append(Text(f"  here already: {_counted(value.skipped)}", "dim"))
     if value.differing:
         lines.append(
-            Text(f"  {value.differing:,} sessions go on differently there, and stay as they are here:", "yellow")
+            Text(f"  {counted(value.differing, 'session')} differ from the file, and stay unchanged here:", "yellow")
         )
-        lines.append(Text("  → load it into a new file to see them", "dim"))
+        lines.append(Text("  → load the file into a new store to see the other versions", "dim"))
     return Group(*lines)
 
 
@@ -336,8 +334,9 @@ def diagnosis(value: Diagnosis) -> RenderableType:
     return Group(Text(sanitize(value.url), "bold"), table)
 
 
+_SINGULAR = {"recalled": "recall", "forgotten": "forgotten item", "cut": "trim"}
+"""The names of rows and lines that are not nouns of the documentation."""
+
+
 def _counted(counts: Mapping[str, int]) -> str:
-    plural = {"forgotten": "forgotten", "recalled": "recalled"}
-    return ", ".join(
-        f"{count:,} {plural.get(name, name if count == 1 else f'{name}s')}" for name, count in counts.items()
-    )
+    return ", ".join(counted(count, _SINGULAR.get(name, name)) for name, count in counts.items())
