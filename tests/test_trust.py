@@ -208,10 +208,12 @@ def test_strict_does_not_make_a_call_whose_beginning_cannot_be_recorded(path: Pa
             agent.model = model
             original = memory._journal.begin_call
 
-            def begin(call: Any, arguments: Any, outcome: Any = None, original: Any = original) -> int:
+            def begin(
+                call: Any, arguments: Any, outcome: Any = None, original: Any = original, *, sync: bool = True
+            ) -> int:
                 if call["kind"] == "tool" and outcome is None and call["name"] == "pay":
                     raise StoreError("no space left")
-                return int(original(call, arguments, outcome))
+                return int(original(call, arguments, outcome, sync=sync))
 
             memory._journal.begin_call = begin  # type: ignore[method-assign]
             if strict:
