@@ -57,9 +57,25 @@ class VectorIndex(Protocol):
 
 Opener = Callable[[str, int], VectorIndex]
 """Opens or makes the index of a name, for vectors of so many numbers."""
-KINDS = ("faiss", "faiss:///path", "chroma:///path", "chroma+http://host:8000", "qdrant:///path", "lancedb:///path")
-_URL = re.compile(r"(?P<kind>faiss|chroma|qdrant|lancedb)(\+(?P<server>https?))?(://(?P<place>.+))?", re.DOTALL)
-_PACKAGES = {"faiss": "faiss", "chroma": "chromadb", "qdrant": "qdrant_client", "lancedb": "lancedb"}
+KINDS = (
+    "faiss",
+    "faiss:///path",
+    "chroma:///path",
+    "chroma+http://host:8000",
+    "qdrant:///path",
+    "qdrant+http://host:6333",
+    "lancedb:///path",
+    "milvus:///path",
+)
+_PACKAGES = {
+    "faiss": "faiss",
+    "chroma": "chromadb",
+    "qdrant": "qdrant_client",
+    "lancedb": "lancedb",
+    "milvus": "pymilvus",
+}
+"""The package of each index; its extra has the name of the index."""
+_URL = re.compile(rf"(?P<kind>{'|'.join(_PACKAGES)})(\+(?P<server>https?))?(://(?P<place>.+))?", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -120,6 +136,10 @@ def opener(location: Location) -> Opener:
         from smolmem.recall.qdrant_index import QdrantIndex
 
         return lambda name, size: QdrantIndex(location.path, location.server, name, size)
-    from smolmem.recall.lancedb_index import LanceIndex
+    if location.kind == "lancedb":
+        from smolmem.recall.lancedb_index import LanceIndex
 
-    return lambda name, size: LanceIndex(location.path, name, size)
+        return lambda name, size: LanceIndex(location.path, name, size)
+    from smolmem.recall.milvus_index import MilvusIndex
+
+    return lambda name, size: MilvusIndex(location.path, name, size)
