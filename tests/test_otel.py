@@ -118,6 +118,16 @@ def test_spans_carry_prompts_answers_tokens_results_and_errors(memory: Memory, c
     assert "ZeroDivisionError" in {item.key: item.value.string_value for item in event.attributes}["exception.message"]
 
 
+def test_costs_are_those_of_the_model_unless_prices_are_given(memory: Memory, collected: Collected) -> None:
+    agent = memory.attach(code_agent(code("final_answer(1)")))
+    agent.model.model_id = "openai/gpt-4o-mini"
+    agent.run("go")
+    memory.trace(memory.runs()[0], collected.url)
+    [model] = [collected.attributes(span) for span in collected.named("openai/gpt-4o-mini")]
+    assert model["llm.cost.total"] == pytest.approx((10 * 0.15 + 5 * 0.6) / 1e6)
+    assert model["llm.cost.prompt"] == pytest.approx(10 * 0.15 / 1e6)
+
+
 def test_every_span_lies_within_the_time_of_the_span_above_it(memory: Memory, collected: Collected) -> None:
     team(memory).run("Find the weather")
     memory.trace(memory.runs()[0], collected.url)

@@ -14,9 +14,9 @@ from smolmem.queries import Queries
 from smolmem.store.base import Progress
 
 if TYPE_CHECKING:
+    from smolmem.core.prices import Price
     from smolmem.transfer.imports import Format
     from smolmem.transfer.load import Imported
-    from smolmem.transfer.run_spans import Prices
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Exchange(Queries):
         to: str,
         *,
         headers: Mapping[str, str] | None = None,
-        prices: Prices | None = None,
+        prices: Price | None = None,
         progress: Progress | None = None,
     ) -> Traced:
         """Sends a recorded run to a collector of traces such as Phoenix or Langfuse: OTLP over HTTP.
@@ -52,7 +52,8 @@ class Exchange(Queries):
             run: the run, or the beginning of its id.
             to: the collector: `http://localhost:6006`, or a whole path.
             headers: such as `{"authorization": "Bearer …"}`, besides those of `OTEL_EXPORTER_OTLP_HEADERS`.
-            prices: of a million input and output tokens, to send what each answer of a model cost.
+            prices: of a million input and output tokens, to send what each answer of a model cost; by default those
+                that are known for the model.
             progress: called now and then with how many spans are sent, and how many there are.
 
         Raises:

@@ -35,7 +35,7 @@ def _header(value: str) -> tuple[str, str]:
 @optional_run
 @option("--to", "URL", "The collector: OTLP over HTTP. Without a path, /v1/traces is used.", required=True)
 @option("--header", "NAME=VALUE", "A header to send; can be given several times.", type=_header, multiple=True)
-@prices_option("The prices of a million input and output tokens, to send the cost of each answer.")
+@prices_option("The prices of a million input and output tokens (default: those known for the model).")
 def trace(
     env: Environment,
     run: str | None,

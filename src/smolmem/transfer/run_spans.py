@@ -2,7 +2,7 @@
 
     AGENT   the run, and each run of a managed agent below the call that started it
     CHAIN   a step: `Step 3`, or `Planning`
-    LLM     what the model was sent and answered, with tokens, and cost where prices are given
+    LLM     what the model was sent and answered, with tokens, and cost where the price is known
     TOOL    a call of a tool; for a code agent below the code that made it
 
 Spans are made from the record, so failed, killed and resumed runs have them, too. Steps say what was done; the ledger
@@ -23,6 +23,7 @@ from smolagents.memory import ActionStep, PlanningStep, ToolCall
 
 from smolmem.core import codec, wire
 from smolmem.core.errors import SmolmemError
+from smolmem.core.prices import Price, price_of
 from smolmem.core.rows import RecordedCall
 from smolmem.core.text import message_role, message_text, storable
 from smolmem.core.values import Run, Step
@@ -30,8 +31,6 @@ from smolmem.store.records import Records
 from smolmem.transfer import spans
 from smolmem.transfer.spans import Raised, Span, span_id, trace_id
 
-Prices = tuple[float, float]
-"""The prices of a million input and output tokens."""
 TEXT = 64_000
 """Characters of one text in a span."""
 _METADATA = ("id", "status", "scope", "session", "fork_of", "imported", "smolagents")
@@ -58,14 +57,14 @@ def root_of(records: Records, run: Run) -> Run:
 
 
 def trace_spans(
-    records: Records, root: Run, prices: Prices | None = None, sent: Collection[int] = ()
+    records: Records, root: Run, prices: Price | None = None, sent: Collection[int] = ()
 ) -> Iterator[tuple[Span, int | None]]:
     """The spans of a run and of the runs that it called, each with the step that it is part of.
 
     Args:
         records: where the run is stored.
         root: a run that no other run called.
-        prices: of a million input and output tokens.
+        prices: of a million input and output tokens; by default those that are known for the model.
         sent: steps whose spans are not wanted again.
     """
     yield from _RunSpans(records, root, trace_id(root.id), None, prices, sent, root.session).all()
@@ -79,7 +78,7 @@ class _RunSpans:
     run: Run
     trace: str
     parent: str | None
-    prices: Prices | None
+    prices: Price | None
     sent: Collection[int]
     session: str
     latest: float = 0.0
@@ -244,8 +243,9 @@ class _RunSpans:
 
     def _llm(self, sent: int | None, got: int | None) -> dict[str, Any]:
         costs: dict[str, Any] = {}
-        if self.prices is not None and sent is not None and got is not None:
-            each = sent * self.prices[0] / 1e6, got * self.prices[1] / 1e6
+        prices = self.prices or price_of(self.run.model or "")
+        if prices is not None and sent is not None and got is not None:
+            each = sent * prices[0] / 1e6, got * prices[1] / 1e6
             costs = {"llm.cost.prompt": each[0], "llm.cost.completion": each[1], "llm.cost.total": sum(each)}
         total = None if sent is None or got is None else sent + got
         counts = {spans.PROMPT_TOKENS: sent, spans.COMPLETION_TOKENS: got, "llm.token_count.total": total}
