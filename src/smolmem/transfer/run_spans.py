@@ -57,7 +57,7 @@ def root_of(records: Records, run: Run) -> Run:
 
 
 def trace_spans(
-    records: Records, root: Run, prices: Price | None = None, sent: Collection[int] = ()
+    records: Records, root: Run, prices: Price | None = None, sent: Collection[int] | None = None
 ) -> Iterator[tuple[Span, int | None]]:
     """The spans of a run and of the runs that it called, each with the step that it is part of.
 
@@ -65,9 +65,14 @@ def trace_spans(
         records: where the run is stored.
         root: a run that no other run called.
         prices: of a million input and output tokens; by default those that are known for the model.
-        sent: steps whose spans are not wanted again.
+        sent: the run is sent while it goes on, and the spans of these steps are not wanted again.
+
+    Most collectors keep a span as it was sent first. So a run that failed or was interrupted, and may be resumed, is a
+    trace of its own, unless it is sent while it goes on.
     """
-    yield from _RunSpans(records, root, trace_id(root.id), None, prices, sent, root.session).all()
+    whole = sent is not None or root.status not in ("failed", "interrupted")
+    trace = trace_id(root.id if whole else f"{root.id} {root.status} after {root.step_count}")
+    yield from _RunSpans(records, root, trace, None, prices, sent or (), root.session).all()
 
 
 @dataclass
@@ -101,7 +106,10 @@ class _RunSpans:
     @property
     def agent_span(self) -> str:
         """The id of the run's own span."""
-        return span_id(self.run.id, "agent")
+        return self._id("agent")
+
+    def _id(self, *part: str | int) -> str:
+        return span_id(f"{self.trace} {self.run.id}", *part)
 
     def _agent(self) -> Span:
         run = self.run
@@ -182,7 +190,7 @@ class _RunSpans:
         )
 
     def _step_id(self, turn: int) -> str:
-        return span_id(self.run.id, "step", turn)
+        return self._id("step", turn)
 
     def _times(self, live: Any, step: Step, calls: Sequence[Call]) -> tuple[float, float]:
         timing = getattr(live, "timing", None)
@@ -265,7 +273,7 @@ class _RunSpans:
         made = [call for call in calls if call.recorded.kind == "tool"]
         above = self._step_id(turn)
         if live.code_action is not None:
-            above = span_id(self.run.id, "code", turn)
+            above = self._id("code", turn)
             began = max([live_start(live, ended), *(call.ended or 0.0 for call in calls if call not in made)])
             attributes = {**_tool(spans.INTERPRETER), **_input(live.code_action), **_output(live.observations)}
             span = self._span("TOOL", turn, ("code",), spans.INTERPRETER, min(began, ended), ended, attributes)
@@ -305,7 +313,7 @@ class _RunSpans:
         )
 
     def _tool_id(self, turn: int, number: int) -> str:
-        return span_id(self.run.id, "tool", turn, number)
+        return self._id("tool", turn, number)
 
     def _span(
         self,
@@ -318,7 +326,7 @@ class _RunSpans:
         attributes: Mapping[str, Any],
     ) -> Span:
         """A span directly below a step."""
-        own = span_id(self.run.id, *place, turn)
+        own = self._id(*place, turn)
         whole = _given({spans.KIND: kind, **attributes, **self._context()})
         return Span(self.trace, own, self._step_id(turn), name, kind, began, max(began, ended), whole, "OK")
 
