@@ -767,7 +767,7 @@ class Recalling:
             *("SELECT load_extension('x')", "SELECT * FROM sqlite_schema", "SELECT 1; DROP VIEW runs", "VACUUM"),
             *("SELECT * FROM pragma_table_info('step')", "CREATE TABLE t (x)", "SELECT readfile('/etc/passwd')"),
             *(
-                "SELECT * FROM passage_words",
+                "SELECT * FROM document_words",
                 "SELECT zeroblob(1000000000)",
                 "SELECT * FROM run",
                 "BEGIN",

@@ -60,8 +60,6 @@ _TABLES = {
     "events and steps": ("event", "step"),
     "full-text index": (
         "passage",
-        "passage_words_data",
-        "passage_words_idx",
         "document_words_data",
         "document_words_idx",
     ),

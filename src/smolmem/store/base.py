@@ -91,8 +91,12 @@ class Store(Protocol):
         """
         ...
 
-    def columns(self, name: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-        """All rows of a query, column by column; for rows by the hundred thousand."""
+    def columns(self, name: str, values: Mapping[str, Any], seconds: float | None = None) -> list[tuple[Any, ...]]:
+        """All rows of a query, column by column; for rows by the hundred thousand.
+
+        Raises:
+            TimeoutError: if it took longer than `seconds`.
+        """
         ...
 
     def select(self, scope: str, statement: str) -> list[Row]:

@@ -225,7 +225,6 @@ class _Work:
         }
         counts = {name: count for name, count in self._counts.items() if count}
         if counts:
-            self._store.do("compact_passage_words", {})
             self._store.do("compact_document_words", {})
             self._add_receipt(what, counts, change.events)
         ids = {"runs": tuple(row["id"] for row in runs), "steps": tuple(gone), "notes": tuple(sorted(chosen.notes))}

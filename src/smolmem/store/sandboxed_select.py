@@ -21,6 +21,7 @@ from smolmem.core.arguments import scope_filter
 from smolmem.core.errors import InvalidArgument
 from smolmem.store.base import Row, script
 from smolmem.store.encryption import Key, connect
+from smolmem.store.packed_text import add_functions
 
 
 class Limits(NamedTuple):
@@ -77,6 +78,7 @@ def select_from(connection: apsw.Connection, scope: str, statement: str, limits:
         connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
         connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
         hidden = f"v{secrets.token_hex(16)}"
+        add_functions(connection)
         connection.execute(script("sqlite", "views").replace("hidden", hidden))
         bounds = scope_filter(scope)
         connection.execute(_SCOPES, bounds)
@@ -124,5 +126,5 @@ def _allowed(
     elif action == apsw.SQLITE_READ:
         fine = through in hidden or (database == "temp" and (one in VIEWS or (one in hidden and through in VIEWS)))
     elif action == apsw.SQLITE_FUNCTION:
-        fine = any_function or (two or "").lower() in _FUNCTIONS
+        fine = any_function or (two or "").lower() in _FUNCTIONS or (two == "plain" and through in hidden)
     return apsw.SQLITE_OK if fine else apsw.SQLITE_DENY

@@ -34,6 +34,7 @@ import apsw
 
 from smolmem.core import faults
 from smolmem.core.errors import REPAIR, Busy, Damaged, NotAStore, StoreError, TooNew, Unwritable
+from smolmem.core.packing import Undecodable
 from smolmem.store import fork_hooks, private_files
 from smolmem.store.base import Durability, Progress, Row, T, migrations, statements
 from smolmem.store.copies import copy, give_name, sync_file
@@ -47,6 +48,7 @@ from smolmem.store.header import (
     owner_of,
     stored_header,
 )
+from smolmem.store.packed_text import unpacked
 from smolmem.store.sandboxed_select import select, time_limit
 from smolmem.store.sqlite_schema import expected_schema, migrate, schema
 from smolmem.store.vanished import Place, status_of
@@ -157,7 +159,7 @@ class SqliteStore:
                 names = [column[0] for column in cursor.get_description()]
             except apsw.ExecutionCompleteError:  # no rows
                 return []
-            return [dict(zip(names, row, strict=True)) for row in cursor]
+            return unpacked([dict(zip(names, row, strict=True)) for row in cursor])
 
     def rows_of_each(
         self, name: str, each: Sequence[Mapping[str, Any]], seconds: float | None = None
@@ -165,10 +167,10 @@ class SqliteStore:
         """The rows of a query for several sets of values; see `Store.rows_of_each`."""
         return [self.rows(name, values, seconds) for values in each]
 
-    def columns(self, name: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    def columns(self, name: str, values: Mapping[str, Any], seconds: float | None = None) -> list[tuple[Any, ...]]:
         """All rows of a query by column; see `Store.columns`."""
-        with self.lock, self._wrapped("read"):
-            found = self._following().execute(self._statements[name], dict(values)).fetchall()
+        with self.lock, self._wrapped("read"), time_limit(self._following(), seconds):
+            found = self._live().execute(self._statements[name], dict(values)).fetchall()
         return list(zip(*found, strict=True))
 
     def select(self, scope: str, statement: str) -> list[Row]:
@@ -471,7 +473,7 @@ class SqliteStore:
             yield
         except apsw.Error as error:
             raise self._explained(error, done) from error
-        except UnicodeDecodeError as error:
+        except (UnicodeDecodeError, Undecodable) as error:
             raise Damaged(f"{self.path} cannot be {done}: it is damaged ({error}). {REPAIR}") from error
 
     def _explained(self, error: apsw.Error, done: str) -> StoreError:

@@ -7,6 +7,7 @@ from functools import cache
 import apsw
 
 from smolmem.store.base import migrations
+from smolmem.store.packed_text import add_functions
 
 
 def migrate(connection: apsw.Connection, latest: int) -> None:
@@ -40,6 +41,7 @@ def schema(connection: apsw.Connection) -> frozenset[tuple[str, str, str]]:
 def expected_schema(version: int) -> frozenset[tuple[str, str, str]]:
     """What our scripts make of an empty database."""
     scratch = apsw.Connection(":memory:")
+    add_functions(scratch)
     try:
         for script in migrations("sqlite")[:version]:
             scratch.execute(script)

@@ -181,8 +181,7 @@ def _check_recall(journal: Journal, report: Report) -> None:
         report.add(f"passage {row['id']} is of a step or note that is missing")
     for row in journal.store.rows("unindexed_passages", {}):
         report.add(f"passage {row['id']} is missing in the full-text index")
-    for name in ("check_passage_words", "check_document_words"):
-        journal.store.transact(lambda name=name: journal.store.do(name, {}), sync=False)  # type: ignore[misc]
+    journal.store.transact(lambda: journal.store.do("check_document_words", {}), sync=False)
 
 
 def _check_seal(table: str, row: Row, report: Report) -> None:
