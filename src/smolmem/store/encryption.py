@@ -138,7 +138,7 @@ def connect(path: str, flags: int, key: Key | None = None) -> apsw.Connection:
 
 
 def _material(key: str | bytes) -> bytes:
-    """What SQLite is given: the passphrase in UTF-8, or `raw:` and the digits of a key."""
+    """The key for SQLite: the passphrase in UTF-8, or `raw:` and the digits of a key."""
     if isinstance(key, bytes) and len(key) == 32:
         return f"{_RAW}{key.hex()}".encode()
     if not isinstance(key, str):

@@ -1,4 +1,4 @@
-"""Text that lies packed in a SQLite file, and the SQL functions that read and write it: `plain()` and `packed()`."""
+"""Compressed text in a SQLite file, and the SQL functions that read and write it: `plain()` and `packed()`."""
 
 from __future__ import annotations
 

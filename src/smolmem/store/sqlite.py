@@ -14,7 +14,7 @@ What must stay true:
 - A synced write fills its last sector. Otherwise the next write, which need not be synced, begins in the same sector,
   and a power cut that garbles that sector takes the synced write with it.
 - `BEGIN IMMEDIATE` only. A transaction that starts by reading and then writes fails under load, whatever the timeout.
-- Each transaction begins and ends with a look at whether the file still has its name (`vanished.py`).
+- Each transaction checks at its beginning and end whether the file still has its name (`vanished.py`).
 - A file is data: no trigger, no view, no schema that our own scripts do not make.
 """
 
@@ -174,7 +174,7 @@ class SqliteStore:
         return list(zip(*found, strict=True))
 
     def select(self, scope: str, statement: str) -> list[Row]:
-        """Somebody's own SELECT; see `Store.select`."""
+        """A user's SELECT; see `Store.select`."""
         self._secure()
         return select(str(self._absolute), scope, statement, self._key)
 
@@ -182,7 +182,7 @@ class SqliteStore:
         """SQLite's own integrity and foreign-key checks, on a connection of their own.
 
         FTS5 checks the segments that its connection knew last. While another connection writes, some of these are
-        gone, and the index is taken for damaged.
+        gone, and the index would be reported as damaged.
         """
         with self.lock, self._wrapped("checked"):
             live = self._live()
@@ -281,7 +281,7 @@ class SqliteStore:
         return True
 
     def _refuse_foreign(self) -> None:
-        """Looks at the file before SQLite runs a statement, which could change it."""
+        """Refuses a foreign file before SQLite runs a statement, which could change it."""
         try:
             found = os.stat(self.path)
             mode, size = found.st_mode, found.st_size
@@ -381,7 +381,7 @@ class SqliteStore:
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
 
     def _claim(self, connection: apsw.Connection) -> None:
-        """Writes our mark into the header before WAL mode begins, so that a look at the header always finds it."""
+        """Writes our application id into the header before WAL mode begins, so that the header always has it."""
         if connection.pragma("application_id") != APPLICATION_ID:
             connection.execute("BEGIN IMMEDIATE")
             connection.pragma("application_id", APPLICATION_ID)
@@ -468,7 +468,7 @@ class SqliteStore:
 
     @contextmanager
     def _wrapped(self, done: str) -> Iterator[None]:
-        """A driver's error as ours: what happened, where, what to do next."""
+        """Translates errors of the driver."""
         try:
             yield
         except apsw.Error as error:
