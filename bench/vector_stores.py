@@ -1,4 +1,4 @@
-"""Recall's vector search with each index: the built-in one, FAISS, Chroma, LanceDB and Qdrant, as `Memory` uses them.
+"""Recall's vector search with each index, as `Memory` uses it: built in, FAISS, Chroma, LanceDB, Qdrant and Milvus.
 
     python bench/vector_stores.py --rows 20000
 
@@ -26,7 +26,7 @@ from smolmem.recall.semantic import SemanticSearch
 from smolmem.recall.vectors import facts_of, numbers_of
 
 SIZE, LISTED, TOP, QUESTIONS, EVERY = 384, 300, 10, 40, 20
-KINDS = ("built in", "faiss", "chroma", "lancedb", "qdrant")
+KINDS = ("built in", "faiss", "chroma", "lancedb", "qdrant", "milvus")
 
 
 class Given:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -42,13 +43,20 @@ def test_doctor_names_the_integrations_and_their_versions(memory: Memory, monkey
     known = {"mcp": "2.3.0", "mcpadapt": "0.1.19", "gradio": "6.31.0"}
     monkeypatch.setattr(installed_packages, "version", known.get)
     found = {finding.text: finding for finding in memory.doctor().findings}
-    assert found["Integrations: mcp 2.3.0, gradio 6.31.0."].repair.startswith("pip install 'smolmem[chroma,faiss,lang")
+    assert found["Integrations: mcp 2.3.0, gradio 6.31.0."].repair.startswith(
+        "pip install 'smolmem[chroma,faiss,lancedb,"
+    )
     assert found["smolagents' MCPClient cannot import mcp 2.3.0; `smolmem mcp` can."].repair == "pip install 'mcp<2'"
     monkeypatch.setattr(installed_packages, "version", lambda package: None)
     assert any("Integrations: none." in finding.text for finding in memory.doctor().findings)
 
 
-def test_every_extra_is_an_extra_of_the_package() -> None:
+def test_every_extra_installs_the_package_that_doctor_looks_for() -> None:
+    """Also the other way round: doctor knows a package of each extra, but for `static`, which is part of `semantic`."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    for extra in set(installed_packages.PACKAGES.values()) - {""}:
-        assert f"\n{extra} = [" in text
+    section = text.partition("[project.optional-dependencies]\n")[2].partition("\n\n")[0]
+    extras = dict(line.split(" = ", 1) for line in section.splitlines())
+    looked_for = {(package, extra) for package, extra in installed_packages.PACKAGES.items() if extra}
+    for package, extra in looked_for:
+        assert re.search(rf'"{package}[\[>]', extras[extra]), (package, extra)
+    assert extras.keys() - {extra for _, extra in looked_for} == {"static", "all"}

@@ -16,10 +16,12 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding, Embeddings
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.retrievers import BaseRetriever
+from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_tests.integration_tests import RetrieversIntegrationTests
 from langgraph.store.base import GetOp, PutOp, SearchOp
 from langgraph.store.memory import InMemoryStore
 from recalling import concepts
+from scripted import code, code_agent
 
 from smolmem import Memory
 from smolmem.core.errors import InvalidArgument
@@ -109,6 +111,65 @@ def test_documents_are_remembered_once_and_not_trusted(memory: Memory) -> None:
     assert remember_documents(memory, documents).added == 2
     assert remember_documents(memory, documents).skipped == 2
     assert memory.notes(tag="sea.pdf")[0].origin == "import"
+
+
+@pytest.mark.parametrize("as_retriever", [False, True])
+def test_recall_asks_a_vector_store_too(path: Path, as_retriever: bool) -> None:
+    store = InMemoryVectorStore(Concepts())
+    store.add_texts(["the automobile is blue", "a recipe"], metadatas=[{"source": "car.pdf"}, {}])
+    with Memory(path, embedder=Concepts()) as memory:
+        memory.add_source(store.as_retriever() if as_retriever else store, 1)
+        [found] = memory.recall("which vehicle?", floor=0.0)
+        assert (found.text, found.trust, found.kind) == ("the automobile is blue", "low", "document")
+        assert memory.notes(tag="car.pdf")[0].text == found.text
+        assert "the automobile is blue" in memory.context("which vehicle?")
+        assert len(memory.notes()) == 1, "a text is stored once"
+        assert memory.recall("which vehicle?", floor=0.0, min_trust="medium") == []
+        memory.forget(memory.notes()[0])
+        assert memory.recall("which vehicle?", floor=0.0) == [], "what was forgotten does not come back"
+
+
+def test_an_agent_is_reminded_of_what_a_vector_store_knows(memory: Memory) -> None:
+    store = InMemoryVectorStore(Concepts())
+    store.add_texts(["The automobile of the shop is parked in Lisbon"])
+    memory.add_source(store)
+    agent = memory.attach(code_agent(code("final_answer(1)")), recall=3)
+    agent.run("Where is the automobile of the shop parked?")
+    shown = str(agent.model.prompts[0])
+    assert "parked in Lisbon" in shown
+    assert "from import · trust low" in shown
+
+
+@pytest.mark.promise("S10")
+def test_a_source_belongs_to_its_scope(path: Path) -> None:
+    asked: list[str] = []
+
+    def search(question: str) -> list[str]:
+        asked.append(question)
+        return ["the automobile is blue"]
+
+    with Memory(path, scope="acme/ann", embedder="off") as ann:
+        ann.add_source(search)
+        bob, acme = ann.scoped("acme/bob"), ann.scoped("acme/*")
+        assert bob.recall("automobile") == []
+        assert asked == []
+        assert [one.scope for one in acme.recall("automobile")] == ["acme/ann"]
+        assert bob.recall("automobile") == []
+
+
+def test_a_source_that_fails_is_left_out_and_logged_once(memory: Memory, caplog: pytest.LogCaptureFixture) -> None:
+    def search(question: str) -> list[str]:
+        raise ConnectionError("no route to the store")
+
+    memory.remember("the automobile is blue")
+    memory.add_source(search)
+    for _ in range(3):
+        assert memory.recall("automobile")[0].text == "the automobile is blue"
+    assert [record.message for record in caplog.records if "no route" in record.message] == [
+        "smolmem recalls without a source that failed (ConnectionError: no route to the store)."
+    ]
+    with pytest.raises(InvalidArgument, match="a source is a vector store or retriever"):
+        memory.add_source(7)
 
 
 # --- chat history ----------------------------------------------------------------------------------------------------

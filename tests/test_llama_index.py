@@ -11,11 +11,13 @@ from typing import Any
 
 import pages
 import pytest
+from llama_index.core import VectorStoreIndex
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.base.llms.types import ChatMessage, ImageBlock, MessageRole, TextBlock
 from llama_index.core.memory import ChatMemoryBuffer
 from llama_index.core.memory import Memory as AgentMemory
 from llama_index.core.memory.memory import InsertMethod
+from llama_index.core.schema import TextNode
 from llama_index.core.storage.chat_store import SimpleChatStore
 from recalling import concepts
 
@@ -83,6 +85,16 @@ def test_an_embedding_model_of_llama_index_is_an_embedder(path: Path) -> None:
         memory.index()
         assert memory.recall("which vehicle?", floor=0.0)[0].text == "the automobile is blue"
         assert memory._recall._open_embedder().model == "Concepts concepts-1"
+
+
+def test_recall_asks_a_retriever_of_llama_index_too(path: Path) -> None:
+    nodes = [TextNode(text="the automobile is blue", metadata={"file_name": "car.txt"}), TextNode(text="a recipe")]
+    index = VectorStoreIndex(nodes, embed_model=Concepts(model_name="concepts-1"))
+    with Memory(path, embedder=Concepts(model_name="concepts-1")) as memory:
+        memory.add_source(index.as_retriever(similarity_top_k=1))
+        [found] = memory.recall("which vehicle?", floor=0.0)
+        assert (found.text, found.trust) == ("the automobile is blue", "low")
+        assert memory.notes(tag="car.txt")[0].text == found.text
 
 
 # --- the memory block ------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ import pages
 import pytest
 from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
+from mcp.shared.exceptions import McpError
 from mcp.shared.memory import create_connected_server_and_client_session
 from scripted import Scripted, answer, calling_agent, calls, code, code_agent
 from smolagents import MCPClient, ToolCollection
@@ -258,6 +259,33 @@ async def test_no_tool_reaches_another_scope(memory: Memory) -> None:
     ):
         assert "colour" not in json.dumps(result.model_dump(mode="json"))
     assert memory.scoped("bob").note(other.id).status == "current"
+
+
+@pytest.mark.promise("S10")
+async def test_no_tool_resource_or_prompt_reads_a_run_of_another_scope(memory: Memory) -> None:
+    memory.attach(code_agent(code("final_answer('a colour')")), scope="bob").run("What is the hint, colour or city?")
+    [run] = memory.runs(scope="bob")
+    steps = [step.id for step in run.steps]
+    wanted: list[tuple[str, dict[str, Any]]] = [
+        ("recall", {"question": "the hint, colour or city"}),
+        ("search", {"query": "the hint, colour or city"}),
+        ("recent_runs", {}),
+        ("recent_runs", {"text": "hint"}),
+        ("read_run", {"run": run.id}),
+        ("read_run", {"run": run.id[:4]}),
+        ("fetch", {"id": f"run/{run.id}"}),
+        ("fetch", {"id": f"smolmem://run/{run.id}"}),
+        *(("fetch", {"id": f"step/{step}"}) for step in steps),
+    ]
+    for result in await called(memory, *wanted):
+        assert "colour" not in json.dumps(result.model_dump(mode="json"))
+    server = make_server(memory, write=True)
+    async with create_connected_server_and_client_session(server._mcp_server) as session:
+        with pytest.raises(McpError) as refused:
+            await session.read_resource(f"smolmem://run/{run.id}")  # type: ignore[arg-type]
+        assert "colour" not in str(refused.value)
+        prompt = await session.get_prompt("context", {"question": "the hint, colour or city"})
+        assert "final" not in str(prompt)
 
 
 async def test_what_was_forgotten_is_not_shown_by_any_tool(memory: Memory) -> None:

@@ -88,6 +88,7 @@ FRONT_DOOR = {
 SIGNATURES = {
     "Memory.__init__": "url scope durability strict embedder vectors retain key redact secrets",
     "Memory.alerts": "scope run rule limit",
+    "Memory.add_source": "source limit scope",
     "Memory.attach": "agent scope recall views watch tools trace",
     "Memory.backtest": "rule scope agent run since until limit",
     "Memory.backup": "path progress",

@@ -1,23 +1,28 @@
-"""Chroma, FAISS, Qdrant, LanceDB and pgvector as the vector index behind recall: real packages, files and servers."""
+"""Vector indexes behind recall (Chroma, FAISS, Qdrant, LanceDB, Milvus, pgvector): real packages, files and servers."""
 
 from __future__ import annotations
 
 import gc
+import importlib.util
 import logging
 import os
+import pickle
 import socket
 import subprocess
 import sys
 import time
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
 import pages
 import pytest
 import test_private
+from langchain_core.documents import Document as LangChainDocument
 from recalling import concepts
 
 from smolmem import Memory
@@ -28,7 +33,18 @@ from smolmem.recall import external_index, vector_index
 from smolmem.recall.external_index import key_of, passage_of
 from smolmem.recall.vectors import floats_of, numbers_of
 
-KINDS = ("faiss", "faiss-file", "chroma", "qdrant", "lancedb", "pgvector")
+MILVUS = pytest.param(
+    "milvus",
+    marks=[
+        pytest.mark.skipif(
+            importlib.util.find_spec("milvus_lite") is None,
+            reason="Milvus Lite is not installed: make .venv/dev, not on Windows",
+        ),
+        pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+        pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    ],
+)
+KINDS = ("faiss", "faiss-file", "chroma", "qdrant", "lancedb", MILVUS, "pgvector")
 SHARED = ("chroma", "lancedb")
 PAGE = ("The car needs new brakes", "A bill of 40 euros came by post", "The dog sleeps in the kitchen")
 
@@ -301,8 +317,9 @@ def test_two_processes_find_what_either_of_them_adds(tmp_path: Path, kind: str) 
         assert semantic(memory, "a doctor?")[0] == "a physician called"
 
 
-def test_a_second_process_on_a_qdrant_folder_goes_on_by_words(tmp_path: Path) -> None:
-    vectors = url_of("qdrant", tmp_path)
+@pytest.mark.parametrize("kind", ["qdrant", MILVUS])
+def test_a_second_process_on_a_folder_for_one_goes_on_by_words(tmp_path: Path, kind: str) -> None:
+    vectors = url_of(kind, tmp_path)
     with opened(tmp_path, vectors) as memory:
         memory.remember("the automobile is blue")
         memory.index()
@@ -315,7 +332,7 @@ def test_a_second_process_on_a_qdrant_folder_goes_on_by_words(tmp_path: Path) ->
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="fork is not on this system")
-@pytest.mark.parametrize("kind", ["faiss", "chroma", "lancedb"])
+@pytest.mark.parametrize("kind", ["faiss", "chroma", "lancedb", MILVUS])
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_recall_goes_on_in_a_forked_child(tmp_path: Path, kind: str) -> None:
     with opened(tmp_path, url_of(kind, tmp_path)) as memory:
@@ -345,7 +362,7 @@ def test_a_url_that_names_no_index_is_refused(tmp_path: Path, wrong: Any) -> Non
         opened(tmp_path, wrong)
 
 
-@pytest.mark.parametrize(("kind", "package"), [("faiss", "faiss"), ("chroma", "chromadb"), ("qdrant", "qdrant_client")])
+@pytest.mark.parametrize(("kind", "package"), [("faiss", "faiss"), ("chroma", "chromadb"), ("milvus", "pymilvus")])
 def test_a_missing_package_is_one_sentence_that_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, package: str
 ) -> None:
@@ -553,22 +570,90 @@ def test_a_docstore_of_llama_index_and_documents_as_json_are_imported(tmp_path: 
     assert (done.added, done.empty) == (2, 1)
 
 
-@pytest.mark.promise("S1")
-def test_a_pickle_is_refused_and_never_loaded(tmp_path: Path, memory: Memory) -> None:
-    import pickle
+class Docstore:
+    """Has the shape of the docstore that LangChain's FAISS saves."""
 
-    class Bomb:
-        def __reduce__(self) -> Any:
-            return os.mkdir, (str(tmp_path / "exploded"),)
+    def __init__(self, documents: dict[str, Any]) -> None:
+        self._dict = documents
 
+
+class Bomb:
+    """Makes a folder when it is loaded."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self._folder),)
+
+
+def faiss_folder(tmp_path: Path, content: Any, protocol: int = 5) -> Path:
     folder = tmp_path / "faiss_index"
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     (folder / "index.faiss").write_bytes(b"")
-    (folder / "index.pkl").write_bytes(pickle.dumps(Bomb()))
-    for source in (folder, folder / "index.pkl", f"faiss://{folder}"):
-        with pytest.raises(InvalidArgument, match="can run any code when it is loaded"):
-            import_collection(memory, source)
+    (folder / "index.pkl").write_bytes(pickle.dumps(content, protocol))
+    return folder
+
+
+@pytest.mark.promise("S1")
+@pytest.mark.parametrize("protocol", range(1, 6))
+def test_the_documents_of_langchains_faiss_are_read_and_its_pickle_is_not_loaded(
+    tmp_path: Path, memory: Memory, protocol: int
+) -> None:
+    documents = {str(number): LangChainDocument(f"text {number}", metadata={"source": "a.pdf"}) for number in range(3)}
+    content = Docstore(documents), Bomb(tmp_path / "exploded"), {number: str(number) for number in range(3)}
+    folder = faiss_folder(tmp_path, content, protocol)
+    assert import_collection(memory, folder).added == 3
+    for source in (folder / "index.pkl", f"faiss://{folder}"):
+        assert import_collection(memory, source).skipped == 3
+    found = memory.notes(tag="a.pdf")
+    assert {(note.text, note.origin) for note in found} == {(f"text {number}", "import") for number in range(3)}
     assert not (tmp_path / "exploded").exists()
+
+
+@pytest.mark.promise("S1")
+def test_a_garbled_pickle_is_refused_in_one_sentence_or_read(tmp_path: Path, memory: Memory) -> None:
+    documents = {str(number): LangChainDocument(f"text {number}") for number in range(3)}
+    folder = faiss_folder(tmp_path, (Docstore(documents), Bomb(tmp_path / "exploded")))
+    whole = (folder / "index.pkl").read_bytes()
+    random = Random(7)
+    for _ in range(100):
+        garbled = bytearray(whole[: random.randrange(1, len(whole))])
+        garbled[random.randrange(len(garbled))] = random.randrange(256)
+        (folder / "index.pkl").write_bytes(garbled)
+        with suppress(InvalidArgument):
+            import_collection(memory, folder)
+    with pytest.raises(InvalidArgument, match=r"index\.pkl is a pickle without documents"):
+        import_collection(memory, faiss_folder(tmp_path, Bomb(tmp_path / "exploded")))
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_a_document_that_was_forgotten_is_not_imported_again(tmp_path: Path, memory: Memory) -> None:
+    (tmp_path / "list.json").write_text('[{"text": "the ocean is deep"}, {"text": "a lake"}, {"text": "a lake"}]')
+    assert import_collection(memory, tmp_path / "list.json").added == 2
+    memory.forget(next(note for note in memory.notes() if "ocean" in note.text))
+    again = import_collection(memory, tmp_path / "list.json")
+    assert (again.added, again.skipped) == (0, 3)
+    assert memory.recall("ocean", floor=0.0) == []
+
+
+def test_metadata_that_is_not_text_becomes_no_tag(tmp_path: Path, memory: Memory) -> None:
+    (tmp_path / "list.json").write_text(
+        '[{"text": "one", "metadata": {"source": ["x"], "title": 7, "url": "http://\\u0007a"}}]'
+    )
+    import_collection(memory, tmp_path / "list.json")
+    assert memory.notes()[0].tags == ("http:// a",)
+
+
+def test_the_command_recognises_documents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from smolmem.cli.main import main
+
+    (tmp_path / "list.json").write_text('[{"text": "the ocean is deep"}]')
+    folder = faiss_folder(tmp_path, {"1": LangChainDocument("a lake")})
+    for source in (tmp_path / "list.json", folder):
+        assert main(["--db", str(tmp_path / "agent.db"), "import", str(source)]) == 0, capsys.readouterr()
+    with Memory(tmp_path / "agent.db") as memory:
+        assert {note.text for note in memory.notes(kind="document")} == {"the ocean is deep", "a lake"}
 
 
 @pytest.mark.parametrize(

@@ -22,11 +22,11 @@ from smolmem.store.base import Progress
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from smolmem.core.prices import Price
     from smolmem.transfer.export import Exported
     from smolmem.transfer.hub import Pushed
     from smolmem.transfer.imports import Format
     from smolmem.transfer.load import Imported, Trusted
-    from smolmem.transfer.run_spans import Prices
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class Exchange(Recalling):
         to: str,
         *,
         headers: Mapping[str, str] | None = None,
-        prices: Prices | None = None,
+        prices: Price | None = None,
         progress: Progress | None = None,
     ) -> Traced:
         """Sends a recorded run to a collector of traces such as Phoenix or Langfuse: OTLP over HTTP.
@@ -188,7 +188,8 @@ class Exchange(Recalling):
             run: the run, or the beginning of its id.
             to: the collector: `http://localhost:6006`, or a whole path.
             headers: such as `{"authorization": "Bearer …"}`, besides those of `OTEL_EXPORTER_OTLP_HEADERS`.
-            prices: of a million input and output tokens, to send what each answer of a model cost.
+            prices: of a million input and output tokens, to send what each answer of a model cost; by default those
+                that are known for the model.
             progress: called now and then with how many spans are sent, and how many there are.
 
         Raises:

@@ -8,12 +8,15 @@ from typing import Literal
 
 PACKAGES = {
     "mcp": "mcp",
-    "opentelemetry-sdk": "otel",
+    "opentelemetry-proto": "otel",
     "langchain-core": "langchain",
-    "langgraph": "langchain",
+    "langgraph-checkpoint": "langchain",
     "llama-index-core": "llama-index",
     "chromadb": "chroma",
     "faiss-cpu": "faiss",
+    "qdrant-client": "qdrant",
+    "lancedb": "lancedb",
+    "pymilvus": "milvus",
     "psycopg": "postgres",
     "starlette": "ui",
     "onnxruntime": "semantic",

@@ -67,8 +67,8 @@ class Memory(Exchange):
             `EmbeddingServer` such as Ollama; a function from texts to vectors; `off` for words alone. By default the
             local model if it is on this machine, else words alone.
         vectors: where vectors are searched: by default an exact index that is built in. `faiss`, `chroma:///path`,
-            `chroma+http://host:8000`, `qdrant:///path` or `lancedb:///path` name another one, which is kept in step
-            with the file. The environment variable `SMOLMEM_VECTORS` names it for the command line, too.
+            `chroma+http://host:8000`, `qdrant:///path`, `lancedb:///path` or `milvus:///path` name another one, which
+            is kept in step with the file. The environment variable `SMOLMEM_VECTORS` does so for the command line.
         retain: how long runs are kept, by scope: `{"acme/*": timedelta(days=90)}`. Older runs are erased when the
             memory is opened, and by `prune()`.
         redact: what is not stored. By default keys, tokens and passwords of well-known formats, and the values of

@@ -104,6 +104,23 @@ class Recalling(Queries):
         )
         return self._recall.find(question, check_count(limit), filters, floor=floor, group=group, rerank=rerank)
 
+    def add_source(self, source: Any, limit: int = 5, *, scope: str | None = None) -> None:
+        """Lets recall ask another store, too: a vector store or retriever of LangChain or LlamaIndex, or a function.
+
+        What it returns for a question becomes notes of the kind `document`, with the origin `import` and low trust,
+        and is ranked with everything else. A text is stored once. A source that fails is left out, which is logged.
+
+        Args:
+            source: any LangChain vector store or retriever, any LlamaIndex retriever, or a function from a question to
+                texts.
+            limit: how many documents to take for one question at most.
+            scope: whose documents these are; by default this memory's scope. Recall in other scopes does not ask it.
+
+        Raises:
+            InvalidArgument: if it is nothing of that.
+        """
+        self._recall.add_source(source, self._scope_to_write(scope), check_count(limit))
+
     def index(self, progress: bool | Report = False) -> int:
         """Indexes everything that is pending, with vectors; returns how many steps, notes and passages there were.
 

@@ -35,7 +35,7 @@ def _header(value: str) -> tuple[str, str]:
 @optional_run
 @option("--to", "URL", "The collector: OTLP over HTTP. Without a path, /v1/traces is used.", required=True)
 @option("--header", "NAME=VALUE", "A header to send; can be given several times.", type=_header, multiple=True)
-@prices_option("The prices of a million input and output tokens, to send the cost of each answer.")
+@prices_option("The prices of a million input and output tokens (default: those known for the model).")
 def trace(
     env: Environment,
     run: str | None,
@@ -60,27 +60,27 @@ def trace(
     "smolmem import http://localhost:6006 --scope phoenix",
     "smolmem import steps.json --format steps",
     "smolmem import chroma:///home/me/chroma/articles",
-    "smolmem import storage/docstore.json --format documents",
+    "smolmem import faiss_index",
 )
-@argument("source", "SOURCE", "A file, a URL of Phoenix, or a collection of Chroma.", type=click.Path())
+@argument("source", "SOURCE", "A file, a folder, a URL of Phoenix, or a collection of Chroma.", type=click.Path())
 @choice("--format", (*FORMATS, DOCUMENTS), "What the source is (default: recognised by its content).")
 def import_(env: Environment, source: str, format: str | None) -> None:
     """Import what another tool saved: traces, steps, chats or documents.
 
     Files: OpenInference spans as JSON, get_full_steps() as JSON, SQLite files of OpenAI Agents, LangGraph and CrewAI,
     chat stores of LlamaIndex, lists of messages. All of it is imported into --scope (default: default), or nothing is.
-    What the store has already is not changed. Pickles are refused. `smolmem load` reads exports of smolmem.
+    What the store has already is not changed. No pickle is loaded. `smolmem load` reads exports of smolmem.
 
-    Documents become notes, one by one: a collection of Chroma (chroma:///folder/collection or
-    chroma+http://host:8000/collection), and with --format documents a docstore of LlamaIndex or a JSON list.
+    Documents become notes: a collection of Chroma (chroma:///folder/collection, chroma+http://host:8000/collection),
+    the folder of a FAISS index of LangChain, a docstore of LlamaIndex, a JSON list of objects with a text.
     """
     if "://" not in source and not os.path.lexists(source):  # before a store is created
         raise NotFound(f"there is no {source}: give a file, or a URL such as http://localhost:6006.")
+    from smolmem.integrations.document_import import import_collection, is_documents
+
     with env.open(create=True) as memory, env.output.progress(f"importing {source}") as progress:
         scope = env.scope or "default"
-        if format == DOCUMENTS or source.startswith(("chroma://", "chroma+http")):
-            from smolmem.integrations.document_import import import_collection
-
+        if format == DOCUMENTS or (format is None and is_documents(source)):
             env.output.result(import_collection(memory, source, scope=scope, progress=progress))
         else:
             runs = memory.import_runs(source, scope=scope, format=cast("Format | None", format), progress=progress)

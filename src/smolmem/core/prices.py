@@ -53,8 +53,13 @@ def prices() -> Mapping[str, Price]:
 
 def cost(model: str, input_tokens: int, output_tokens: int) -> float | None:
     """What tokens of a model cost, in dollars; None if the model has no known price."""
-    price = _price(model, *_source())
+    price = price_of(model)
     return None if price is None else (input_tokens * price[0] + output_tokens * price[1]) / 1e6
+
+
+def price_of(model: str) -> Price | None:
+    """The price of a model; None if it is not known."""
+    return _price(model, *_source())
 
 
 def _source() -> tuple[str, int]:

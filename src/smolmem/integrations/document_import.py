@@ -1,10 +1,10 @@
-"""Imports documents that users have in other stores: a Chroma collection, a LlamaIndex docstore, documents as JSON.
+"""Imports documents that users have elsewhere: a Chroma collection, a FAISS index of LangChain, a LlamaIndex docstore.
 
 Each document becomes a note of the kind `document` with the origin `import`, so its trust is low. Vectors of another
 model are of no use: smolmem embeds the text again. A document that is here already is skipped.
 
-Files are read as data. LangChain's FAISS folder keeps its documents in a pickle, which runs code when it is loaded, so
-it is refused.
+Files are read as data. LangChain keeps the documents of a FAISS folder in a pickle, which would run code if it were
+loaded. It is read without loading it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,26 +22,21 @@ from urllib.parse import urlsplit
 from smolmem.core.display import Drawable
 from smolmem.core.errors import InvalidArgument, NotFound
 from smolmem.core.telemetry import quiet_chromadb
-from smolmem.recall.notes import LONGEST
+from smolmem.integrations.pickled_documents import pickled_documents
+from smolmem.recall.documents import Document
+from smolmem.recall.documents import add_documents as documents_as_notes
 from smolmem.store.base import Progress
 
 if TYPE_CHECKING:
     from smolmem.memory import Memory
 
-Document = tuple[str, Mapping[str, Any]]
-"""A text, and where it is from."""
-KIND = "document"
 PAGE = 500
 """Documents that are read from a collection at a time."""
 LARGEST = 512 << 20
 """Bytes of a JSON file."""
-_SOURCES = ("source", "file_name", "file_path", "title", "url")
-"""Metadata that says where a document is from; kept as a tag."""
-PICKLED = (
-    "{}: LangChain keeps the documents of a FAISS index in a pickle, which can run any code when it is loaded, so "
-    "smolmem does not load it. In the program that made it, write them as JSON and import that file: "
-    "json.dump([{{'text': d.page_content, 'metadata': d.metadata}} for d in store.docstore._dict.values()], file)"
-)
+_DOCUMENTS = re.compile(rb'\s*(\{\s*"docstore/|\[\s*\{\s*"(text|page_content|metadata)"\s*:)')
+"""How a JSON file of documents begins."""
+_PICKLES = (".pkl", ".pickle")
 
 
 @dataclass(frozen=True)
@@ -64,10 +60,11 @@ def import_collection(
 
     Args:
         memory: where to.
-        source: `chroma:///path/collection`, `chroma+http://host:8000/collection`, the folder or `docstore.json` of a
-            LlamaIndex storage context, or a JSON file with a list of documents (`text` or `page_content`, `metadata`).
+        source: `chroma:///path/collection`, `chroma+http://host:8000/collection`, the folder of a
+            LangChain FAISS index, the folder or `docstore.json` of a LlamaIndex storage context, or a JSON file with a
+            list of documents (`text` or `page_content`, `metadata`).
         scope: another scope than the memory's.
-        progress: called after each document with how many are done and how many there are.
+        progress: called after each batch of documents with how many are done and how many there are.
 
     Raises:
         NotFound: there is no such collection or file; the message names what there is.
@@ -91,31 +88,14 @@ def add_documents(
     scope: str | None = None,
     report: Callable[[int], None] | None = None,
 ) -> ImportedDocuments:
-    """Adds documents as notes; `report` is called after each with how many are done."""
-    into = memory._scope_to_write(scope)
-    counts = {"added": 0, "skipped": 0, "empty": 0}
-    for done, (text, metadata) in enumerate(documents, 1):
-        counts[_add(memory, text, metadata, into)] += 1
+    """Adds documents as notes; `report` is called after each batch with how many are done."""
+    counts = Counter(added=0, skipped=0, empty=0)
+    for batch in documents_as_notes(memory._recall.notes, documents, memory._scope_to_write(scope)):
+        counts.update(batch)
         if report is not None:
-            report(done)
+            report(counts.total())
+    memory._recall.recorded()
     return ImportedDocuments(source, **counts)
-
-
-def _add(memory: Memory, text: str, metadata: Mapping[str, Any], scope: str) -> str:
-    if not text.strip():
-        return "empty"
-    known = True
-    tags = [str(metadata[key]) for key in _SOURCES if metadata.get(key)]
-    for start in range(0, len(text), LONGEST):
-        part = text[start : start + LONGEST]
-        if part.strip() and not memory._recall.notes.is_known(part, scope, KIND):
-            memory.remember(part, kind=KIND, tags=[_tag(tag) for tag in tags], scope=scope, origin="import")
-            known = False
-    return "skipped" if known else "added"
-
-
-def _tag(text: str) -> str:
-    return re.sub(r"[^ -~\w]", " ", text).strip()[-100:] or "unnamed"
 
 
 def _path(name: str) -> str:
@@ -170,20 +150,44 @@ def _chroma_documents(client: Any, collection: Any) -> Iterator[Document]:
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
+def is_documents(source: str) -> bool:
+    """Whether a source is one of documents, by its URL or its first bytes; if not, it may be one of runs."""
+    if source.startswith(("chroma://", "chroma+http", "faiss://")):
+        return True
+    path = Path(source)
+    try:
+        if path.is_dir():
+            return (path / "docstore.json").exists() or bool(_pickles(path))
+        with path.open("rb") as file:
+            return _DOCUMENTS.match(file.read(4_096)) is not None
+    except (OSError, ValueError):
+        return False
+
+
+def _pickles(folder: Path) -> list[Path]:
+    return [file for file in sorted(folder.iterdir()) if file.suffix in _PICKLES]
+
+
 def _file(path: Path) -> tuple[int, Iterator[Document]]:
     if path.is_dir():
-        pickles = [*path.glob("*.pkl"), *path.glob("*.pickle")]
-        if not (path / "docstore.json").exists() and pickles:
-            raise InvalidArgument(PICKLED.format(pickles[0]))
-        path = path / "docstore.json"
-    if path.suffix in (".pkl", ".pickle"):
-        raise InvalidArgument(PICKLED.format(path))
+        pickles = [] if (path / "docstore.json").exists() else _pickles(path)
+        path = pickles[0] if pickles else path / "docstore.json"
     if not path.is_file():
         raise NotFound(f"{path} does not exist: give a file of documents, or a folder with a docstore.json.")
     if path.stat().st_size > LARGEST:
         raise InvalidArgument(f"{path} is larger than {LARGEST >> 20} MB: import it in parts.")
-    found = list(_documents(path))
+    found = _pickled(path) if path.suffix in _PICKLES else list(_documents(path))
     return len(found), iter(found)
+
+
+def _pickled(path: Path) -> list[Document]:
+    try:
+        found = list(pickled_documents(path.read_bytes()))
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{path}: {error}") from error
+    if not found:
+        raise InvalidArgument(f"{path} is a pickle without documents of LangChain; it was read, and not loaded.")
+    return found
 
 
 def _documents(path: Path) -> Iterator[Document]:

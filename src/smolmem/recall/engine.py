@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from smolmem.core.errors import InvalidArgument
+from smolmem.core.errors import EmbedderFailed, InvalidArgument
 from smolmem.core.fork_lock import ForkLock
 from smolmem.core.rows import TRUST
 from smolmem.core.values import Recollection, Reminder, Step
 from smolmem.recall import models, query
 from smolmem.recall.checked_embedder import CheckedEmbedder
 from smolmem.recall.context import TOKENS, block, message, says_something, sources
+from smolmem.recall.documents import Source, open_source
 from smolmem.recall.embedders import Embedder, ModelName, Reranker, checked, installed, open_embedder
 from smolmem.recall.filters import Filter
 from smolmem.recall.indexer import BackgroundIndexer, index_for
@@ -48,6 +50,7 @@ class RecallEngine:
         self._reranker: Reranker | None = None
         self._lock = ForkLock()
         self._external = _external_index(journal, vectors)
+        self._sources: list[Source] = []
         self._indexer = BackgroundIndexer(journal, self._open_embedder, self._external)
 
     def find(
@@ -68,6 +71,7 @@ class RecallEngine:
         if group not in ("step", "run"):
             raise InvalidArgument(f"group is 'step' or 'run', not {group!r}.")
         self.notes.sweep()
+        self._ask_sources(question, filters)
         if index_for(self._journal, query.words(question)):
             self._indexer.wake()
         if rerank and self._reranker is None:
@@ -78,6 +82,23 @@ class RecallEngine:
         if search.semantic is not None and search.semantic.is_behind:
             self._indexer.wake()
         return [replace(one, stale=one.note is not None and self.notes.is_stale(one.note)) for one in found]
+
+    def add_source(self, given: Any, scope: str, limit: int) -> None:
+        """Asks another store, too, whenever its scope is searched."""
+        self._sources.append(open_source(given, scope, limit))
+
+    def _ask_sources(self, question: str, filters: Filter) -> None:
+        """Stores what sources know about a question; what is new gets its vectors at once, so that it is ranked."""
+        asked = [source for source in self._sources if source.is_asked(filters)] if question.strip() else []
+        embedder = self._open_embedder() if any([source.bring(self.notes, question) for source in asked]) else None
+        if embedder is not None:
+            from smolmem.recall.vector_writer import VectorWriter
+
+            with suppress(EmbedderFailed):  # the embedder has logged it
+                writer = VectorWriter(self._journal.store, embedder)
+                writer.write_some()
+                if self._external is not None:
+                    self._external.sync(self._journal.store, [writer.model])
 
     def remind(
         self, question: str, limit: int, filters: Filter, run: str, step: int | None, tokens: int = TOKENS

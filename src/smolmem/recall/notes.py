@@ -9,6 +9,7 @@ that recalled it, and optionally everything that was said in such runs. Notes of
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import secrets
@@ -27,7 +28,7 @@ from smolmem.recall.provenance import Provenance
 from smolmem.store.base import Row, Store
 from smolmem.store.contents import id_prefix, seal
 from smolmem.store.links import Links
-from smolmem.store.passage_rows import PassageOwner, add_passages, drop_passages, reindex_after
+from smolmem.store.passage_rows import PassageOwner, add_passages, drop_passages, json_list, reindex_after
 
 LONGEST = 100_000
 _EMPTY = re.compile(
@@ -62,36 +63,66 @@ class Notes:
         bounds: ScopeFilter = EVERYWHERE,
     ) -> Note:
         """Writes a note; it can be recalled at once. A note that it supersedes must lie within `bounds`."""
-        said = _checked(text)
         past = None if supersedes is None else self.get(supersedes, bounds)
         later = self._store.rows("superseding", {"id": past.id}) if past is not None else []
         if later:
             raise InvalidArgument(
                 f"note {supersedes} is superseded already, by {later[0]['id'][:8]}: supersede that one."
             )
+        row = self._row(
+            text,
+            scope,
+            kind,
+            tags,
+            origin,
+            run=run,
+            expires=expires,
+            supersedes=None if past is None else past.id,
+            sources=json.dumps(list(sources)),
+        )
+        self._store.transact(lambda: self._write(row))
+        return self._note(row)
+
+    def _row(self, text: str, scope: str, kind: str, tags: Iterable[str], origin: Origin, **rest: Any) -> Row:
         row: NoteRow = {
             "id": secrets.token_hex(8),
             "scope": scope,
             "kind": _word(kind, "kind"),
-            "text": said,
+            "text": _checked(text),
             "tags": json.dumps([_word(tag, "tag") for tag in tags]),
             "origin": _origin(origin),
-            "run": run,
+            "run": None,
             "at": time.time(),
-            "expires": expires,
-            "supersedes": None if past is None else past.id,
-            "sources": json.dumps(list(sources)),
+            "expires": None,
+            "supersedes": None,
+            "sources": "[]",
         }
-        kept = self._contents.without_secrets("note", row)
+        return self._contents.without_secrets("note", {**row, **rest})
 
-        def write() -> None:
-            self._contents.add("note", kept)
-            add_note_passages(self._store, kept, exposed=self._is_exposed(kept))
-            if past is not None:
-                drop_passages(self._store, self._store.rows("note_passages", {"note": past.id}))
+    def _write(self, row: Row) -> None:
+        self._contents.add("note", row)
+        add_note_passages(self._store, row, exposed=self._is_exposed(row))
+        if row["supersedes"] is not None:
+            drop_passages(self._store, self._store.rows("note_passages", {"note": row["supersedes"]}))
 
-        self._store.transact(write)
-        return self._note(kept)
+    def add_imported(self, texts: Iterable[tuple[str, Iterable[str]]], scope: str, kind: str) -> list[bool]:
+        """Writes texts of others, each with its tags, in one transaction; returns whether each of them was new.
+
+        The id of such a note is a hash of its text: a text that was written before, even if it was forgotten since, is
+        not written again.
+        """
+        rows = [self._row(text, scope, kind, tags, "import") for text, tags in texts]
+        ids = [_id_of(row) for row in rows]
+
+        def write() -> list[bool]:
+            known = {row["id"] for row in self._store.rows("notes_by_ids", {"ids": json_list(ids)})}
+            is_new = [id not in known and id not in ids[:place] for place, id in enumerate(ids)]
+            for row, id, new in zip(rows, ids, is_new, strict=True):
+                if new:
+                    self._write({**row, "id": id})
+            return is_new
+
+        return self._store.transact(write)
 
     def _is_exposed(self, row: Row) -> bool:
         provenance = Provenance(self._contents)
@@ -294,6 +325,11 @@ def add_note_passages(store: Store, row: Row, *, exposed: bool) -> None:
     }
     parts = searchable.split(row["text"])
     add_passages(store, owner, [Passage(row["kind"], row["origin"], part, exposed=exposed) for part in parts])
+
+
+def _id_of(row: Row) -> str:
+    said = "\n".join(row[name] for name in ("scope", "kind", "text"))
+    return hashlib.blake2b(said.encode(), digest_size=8).hexdigest()
 
 
 def _checked(text: Any) -> str:

@@ -58,19 +58,26 @@ class VectorIndex(Protocol):
 Opener = Callable[[str, int], VectorIndex]
 """Opens or creates the index of a name, for vectors of a size."""
 KINDS = (
-    *("faiss", "faiss:///path", "chroma:///path", "chroma+http://host:8000", "qdrant:///path", "lancedb:///path"),
+    "faiss",
+    "faiss:///path",
+    "chroma:///path",
+    "chroma+http://host:8000",
+    "qdrant:///path",
+    "qdrant+http://host:6333",
+    "lancedb:///path",
+    "milvus:///path",
     "pgvector://user@host/database",
-)
-_URL = re.compile(
-    r"(?P<kind>faiss|chroma|qdrant|lancedb|pgvector)(\+(?P<server>https?))?(://(?P<place>.+))?", re.DOTALL
 )
 _PACKAGES = {
     "faiss": "faiss",
     "chroma": "chromadb",
     "qdrant": "qdrant_client",
     "lancedb": "lancedb",
+    "milvus": "pymilvus",
     "pgvector": "psycopg",
 }
+"""The package of each index; its extra has the name of the index, and `postgres` for pgvector."""
+_URL = re.compile(rf"(?P<kind>{'|'.join(_PACKAGES)})(\+(?P<server>https?))?(://(?P<place>.+))?", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -147,6 +154,10 @@ def opener(location: Location) -> Opener:
         from smolmem.recall.qdrant_index import QdrantIndex
 
         return lambda name, size: QdrantIndex(location.path, location.server, name, size)
-    from smolmem.recall.lancedb_index import LanceIndex
+    if location.kind == "lancedb":
+        from smolmem.recall.lancedb_index import LanceIndex
 
-    return lambda name, size: LanceIndex(location.path, name, size)
+        return lambda name, size: LanceIndex(location.path, name, size)
+    from smolmem.recall.milvus_index import MilvusIndex
+
+    return lambda name, size: MilvusIndex(location.path, name, size)

@@ -2,7 +2,7 @@
 
     AGENT   the run, and each run of a managed agent below the call that started it
     CHAIN   a step: `Step 3`, or `Planning`
-    LLM     what the model was sent and answered, with tokens, and cost where prices are given
+    LLM     what the model was sent and answered, with tokens, and cost where the price is known
     TOOL    a call of a tool; for a code agent below the code that made it
 
 Spans are made from the record, so failed, killed and resumed runs have them, too. Steps say what was done; the ledger
@@ -23,6 +23,7 @@ from smolagents.memory import ActionStep, PlanningStep, ToolCall
 
 from smolmem.core import codec, wire
 from smolmem.core.errors import SmolmemError
+from smolmem.core.prices import Price, price_of
 from smolmem.core.rows import RecordedCall
 from smolmem.core.text import message_role, message_text, storable
 from smolmem.core.values import Run, Step
@@ -30,8 +31,6 @@ from smolmem.store.records import Records
 from smolmem.transfer import spans
 from smolmem.transfer.spans import Raised, Span, span_id, trace_id
 
-Prices = tuple[float, float]
-"""The prices of a million input and output tokens."""
 TEXT = 64_000
 """Characters of one text in a span."""
 _METADATA = ("id", "status", "scope", "session", "fork_of", "imported", "smolagents")
@@ -58,17 +57,22 @@ def root_of(records: Records, run: Run) -> Run:
 
 
 def trace_spans(
-    records: Records, root: Run, prices: Prices | None = None, sent: Collection[int] = ()
+    records: Records, root: Run, prices: Price | None = None, sent: Collection[int] | None = None
 ) -> Iterator[tuple[Span, int | None]]:
     """The spans of a run and of the runs that it called, each with the step that it is part of.
 
     Args:
         records: where the run is stored.
         root: a run that no other run called.
-        prices: of a million input and output tokens.
-        sent: steps whose spans are not wanted again.
+        prices: of a million input and output tokens; by default those that are known for the model.
+        sent: the run is sent while it goes on, and the spans of these steps are not wanted again.
+
+    Most collectors keep a span as it was sent first. So a run that failed or was interrupted, and may be resumed, is a
+    trace of its own, unless it is sent while it goes on.
     """
-    yield from _RunSpans(records, root, trace_id(root.id), None, prices, sent, root.session).all()
+    whole = sent is not None or root.status not in ("failed", "interrupted")
+    trace = trace_id(root.id if whole else f"{root.id} {root.status} after {root.step_count}")
+    yield from _RunSpans(records, root, trace, None, prices, sent or (), root.session).all()
 
 
 @dataclass
@@ -79,7 +83,7 @@ class _RunSpans:
     run: Run
     trace: str
     parent: str | None
-    prices: Prices | None
+    prices: Price | None
     sent: Collection[int]
     session: str
     latest: float = 0.0
@@ -102,7 +106,10 @@ class _RunSpans:
     @property
     def agent_span(self) -> str:
         """The id of the run's own span."""
-        return span_id(self.run.id, "agent")
+        return self._id("agent")
+
+    def _id(self, *part: str | int) -> str:
+        return span_id(f"{self.trace} {self.run.id}", *part)
 
     def _agent(self) -> Span:
         run = self.run
@@ -183,7 +190,7 @@ class _RunSpans:
         )
 
     def _step_id(self, turn: int) -> str:
-        return span_id(self.run.id, "step", turn)
+        return self._id("step", turn)
 
     def _times(self, live: Any, step: Step, calls: Sequence[Call]) -> tuple[float, float]:
         timing = getattr(live, "timing", None)
@@ -244,8 +251,9 @@ class _RunSpans:
 
     def _llm(self, sent: int | None, got: int | None) -> dict[str, Any]:
         costs: dict[str, Any] = {}
-        if self.prices is not None and sent is not None and got is not None:
-            each = sent * self.prices[0] / 1e6, got * self.prices[1] / 1e6
+        prices = self.prices or price_of(self.run.model or "")
+        if prices is not None and sent is not None and got is not None:
+            each = sent * prices[0] / 1e6, got * prices[1] / 1e6
             costs = {"llm.cost.prompt": each[0], "llm.cost.completion": each[1], "llm.cost.total": sum(each)}
         total = None if sent is None or got is None else sent + got
         counts = {spans.PROMPT_TOKENS: sent, spans.COMPLETION_TOKENS: got, "llm.token_count.total": total}
@@ -265,7 +273,7 @@ class _RunSpans:
         made = [call for call in calls if call.recorded.kind == "tool"]
         above = self._step_id(turn)
         if live.code_action is not None:
-            above = span_id(self.run.id, "code", turn)
+            above = self._id("code", turn)
             began = max([live_start(live, ended), *(call.ended or 0.0 for call in calls if call not in made)])
             attributes = {**_tool(spans.INTERPRETER), **_input(live.code_action), **_output(live.observations)}
             span = self._span("TOOL", turn, ("code",), spans.INTERPRETER, min(began, ended), ended, attributes)
@@ -305,7 +313,7 @@ class _RunSpans:
         )
 
     def _tool_id(self, turn: int, number: int) -> str:
-        return span_id(self.run.id, "tool", turn, number)
+        return self._id("tool", turn, number)
 
     def _span(
         self,
@@ -318,7 +326,7 @@ class _RunSpans:
         attributes: Mapping[str, Any],
     ) -> Span:
         """A span directly below a step."""
-        own = span_id(self.run.id, *place, turn)
+        own = self._id(*place, turn)
         whole = _given({spans.KIND: kind, **attributes, **self._context()})
         return Span(self.trace, own, self._step_id(turn), name, kind, began, max(began, ended), whole, "OK")
 

@@ -57,6 +57,6 @@ def trace_id(run: str) -> str:
     return hashlib.blake2b(f"smolmem trace {run}".encode(), digest_size=16).hexdigest()
 
 
-def span_id(run: str, *part: str | int) -> str:
-    """The id of a part of a run."""
-    return hashlib.blake2b(f"smolmem span {run} {part}".encode(), digest_size=8).hexdigest()
+def span_id(where: str, *part: str | int) -> str:
+    """The id of a part of a run; `where` names the trace and the run."""
+    return hashlib.blake2b(f"smolmem span {where} {part}".encode(), digest_size=8).hexdigest()
