@@ -22,8 +22,9 @@ from typing import Any
 from smolmem.agents import compat, variables
 from smolmem.agents.compat import Interpreter
 from smolmem.agents.known_classes import classes_of
-from smolmem.agents.replay_guard import SILENT, Guard, is_seen
+from smolmem.agents.replay_guard import SILENT, Guard, is_confined, is_seen
 from smolmem.core import codec
+from smolmem.core.chunks import ATOMS
 from smolmem.core.instances import NotRestored
 from smolmem.core.rows import LoadedOutcome, RecordedCall, RecordedCode, StoredSession
 from smolmem.core.wire import Placeholder
@@ -121,13 +122,15 @@ def _named(restored: Restored, now: dict[str, Any], wanted: dict[str, Any]) -> R
 
 def _run_again(agent: Any, local: Interpreter, code: Sequence[RecordedCode]) -> Restored:
     given = {name: value for name, value in agent.state.items() if not codec.is_described(value)}
-    _check_names(code, agent.state.keys() - given.keys())
+    _check_names([piece.code for piece in code], agent.state.keys() - given.keys())
     local.clear({name: codec.copy(value) for name, value in given.items()})  # code may change what it was given
     playback, deadline = _Playback(local), time.monotonic() + MAX_SECONDS
     local.tools = playback.tools
+    confined = _is_confined([piece.code for piece in code]) and _are_plain(given)
     for piece in code:
-        guard = Guard(deadline - time.monotonic(), local.stop)
-        playback.answer(piece.calls, classes_of(agent), guard)
+        playback.answer(piece.calls, classes_of(agent))
+        confined = confined and playback.is_plain
+        guard = playback.guard = Guard(deadline - time.monotonic(), local.stop, traced=not confined)
         printed = guard.run(partial(local.run, piece.code))
         if guard.reason is not None:
             raise _Differs(guard.reason)
@@ -137,18 +140,36 @@ def _run_again(agent: Any, local: Interpreter, code: Sequence[RecordedCode]) -> 
     return Restored("by running the recorded code again" if code else "nothing to restore")
 
 
-def _check_names(code: Sequence[RecordedCode], foreign: Set[str]) -> None:
+def _check_names(code: Sequence[str], foreign: Set[str]) -> None:
     """Looks for uses that the guard could not judge: modules it does not see, and objects that the agent was given."""
-    nodes = [node for piece in code for node in _nodes(piece.code)]
+    nodes = [node for piece in code for node in _nodes(piece)]
     strange = sorted({name for node in nodes for name in _imported(node) if not is_seen(name)})
     if strange:
         raise _Differs(f"the code uses {', '.join(strange)}")
-    silent = sorted({node.attr for node in nodes if isinstance(node, ast.Attribute)} & SILENT)
+    silent = sorted({name for node in nodes for name in _attributes(node)} & SILENT)
     if silent:
         raise _Differs(f"the code calls {', '.join(silent)}")
     used = sorted({node.id for node in nodes if isinstance(node, ast.Name)} & foreign)
     if used:
         raise _Differs(f"the code uses {', '.join(used)}, which the agent was given")
+
+
+def _is_confined(code: Sequence[str]) -> bool:
+    return all(is_confined(name) for piece in code for node in _nodes(piece) for name in _imported(node))
+
+
+def _are_plain(values: Any, limit: int = 10_000) -> bool:
+    """Whether values are plain data, whose methods are Python's own."""
+    coming, seen = [values], set[int]()
+    while coming:
+        value = coming.pop()
+        if type(value) in ATOMS or id(value) in seen:
+            continue
+        seen.add(id(value))
+        if type(value) not in (dict, list, tuple, set, frozenset) or len(seen) + len(value) > limit:
+            return False
+        coming += [*value, *value.values()] if type(value) is dict else value
+    return True
 
 
 def _as_recorded(printed: str | None, piece: RecordedCode) -> bool:
@@ -166,13 +187,17 @@ class _Playback:
     def __init__(self, local: Interpreter) -> None:
         self.is_over = False
         self.tools = {name: self._replaced(name, tool) for name, tool in local.tools.items()}
+        self.guard: Guard
         self._left: list[tuple[str, LoadedOutcome | None]] = []
-        self._guard: Guard
 
-    def answer(self, calls: Sequence[RecordedCall], classes: Mapping[str, type], guard: Guard) -> None:
+    def answer(self, calls: Sequence[RecordedCall], classes: Mapping[str, type]) -> None:
         """From now on returns the results of these calls; a call that is not among them is refused."""
         self._left = [(call.name, _loaded(call, classes)) for call in calls if call.kind == "tool" and call.ended]
-        self._guard = guard
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the results are plain data."""
+        return all(outcome is None or _are_plain(outcome.outcome) for _, outcome in self._left)
 
     def _replaced(self, name: str, tool: Any) -> Any:
         if compat.is_builtin(name):
@@ -187,14 +212,14 @@ class _Playback:
                 return tool(*args, **given)
             place = next((place for place, (made, _) in enumerate(self._left) if made == name), None)
             if place is None:
-                self._guard.refuse(f"{name} is called once more than it was")
+                self.guard.refuse(f"{name} is called once more than it was")
             outcome = self._left.pop(place)[1]
             if outcome is None:
-                self._guard.refuse(f"the outcome of {name} could not be stored")
+                self.guard.refuse(f"the outcome of {name} could not be stored")
             try:
                 return outcome.replay([*args, *given.values()])
             except NotRestored:
-                self._guard.refuse(f"{name} is given other objects than it was, and had changed them")
+                self.guard.refuse(f"{name} is given other objects than it was, and had changed them")
 
         return call
 
@@ -250,8 +275,7 @@ def _define(local: Interpreter, code: Sequence[RecordedCode]) -> list[str]:
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             local.run(ast.unparse(node))
         elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            guard = Guard(MAX_SECONDS, local.stop)
-            playback.answer([], {}, guard)
+            guard = playback.guard = Guard(MAX_SECONDS, local.stop)
             made = not _calls(node) and guard.run(partial(local.run, ast.unparse(node))) is not None
             lost[node.name] = not made
     playback.is_over = True
@@ -274,6 +298,17 @@ def _statements(code: str) -> list[ast.stmt]:
 
 def _nodes(code: str) -> Iterator[ast.AST]:
     return (node for statement in _statements(code) for node in ast.walk(statement))
+
+
+def _attributes(node: ast.AST) -> list[str]:
+    """The attributes that code uses, with and without the name that they are of; names imported from a module, too."""
+    if isinstance(node, ast.Attribute):
+        of = node.value.id if isinstance(node.value, ast.Name) else ""
+        return [node.attr, f"{of}.{node.attr}"]
+    if isinstance(node, ast.ImportFrom):
+        return [name for alias in node.names for name in (alias.name, f"{node.module}.{alias.name}")]
+    renamed = isinstance(node, ast.Import) and [alias.name for alias in node.names if alias.asname]
+    return [f"{name}.write" for name in renamed or ()]
 
 
 def _imported(node: ast.AST) -> list[str]:
