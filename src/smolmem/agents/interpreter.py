@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 from smolmem.agents import compat, variables
 from smolmem.agents.compat import Interpreter
@@ -185,7 +185,7 @@ class _Playback:
     """
 
     def __init__(self, local: Interpreter) -> None:
-        self.is_over = False
+        self.is_over = self.has_refused = False
         self.tools = {name: self._replaced(name, tool) for name, tool in local.tools.items()}
         self.guard: Guard
         self._left: list[tuple[str, LoadedOutcome | None]] = []
@@ -193,6 +193,11 @@ class _Playback:
     def answer(self, calls: Sequence[RecordedCall], classes: Mapping[str, type]) -> None:
         """From now on returns the results of these calls; a call that is not among them is refused."""
         self._left = [(call.name, _loaded(call, classes)) for call in calls if call.kind == "tool" and call.ended]
+
+    @property
+    def calls_left(self) -> int:
+        """How many recorded calls were not made yet."""
+        return len(self._left)
 
     @property
     def is_plain(self) -> bool:
@@ -212,16 +217,52 @@ class _Playback:
                 return tool(*args, **given)
             place = next((place for place, (made, _) in enumerate(self._left) if made == name), None)
             if place is None:
-                self.guard.refuse(f"{name} is called once more than it was")
+                self._refuse(f"{name} is called once more than it was")
             outcome = self._left.pop(place)[1]
             if outcome is None:
-                self.guard.refuse(f"the outcome of {name} could not be stored")
+                self._refuse(f"the outcome of {name} could not be stored")
             try:
                 return outcome.replay([*args, *given.values()])
             except NotRestored:
-                self.guard.refuse(f"{name} is given other objects than it was, and had changed them")
+                self._refuse(f"{name} is given other objects than it was, and had changed them")
 
         return call
+
+    def _refuse(self, reason: str) -> NoReturn:
+        self.has_refused = True
+        self.guard.refuse(reason)
+
+
+class Outside(NamedTuple):
+    """What code would do outside; `has_happened` if it is known that the code came so far."""
+
+    reason: str
+    has_happened: bool
+
+
+def reaches_outside(agent: Any, code: str, calls: Sequence[RecordedCall]) -> Outside | None:
+    """What the code of an interrupted step does outside before it makes a call that is not recorded.
+
+    The interpreter is left as the code leaves it: restore the variables again. The agent's state is not changed.
+    """
+    local = compat.interpreter_of(agent)
+    if local is None:
+        return None
+    foreign = {name for name, value in agent.state.items() if codec.is_described(value)}
+    local.variables.update({name: codec.copy(agent.state[name]) for name in agent.state.keys() - foreign})
+    try:
+        _check_names([code], foreign)
+    except _Differs as why:
+        return Outside(str(why), has_happened=bool(calls))
+    tools, playback = local.tools, _Playback(local)
+    local.tools = playback.tools
+    playback.answer(calls, classes_of(agent))
+    guard = playback.guard = Guard(MAX_SECONDS, local.stop)
+    guard.run(partial(local.run, code))
+    local.tools = tools
+    if guard.reason is None or playback.has_refused:
+        return None
+    return Outside(guard.reason, has_happened=playback.calls_left > 0 or any(not call.ended for call in calls))
 
 
 def _loaded(call: RecordedCall, classes: Mapping[str, type]) -> LoadedOutcome | None:
