@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from smolmem.core.text import storable
@@ -16,12 +17,19 @@ _COLUMNS = ("rule", "reason", "agent", "run", "number")
 class Alerts:
     """The alerts of a store."""
 
-    def __init__(self, contents: Contents) -> None:
+    def __init__(self, contents: Contents, fence: Callable[[Sequence[str | None]], None]) -> None:
+        """`fence` raises `TakenOver` for runs that another process has taken over."""
         self._contents = contents
+        self._fence = fence
 
     def add(self, alert: Alert, scope: str) -> None:
         """Writes that a rule fired."""
-        self._contents.store.transact(lambda: self.add_within(alert, scope), sync=False)
+
+        def write() -> None:
+            self._fence([alert.run])
+            self.add_within(alert, scope)
+
+        self._contents.store.transact(write, sync=False)
 
     def add_within(self, alert: Alert, scope: str) -> None:
         """`add` as part of the caller's transaction."""

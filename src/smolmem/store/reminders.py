@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from smolmem.core.values import Reminder
@@ -24,8 +24,10 @@ END = "End of the memories."
 class Reminders:
     """The reminders of a store."""
 
-    def __init__(self, contents: Contents) -> None:
+    def __init__(self, contents: Contents, fence: Callable[[Sequence[str]], None]) -> None:
+        """`fence` raises `TakenOver` for runs that another process has taken over."""
         self._contents = contents
+        self._fence = fence
 
     def add(self, run: str, step: int | None, query: str, messages: list[Any], found: Sequence[Any]) -> Reminder:
         """Records what is about to be shown; `found` names the sources, steps and notes."""
@@ -33,6 +35,7 @@ class Reminders:
         encoded = self._contents.encode(messages)
 
         def write() -> int:
+            self._fence([run])
             content = self._contents.keep(encoded)
             self._contents.add("recalled", {**row, "block": content})
             return content

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from smolmem.core.text import storable
@@ -15,8 +16,10 @@ _COLUMNS = ("view", "last", "parts", "before", "after", "text", "at")
 class Trims:
     """The trims of a store; a trim holds until the same view trims again."""
 
-    def __init__(self, contents: Contents) -> None:
+    def __init__(self, contents: Contents, fence: Callable[[str], None]) -> None:
+        """`fence` raises `TakenOver` for a session that another process has taken over."""
         self._contents = contents
+        self._fence = fence
 
     def of(self, session: str) -> list[Trim]:
         """The trims of a session, in order."""
@@ -31,4 +34,9 @@ class Trims:
     def add(self, session: str, trim: Trim) -> None:
         """Writes a trim before the prompt that it shortens is sent."""
         row = {"session": session, **vars(trim), "text": storable(trim.text), "at": trim.at or time.time()}
-        self._contents.store.transact(lambda: self._contents.add("cut", row), sync=False)
+
+        def write() -> None:
+            self._fence(session)
+            self._contents.add("cut", row)
+
+        self._contents.store.transact(write, sync=False)
