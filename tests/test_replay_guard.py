@@ -575,6 +575,21 @@ def test_a_rehearsal_leaves_the_objects_of_the_agents_state_as_they_are(memory: 
     assert fresh in ([1], [1, 2])
 
 
+@pytest.mark.promise("D12")
+@pytest.mark.parametrize("printed", ["'same'", "random.random()"], ids=["run again", "snapshot"])
+def test_a_function_of_an_earlier_step_calls_no_tool_in_a_rehearsal(memory: Memory, printed: str) -> None:
+    send, made = counting_tool()
+    first = code(f"import random\ndef f(to):\n    return send(to)\nprint({printed})")
+    agent = code_agent(first, code("a = f('Oslo')\nstop()\nb = f('Bergen')"), tools=[send, stepping(stopped=True)[1]])
+    memory.attach(agent)
+    with pytest.raises(Cut):
+        agent.run("Go")
+    memory.detach(agent)
+    again = code_agent(code("final_answer([a, b])"), tools=[send, stepping()[1]])
+    assert memory.resume(again) == ["sent to Oslo", "sent to Bergen"]
+    assert made == ["Oslo", "Bergen"]
+
+
 def test_a_step_that_was_skipped_is_not_run_after_a_second_kill_either(memory: Memory, tmp_path: Path) -> None:
     folder, _ = interrupted_in(memory, tmp_path, "import os\nos.mkdir(f'{folder}/note')\nstop()")
     again = code_agent(STOP, tools=stepping(), **ANY)

@@ -45,6 +45,8 @@ class Restored:
     """Variables that had another value when the code was run again, and have the snapshot's value now."""
     partial: list[str] = field(default_factory=list)
     """Variables that hold a placeholder somewhere inside."""
+    playback: _Playback | None = None
+    """The tools that functions of the restored code call."""
 
     def __str__(self) -> str:
         named = (
@@ -137,7 +139,7 @@ def _run_again(agent: Any, local: Interpreter, code: Sequence[RecordedCode]) -> 
         if not _as_recorded(printed, piece):
             raise _Differs("the code printed something else")
     playback.is_over = True
-    return Restored("by running the recorded code again" if code else "nothing to restore")
+    return Restored("by running the recorded code again" if code else "nothing to restore", playback=playback)
 
 
 def _check_names(code: Sequence[str], foreign: Set[str]) -> None:
@@ -240,13 +242,13 @@ class Outside(NamedTuple):
     has_happened: bool
 
 
-def reaches_outside(agent: Any, code: str, calls: Sequence[RecordedCall]) -> Outside | None:
+def reaches_outside(agent: Any, code: str, calls: Sequence[RecordedCall], restored: Restored) -> Outside | None:
     """What the code of an interrupted step does outside before it makes a call that is not recorded.
 
     The interpreter is left as the code leaves it: restore the variables again. The agent's state is not changed.
     """
-    local = compat.interpreter_of(agent)
-    if local is None:
+    local, playback = compat.interpreter_of(agent), restored.playback
+    if local is None or playback is None:
         return None
     foreign = {name for name, value in agent.state.items() if codec.is_described(value)}
     local.variables.update({name: codec.copy(agent.state[name]) for name in agent.state.keys() - foreign})
@@ -254,8 +256,7 @@ def reaches_outside(agent: Any, code: str, calls: Sequence[RecordedCall]) -> Out
         _check_names([code], foreign)
     except _Differs as why:
         return Outside(str(why), has_happened=bool(calls))
-    tools, playback = local.tools, _Playback(local)
-    local.tools = playback.tools
+    tools, local.tools, playback.is_over = local.tools, playback.tools, False  # functions of earlier code call these
     playback.answer(calls, classes_of(agent))
     guard = playback.guard = Guard(MAX_SECONDS, local.stop)
     guard.run(partial(local.run, code))
@@ -299,18 +300,19 @@ def _from_snapshot(
     agent: Any, local: Interpreter, code: Sequence[RecordedCode], load: Load, why: str
 ) -> tuple[Restored, dict[str, Any]]:
     local.clear(agent.state)
-    restored = Restored(f"from the snapshot, because {why}", _define(local, code))
+    playback = _Playback(local)
+    restored = Restored(f"from the snapshot, because {why}", _define(local, code, playback), playback=playback)
     values = _snapshot(agent, load)
     local.send(_without_placeholders(values.get("variables", {})))
     return restored, values
 
 
-def _define(local: Interpreter, code: Sequence[RecordedCode]) -> list[str]:
+def _define(local: Interpreter, code: Sequence[RecordedCode], playback: _Playback) -> list[str]:
     """Makes the imports, functions and classes of the code; returns the names of classes that could not be made.
 
     The body of a class is code: a class whose body calls something is left out, and the others are made under a guard.
     """
-    playback, lost = _Playback(local), dict[str, bool]()
+    lost = dict[str, bool]()
     local.tools = playback.tools
     for node in [node for piece in code for node in _statements(piece.code)]:
         if isinstance(node, (ast.Import, ast.ImportFrom)):

@@ -40,12 +40,14 @@ class Rehearsal:
         agent: the agent.
         calls: what was recorded of the step.
         stored: the session, to restore the variables again after the rehearsal.
+        restored: how the variables were restored.
         unknown: what to do if it is unknown whether an effect has happened.
     """
 
     agent: Any
     calls: Sequence[RecordedCall]
     stored: StoredSession
+    restored: interpreter.Restored
     unknown: Unknown
 
     def check(self, code: str) -> None:
@@ -56,7 +58,7 @@ class Rehearsal:
             NotRunAgain: if it had one, or may have had one and `unknown` is "skip".
         """
         calls = [call for call in self.calls if call.kind == "tool"]
-        reached = interpreter.reaches_outside(self.agent, code, calls)
+        reached = interpreter.reaches_outside(self.agent, code, calls, self.restored)
         interpreter.restore(self.agent, self.stored.code, self.stored.variables)
         if reached is None or (self.unknown == "rerun" and not reached.has_happened):
             return

@@ -217,13 +217,13 @@ class Resumption:
 
         def rehearsed(code: str) -> None:
             if recorder.ledger.is_replaying:
-                Rehearsal(agent, begun, stored, self.unknown).check(code)
+                Rehearsal(agent, begun, stored, restored, self.unknown).check(code)
 
         planned = isinstance(_last_recorded(agent.memory.steps), PlanningStep)
         with compat.continued_numbering(agent, number, planned=planned, corrected=corrected):
             with recorder.paused(), recorder.working_on(active):
                 events = compat.start_without_task(recorder.original_run, agent, task, most)
-            self._restore_variables(stored, number, answered=any(call.kind == "model" for call in begun))
+            restored = self._restore_variables(stored, number, answered=any(call.kind == "model" for call in begun))
             try:
                 with before_code(agent, rehearsed):
                     yield from recorder.follow(active, events)
@@ -242,7 +242,7 @@ class Resumption:
                     "Its earlier steps are as they were; restore() them into an agent to continue from there."
                 ) from None
 
-    def _restore_variables(self, stored: StoredSession, number: int, *, answered: bool) -> None:
+    def _restore_variables(self, stored: StoredSession, number: int, *, answered: bool) -> Restored:
         agent = self.recorder.agent
         restored = interpreter.restore(agent, stored.code, stored.variables)
         self._log(f"is resumed at step {number}", restored)
@@ -253,6 +253,7 @@ class Resumption:
             note = f"[The process was restarted{gone}"
             note += f"; these hold placeholders instead of some objects: {described}]" if described else "]"
             last.observations = f"{last.observations}\n{note}" if last.observations else note
+        return restored
 
     def _log(self, what: str, restored: Restored) -> None:
         level = logging.WARNING if restored.corrected or not restored.is_complete else logging.INFO
