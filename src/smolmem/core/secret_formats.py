@@ -128,7 +128,7 @@ def _formats() -> Iterator[_Format]:
             yield _Format(kind, prefix.encode(), re.compile((re.escape(prefix) + rest).encode()))
 
 
-KINDS: frozenset[str] = frozenset(kind for kind, _, _ in _TABLE)
+KINDS: frozenset[str] = frozenset(kind for kind, _, _ in _TABLE) | {"asana", "mailchimp"}
 """The kinds that are recognised by their format alone."""
 
 _RUN = 16
@@ -233,7 +233,8 @@ def _by_format(data: bytes) -> Iterator[Found]:
     while start >= 0:
         end = runs.find(b" ", start)
         end = len(data) if end < 0 else end
-        found = _at(data, start + _escaped(data, start)) or _after_dot(data, start) or _after_dash(data, start, end)
+        at = start + _escaped(data, start)
+        found = _at(data, at) or _after_dot(data, start) or _after_dash(data, start, end) or _around_hash(data, at, end)
         if found is not None:
             yield found._replace(start=max(found.start, last))
             if end - found.end >= _RUN:  # keys that follow each other without a gap
@@ -266,6 +267,19 @@ def _after_dash(data: bytes, start: int, end: int) -> Found | None:
         return None
     dashes = _DASH.finditer(data, start, end)
     return next((found for dash in dashes if (found := _at(data, dash.end())) is not None), None)
+
+
+def _around_hash(data: bytes, start: int, end: int) -> Found | None:
+    """The token that is a hash with something of its issuer behind or before it."""
+    if 36 <= end - start <= 38 and _MAILCHIMP.fullmatch(data, start, end):
+        return Found(start, end, "mailchimp")
+    if end - start == 32 and (match := _ASANA.search(data, max(0, start - 48), end)) is not None:
+        return Found(*match.span(), "asana")
+    return None
+
+
+_MAILCHIMP = re.compile(rb"[0-9a-f]{32}-us\d{1,2}")
+_ASANA = re.compile(rb"\b\d/\d{10,20}/\d{10,20}(?::|%3A)[0-9a-f]{32}\Z|\b\d/\d{10,20}(?::|%3A)[0-9a-f]{32}\Z")
 
 
 def _escaped(data: bytes, start: int) -> int:
