@@ -16,7 +16,7 @@ from smolagents.utils import AgentError
 from smolmem import Run, SmolmemError
 from smolmem.core.text import sanitize
 from smolmem.render.terminal import STYLES
-from smolmem.store.reminders import BEGIN, QUOTE
+from smolmem.store.side_tables import BEGIN, QUOTE
 
 console = Console(highlight=False)
 FAILING = re.compile(r"health check: (?!200)")

@@ -21,7 +21,7 @@ from smolmem import Memory, Note, Recollection
 from smolmem.core.errors import CannotResume, InvalidArgument, NotFound
 from smolmem.recall import query
 from smolmem.recall.search import SEMANTIC
-from smolmem.store.reminders import END, QUOTE
+from smolmem.store.side_tables import END, QUOTE
 
 CONCEPTS = [
     *(
@@ -767,7 +767,7 @@ class Recalling:
             *("SELECT load_extension('x')", "SELECT * FROM sqlite_schema", "SELECT 1; DROP VIEW runs", "VACUUM"),
             *("SELECT * FROM pragma_table_info('step')", "CREATE TABLE t (x)", "SELECT readfile('/etc/passwd')"),
             *(
-                "SELECT * FROM passage_words",
+                "SELECT * FROM document_words",
                 "SELECT zeroblob(1000000000)",
                 "SELECT * FROM run",
                 "BEGIN",
@@ -1044,7 +1044,7 @@ class Recalling:
 
     def test_the_echo_gate_is_quick(self) -> None:
         from smolmem.recall.passages import spellings, without_recalled
-        from smolmem.store.reminders import BEGIN
+        from smolmem.store.side_tables import BEGIN
 
         told = spellings(f"line {number} of a log that somebody printed" for number in range(6_000))
         text = "\n".join(f"another {number} of a log that nobody printed" for number in range(25))

@@ -253,7 +253,7 @@ def test_the_command_repairs_and_says_what_it_did_and_where_the_old_file_is(
 def test_a_damaged_full_text_index_is_found_and_repaired(path: Path) -> None:
     record(path)
     raw = apsw.Connection(str(path))
-    raw.execute("UPDATE passage_words_data SET block = zeroblob(length(block)) WHERE id > 10")
+    raw.execute("UPDATE document_words_data SET block = zeroblob(length(block)) WHERE id > 10")
     raw.close()
     with Memory(path, embedder="off") as memory:
         assert not memory.verify()

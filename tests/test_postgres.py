@@ -36,6 +36,7 @@ from smolmem.store import postgres, postgres_address, writer
 from smolmem.store.base import migrations, statements
 from smolmem.store.leases import Leases
 from smolmem.store.opening import open_store
+from smolmem.store.packed_text import add_functions
 from smolmem.store.postgres import PostgresStore
 from smolmem.store.postgres_connection import Link
 from smolmem.store.postgres_errors import Conflict, ConnectionLost
@@ -108,15 +109,7 @@ def postgres_columns(link: Link, name: str) -> list[str]:
 
 
 SAID_DIFFERENTLY = {
-    *(
-        "add_passage_words",
-        "add_document_words",
-        "count_documents",
-        "count_passages",
-        "find_documents",
-        "find_passages",
-    ),
-    *("find_documents_where", "find_passages_where", "next_passage"),
+    *("add_document_words", "count_documents", "find_documents", "find_documents_where", "next_passage"),
 }
 """Statements of full text: terms instead of texts."""
 ONLY_HERE = {"add_contents", "store_bytes", "copy_run", "copy_step", "copy_note", "copy_forgotten"}
@@ -127,11 +120,12 @@ def test_both_dialects_have_the_same_statements_parameters_and_columns(pg: Memor
     ours, theirs = statements("postgres"), statements("sqlite")
     assert set(ours) - set(theirs) == ONLY_HERE
     scratch = apsw.Connection(":memory:")
+    add_functions(scratch)
     for script in migrations("sqlite"):
         scratch.execute(script)
     link: Link = pg._store._link  # type: ignore[attr-defined]
     for name, text in theirs.items():
-        if ENGINE.match(text) or name in ("find_documents", "find_passages"):
+        if ENGINE.match(text) or name == "find_documents":
             continue
         here = [column for column in postgres_columns(link, name) if column != "rowid"]
         if name in SAID_DIFFERENTLY:
@@ -147,6 +141,7 @@ def test_both_dialects_have_the_same_statements_parameters_and_columns(pg: Memor
 
 def test_both_schemas_have_the_same_tables_and_columns(pg: Memory) -> None:
     scratch = apsw.Connection(":memory:")
+    add_functions(scratch)
     for script in migrations("sqlite"):
         scratch.execute(script)
     found = connection_of(pg).execute(
@@ -562,7 +557,7 @@ def test_a_connection_sees_and_writes_its_scope_and_nothing_else(guarded: str) -
         assert {run.agent for run in memory.runs()} == {"ann", "bob"}
     with Memory(guarded, scope="*", embedder="off") as memory:
         assert (memory.runs(), memory.notes(), memory.steps(), memory.recall("garden")) == ([], [], [], [])
-        for table in ("session", "run", "step", "event", "call", "note", "passage", "passage_words", "document_words"):
+        for table in ("session", "run", "step", "event", "call", "note", "passage", "document_words"):
             assert connection_of(memory).execute(f"SELECT count(*) FROM {table}").fetchone() == (0,), table
 
 
@@ -693,7 +688,7 @@ def test_postgresql_15_keeps_and_finds_the_same(expected: list[Any]) -> None:
                 assert memory.stats().engine.startswith("PostgreSQL 15")
                 link: Link = memory._store._link  # type: ignore[attr-defined]
                 for name, text in statements("postgres").items():
-                    if not ENGINE.match(text) and name not in ("find_documents", "find_passages"):
+                    if not ENGINE.match(text) and name != "find_documents":
                         postgres_columns(link, name)
         finally:
             run([DEBIAN / "pg_ctl", "-D", folder / "data", "-m", "immediate", "stop"])

@@ -58,12 +58,11 @@ def test_words_have_the_scores_of_sqlite(pg_url: str, tmp_path: Path) -> None:
             note_of = {row["id"]: row["note"] for row in store.rows("passage_after", {"id": 0})}
             told: list[Any] = []
             for question in QUESTIONS:
-                for level in ("documents", "passages"):
-                    for words in (query.words(question), [f"{question[:4]}*"] if question == "garden" else []):
-                        asked = {"match": query.match(words, scope_term("default")), "limit": 100}
-                        rows = store.rows(f"find_{level}", asked) if words else []
-                        hits = [(round(row["score"], 5), texts[note_of[row["id"]]]) for row in rows]
-                        told.append(sorted(hits, key=lambda hit: (-hit[0], hit[1])))
+                for words in (query.words(question), [f"{question[:4]}*"] if question == "garden" else []):
+                    asked = {"match": query.match(words, scope_term("default")), "limit": 100}
+                    rows = store.rows("find_documents", asked) if words else []
+                    hits = [(round(row["score"], 5), texts[note_of[row["id"]]]) for row in rows]
+                    told.append(sorted(hits, key=lambda hit: (-hit[0], hit[1])))
             recalled = [[(one.text, round(one.score, 4)) for one in memory.recall(text, 5)] for text in QUESTIONS]
             found.append([told, recalled])
     assert any(found[0][0])

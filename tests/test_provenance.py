@@ -171,8 +171,10 @@ def test_a_page_that_is_printed_a_step_later_has_the_trust_of_the_web(memory: Me
     assert found["1 observation"] == found["1 code"] == found["2 thought"] == found["2 code"] == "medium"
     assert found["3 observation"] == found["3 code"] == found["4 thought"] == found["4 answer"] == "low"
     assert told_under(memory, "hunter2") == []
-    printed = next(one for one in memory.recall("grapefruit llamas whisper", 9, kind="observation"))
-    assert (printed.origin, printed.trust) == ("tool", "low")
+    printed = memory.recall("grapefruit llamas whisper", 9, kind="observation")[0]
+    assert (printed.trust, printed.copies) == ("low", 2)
+    origins = [row["origin"] for row in memory._store.rows("run_passages", {"run": memory.runs()[0].id})]
+    assert "tool" in origins
 
 
 @pytest.mark.promise("S8")

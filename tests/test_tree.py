@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -40,10 +41,17 @@ def package_of(module: str) -> str:
     return module.partition(".")[0] if module.partition(".")[0] in ORDER else "memory"
 
 
+@cache
+def nodes(file: Path) -> tuple[ast.AST, ...]:
+    """All nodes of a file's syntax tree, parsed once for all tests."""
+    return tuple(ast.walk(ast.parse(file.read_text())))
+
+
+@cache
 def imports(file: Path) -> set[str]:
     """Every module that a file imports: at the top, in a function, or for types alone."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in nodes(file):
         if isinstance(node, ast.ImportFrom) and node.module:
             found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Import):
@@ -205,7 +213,7 @@ def is_of_smolagents(value: ast.expr) -> bool:
 def private_uses(file: Path) -> set[str]:
     """What of smolagents' private parts a file names, or assigns on an instance."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in nodes(file):
         if isinstance(node, ast.Attribute) and node.attr in PRIVATE_NAMES:
             own = isinstance(node.value, ast.Name) and node.value.id in ("self", "made")
             calls_the_executor = node.attr == "send_tools"  # documented, and only called
@@ -247,11 +255,7 @@ def test_every_assumption_about_smolagents_holds_here() -> None:
 def test_nothing_in_the_package_can_run_what_it_loads(file: Path) -> None:
     forbidden = {"pickle", "marshal", "dill", "cloudpickle", "shelve", "importlib.import_module", "runpy", "code"}
     assert not imports(file) & forbidden
-    calls = {
-        node.func.id
-        for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-    }
+    calls = {node.func.id for node in nodes(file) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
     assert not calls & {"eval", "exec", "compile", "__import__"}
 
 

@@ -1,7 +1,7 @@
-"""What is wrong with a file, its environment or its use: one sentence each, and a command that repairs it.
+"""Finds problems of a file, its environment and its use, each with a sentence and a command that repairs it.
 
-Nothing is changed, except by `repair`. Only questions are asked that an index or the newest rows can answer, so that it
-takes a second or two however much is stored. A file that cannot be opened is examined from outside.
+Only `repair` changes anything. All checks use an index or the newest rows, so they take a second or two however much is
+stored. A file that cannot be opened is examined from outside.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -60,8 +60,6 @@ _TABLES = {
     "events and steps": ("event", "step"),
     "full-text index": (
         "passage",
-        "passage_words_data",
-        "passage_words_idx",
         "document_words_data",
         "document_words_idx",
     ),
@@ -71,7 +69,7 @@ _TABLES = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was examined: how bad it is, a sentence, and what repairs it."""
+    """The result of one check: how bad it is, a sentence, and a command that repairs it."""
 
     level: Level
     text: str
@@ -185,7 +183,7 @@ def _place(journal: Journal) -> Iterator[Finding]:
 
 
 def _file_system(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
-    """The type of the file system a path lies on; empty where that cannot be told."""
+    """The type of a path's file system; empty if unknown."""
     found, longest = "", -1
     try:
         lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -414,7 +412,7 @@ def _path(url: str) -> Path:
 def _outside(url: str, key: str | bytes | None) -> Iterator[Finding]:
     try:
         if "://" in url and not url.startswith("sqlite:"):
-            return open_store(url).close()  # says what it cannot open
+            return open_store(url).close()  # its error names the problem
         path = _path(url)
         if not path.exists():
             folder = path.absolute().parent
@@ -456,7 +454,7 @@ def _format(path: Path, key: Key | None) -> int:
 
 def _holder(path: Path, key: Key | None) -> Iterator[Finding]:
     """Whether another process holds the write lock for longer than a write takes."""
-    if is_locked(path, seconds=0.5, key=key):
+    if is_locked(path, key):
         text = f"Another process holds {path} locked; others cannot write."
         yield Finding("problem", text, f"wait for it, or find it with `fuser {path}` and end it")
 
@@ -474,11 +472,8 @@ def _opens(path: Path, key: Key | None) -> Iterator[Finding]:
                 copy_database(str(path), str(copy), None, key)
             else:
                 copy = stack.enter_context(private_copy(path, key))
-            store = SqliteStore(str(copy), key=key)
-            try:
+            with closing(SqliteStore(str(copy), key=key)) as store:
                 problems = [str(value) for row in store.rows("integrity_check", {}) for value in row.values()]
-            finally:
-                store.close()
         except apsw.Error as error:
             yield Finding("problem", f"{path} cannot be read: {error}.", "restore it from a backup")
             return

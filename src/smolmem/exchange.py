@@ -1,21 +1,31 @@
-"""The part of `Memory` that exchanges runs with other tools: traces are sent, and what others saved is imported."""
+"""The part of `Memory` that exchanges runs: exports, datasets on the Hugging Face Hub, traces, and other tools' files.
+
+The modules that do the work are imported when they are used: most programs only record.
+"""
 
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from smolmem.core.arguments import check_choice, check_scope
 from smolmem.core.display import Drawable
+from smolmem.core.redaction import Redact
 from smolmem.core.values import Run
-from smolmem.queries import Queries
+from smolmem.recalling import Recalling
 from smolmem.store.base import Progress
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from smolmem.transfer.export import Exported
+    from smolmem.transfer.hub import Pushed
     from smolmem.transfer.imports import Format
-    from smolmem.transfer.load import Imported
+    from smolmem.transfer.load import Imported, Trusted
     from smolmem.transfer.run_spans import Prices
 
 
@@ -30,8 +40,134 @@ class Traced(Drawable):
     to: str
 
 
-class Exchange(Queries):
-    """Sends and imports."""
+class Exchange(Recalling):
+    """Exports, loads, sends and imports runs."""
+
+    def flush(self) -> None:
+        """Writes everything that is not written yet."""
+
+    def export(
+        self, path: str | os.PathLike[str], *, scope: str | None = None, progress: Progress | None = None
+    ) -> Exported:
+        """Writes this memory's scope in an open format: JSON lines, and pictures as files.
+
+        An export is plain text, also if the store is encrypted.
+
+        Args:
+            path: a new folder, or a new file that ends in `.zip`.
+            scope: another scope; `acme/*` for `acme` and all scopes in it, `*` for everything.
+            progress: called now and then with how much is done and how much there is.
+        """
+        self.flush()
+        from smolmem.transfer.export import export
+
+        return export(self._journal, path, **self._scope_filter(scope), progress=progress)
+
+    def load(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        scope: str | None = None,
+        trust: Trusted = "import",
+        progress: Progress | None = None,
+    ) -> Imported:
+        """Reads an export, all of it or nothing; runs and notes that are here already are left as they are.
+
+        Loaded content is not trusted: its origin is `import`, it supersedes no note that was here before, and its runs
+        are resumed, restored or rerun only with `trust=True`.
+
+        Args:
+            path: the folder or the `.zip`.
+            scope: put everything under this scope.
+            trust: `keep` to trust the export as your own: origins stay as they are.
+            progress: called now and then with how much is done and how much there is.
+
+        Raises:
+            StoreError: if it is not an export; the message says where and what to do.
+        """
+        check_choice(trust, ("import", "keep"), "trust")
+        under = None if scope is None else check_scope(scope)
+        from smolmem.transfer.load import load
+
+        return load(self._journal, path, scope=under, trust=trust, progress=progress)
+
+    def push_to_hub(
+        self,
+        repo: str,
+        *,
+        scope: str | None = None,
+        private: bool = True,
+        redact: Redact = True,
+        token: str | None = None,
+        progress: Progress | None = None,
+    ) -> Pushed:
+        """Uploads this memory's scope to the Hugging Face Hub: a private dataset of runs, without known secrets.
+
+        The dataset is an export and a card with counts. Pushing again replaces the export in a new commit.
+
+        Args:
+            repo: the name of the dataset, such as `acme/runs`; it is created if it does not exist.
+            scope: another scope; `acme/*` for `acme` and all scopes in it, `*` for everything.
+            private: False to write to a public dataset.
+            redact: as for `Memory`; secrets that are in the store are taken out of the dataset. False uploads
+                everything as it is stored.
+            token: the token of the Hub; by default the one that `hf auth login` saved, or `HF_TOKEN`.
+            progress: called now and then while the export is written; the upload shows progress bars of its own.
+
+        Raises:
+            InvalidArgument: if the dataset is public already, and `private` is true.
+            StoreError: if the Hub cannot be reached, or refuses.
+        """
+        from smolmem.transfer import hub
+        from smolmem.transfer.export import export
+
+        self.flush()
+        redactor = None if redact is False else self._journal.redactor.with_rules(redact)
+        with tempfile.TemporaryDirectory(prefix="smolmem-") as temporary:
+            folder = Path(temporary) / "export"
+            bounds = self._scope_filter(scope)
+            exported = export(self._journal, folder, **bounds, progress=progress, redactor=redactor)
+            return hub.push(folder, exported, repo, private=private, redacted=redactor is not None, token=token)
+
+    @classmethod
+    def from_hub(
+        cls,
+        repo: str,
+        path: str | os.PathLike[str],
+        *,
+        revision: str | None = None,
+        trust: Trusted = "import",
+        token: str | None = None,
+        progress: Progress | None = None,
+        **options: Any,
+    ) -> Self:
+        """Downloads a dataset of runs into a store, and opens it; runs that the store has already stay as they are.
+
+        Args:
+            repo: the name of the dataset.
+            path: the path of the store; it is created if it does not exist.
+            revision: a branch, tag or commit of the dataset.
+            trust: as for `load`: by default, loaded content is not trusted.
+            token: the token of the Hub, for private datasets.
+            progress: called now and then while the export is loaded; the download shows progress bars of its own.
+            **options: options of `Memory`, such as `scope`.
+
+        Raises:
+            NotFound: if there is no such dataset, or it holds no runs.
+            StoreError: if the Hub cannot be reached, or it is not an export.
+        """
+        from smolmem.transfer import hub
+
+        with tempfile.TemporaryDirectory(prefix="smolmem-") as temporary:
+            folder = hub.download(repo, Path(temporary), revision=revision, token=token)
+            memory: Any = cls(path, **options)  # type: ignore[call-arg]
+            try:
+                memory.load(folder, trust=trust, progress=progress)
+            except BaseException:
+                memory.close()
+                raise
+        opened: Self = memory
+        return opened
 
     def trace(
         self,
@@ -81,9 +217,9 @@ class Exchange(Queries):
         format: Format | None = None,
         progress: Progress | None = None,
     ) -> Imported:
-        """Imports what another tool saved, all of it or nothing; what is here already is left as it is.
+        """Imports runs that another tool saved, all of them or none; runs that are here already stay as they are.
 
-        What is imported is not trusted: its origin is `import`, and its runs are restored or rerun only with
+        Imported runs are not trusted: its origin is `import`, and its runs are restored or rerun only with
         `trust=True`.
 
         Args:
@@ -91,7 +227,7 @@ class Exchange(Queries):
                 OTLP or Phoenix), a file of `agent.memory.get_full_steps()`, a SQLite file of OpenAI Agents,
                 LangGraph or CrewAI, a chat store of LlamaIndex, or a list of messages.
             scope: where to; by default this memory's scope.
-            format: what it is, where its content could be several things.
+            format: the format, where the content fits several.
             progress: called now and then with how much is done and how much there is.
 
         Raises:

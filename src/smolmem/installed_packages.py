@@ -32,7 +32,7 @@ def version(package: str) -> str | None:
 
 
 def findings() -> Iterator[tuple[Literal["ok", "hint"], str, str]]:
-    """What `doctor` reports: the level, a sentence, and what repairs it."""
+    """The findings for `doctor`: the level, a sentence, and the command that repairs it."""
     found = {package: version(package) for package in PACKAGES}
     here = ", ".join(f"{package} {number}" for package, number in found.items() if number is not None)
     extras = sorted({PACKAGES[package] for package, number in found.items() if number is None} - {""})

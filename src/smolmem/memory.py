@@ -1,4 +1,4 @@
-"""`Memory`: the public class. Each method is a few lines into the packages that do the work."""
+"""`Memory`: the public class. Each method is a few lines that call the packages that do the work."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from smolmem.agents.recorder import Recorder, recorder_of
 from smolmem.agents.resume import Resumed, drain
 from smolmem.agents.stepwise import Stepwise, stepwise
 from smolmem.agents.tools import MemoryAccess
-from smolmem.core.arguments import Time, check_choice, check_count, check_scope, check_text, scope_filter, to_deadline
+from smolmem.core.arguments import Time, check_count, check_scope, check_text, scope_filter, to_deadline
 from smolmem.core.errors import InvalidArgument, NotFound, SmolmemError
 from smolmem.core.redaction import SHORTEST, Redact, Redactor
 from smolmem.core.values import Run
@@ -33,7 +33,6 @@ from smolmem.policies.backtest import Backtest, backtest
 from smolmem.policies.detectors import alert_lines
 from smolmem.policies.transcript import TOKENS, as_text
 from smolmem.policies.watch import Watch
-from smolmem.publishing import Publishing
 from smolmem.recall.engine import EmbedderChoice, RecallEngine
 from smolmem.recalling import check_retention
 from smolmem.store.base import Durability, Progress
@@ -46,15 +45,13 @@ from smolmem.store.verify import Report, Stats, stats, verify
 
 if TYPE_CHECKING:
     from smolmem.doctor import Diagnosis
-    from smolmem.transfer.export import Exported
-    from smolmem.transfer.load import Imported, Trusted
 
 log = logging.getLogger("smolmem")
 
 Agent = TypeVar("Agent", bound=MultiStepAgent)
 
 
-class Memory(Exchange, Publishing):
+class Memory(Exchange):
     """Everything your agents did, in one file.
 
     Usable from many threads and processes at once, and as a context manager.
@@ -123,7 +120,7 @@ class Memory(Exchange, Publishing):
         self._apply_retention()
 
     def _apply_retention(self) -> None:
-        """Erases runs that are older than they are to be kept; a failure does not keep the memory from opening."""
+        """Erases runs that are past their retention time; a failure does not keep the memory from opening."""
         try:
             if self._retain:
                 self.prune()
@@ -134,7 +131,7 @@ class Memory(Exchange, Publishing):
                     self._store.url,
                 )
         except SmolmemError as error:
-            log.warning("smolmem could not erase runs that are older than they are to be kept. %s", error)
+            log.warning("smolmem could not erase runs that are past their retention time. %s", error)
 
     # --- recording -------------------------------------------------------------------------------------------------
 
@@ -215,7 +212,7 @@ class Memory(Exchange, Publishing):
         raise InvalidArgument("this agent is attached to another Memory: detach it there first.")
 
     def detach(self, agent: Agent) -> Agent:
-        """Gives an agent, and the agents it manages, back as they were; what is recorded stays."""
+        """Stops recording an agent and the agents it manages, and undoes all patches; the record stays."""
         recorder = self._recorder(agent)
         if recorder is not None:
             self._release(recorder)
@@ -335,7 +332,7 @@ class Memory(Exchange, Publishing):
         expires: Time | timedelta | None = None,
         tokens: int = TOKENS,
     ) -> Injection:
-        """Puts something before an agent, with its origin: now, and at the beginning of each run until it is detached.
+        """Shows an agent a text, with its origin: now, and at the beginning of each run until it is detached.
 
         Args:
             agent: the agent.
@@ -373,7 +370,7 @@ class Memory(Exchange, Publishing):
     # --- maintenance -----------------------------------------------------------------------------------------------
 
     def verify(self) -> Report:
-        """Proves that what is stored is what was written, or names what is not."""
+        """Checks that everything is stored as it was written; the report names every difference."""
         return verify(self._journal)
 
     def stats(self) -> Stats:
@@ -381,55 +378,10 @@ class Memory(Exchange, Publishing):
         return stats(self._journal, self._failures.total)
 
     def doctor(self) -> Diagnosis:
-        """What is wrong, or could be better, with the file, its environment and its use; changes nothing."""
+        """Finds problems of the file, its environment and its use; changes nothing."""
         from smolmem.doctor import examine
 
         return examine(self._journal)
-
-    def export(
-        self, path: str | os.PathLike[str], *, scope: str | None = None, progress: Progress | None = None
-    ) -> Exported:
-        """Writes this memory's scope in an open format: JSON lines, and pictures as files.
-
-        An export is plain text, also if the store is encrypted.
-
-        Args:
-            path: a new folder, or a new file that ends in `.zip`.
-            scope: another scope; `acme/*` for `acme` and all scopes in it, `*` for everything.
-            progress: called now and then with how much is done and how much there is.
-        """
-        self.flush()
-        from smolmem.transfer.export import export
-
-        return export(self._journal, path, **self._scope_filter(scope), progress=progress)
-
-    def load(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        scope: str | None = None,
-        trust: Trusted = "import",
-        progress: Progress | None = None,
-    ) -> Imported:
-        """Reads an export, all of it or nothing; runs and notes that are here already are left as they are.
-
-        What is loaded is not trusted: its origin is `import`, it supersedes no note that was here before, and its runs
-        are resumed, restored or rerun only with `trust=True`.
-
-        Args:
-            path: the folder or the `.zip`.
-            scope: put everything under this scope.
-            trust: `keep` to trust the export as your own: origins stay as they are.
-            progress: called now and then with how much is done and how much there is.
-
-        Raises:
-            StoreError: if it is not an export; the message says where and what to do.
-        """
-        check_choice(trust, ("import", "keep"), "trust")
-        under = None if scope is None else check_scope(scope)
-        from smolmem.transfer.load import load
-
-        return load(self._journal, path, scope=under, trust=trust, progress=progress)
 
     def scoped(self, scope: str) -> Memory:
         """The same memory, bounded by another scope: one object for each user of one open file."""

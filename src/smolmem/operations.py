@@ -1,6 +1,6 @@
-"""What can be done with one run, step or note: the methods of `Run`, `Step` and `Note` end here.
+"""The methods of `Run`, `Step` and `Note`: each is a few lines that call the package that does the work.
 
-Each is a few lines into the package that does the work. A value that comes out of a `Memory` carries its operations.
+A value that comes from a `Memory` holds a reference to these operations.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from smolmem.agents.interpreter import Restored
 from smolmem.agents.ledger import Unknown
 from smolmem.agents.recorder import Recorder, recorder_of
 from smolmem.agents.rerun import Rerun, rerun
-from smolmem.agents.restore import restore
-from smolmem.agents.resume import Resumed, Resumption, drain
+from smolmem.agents.resume import Resumed, Resumption, drain, restore
 from smolmem.core.arguments import ScopeFilter, check_choice, check_count
 from smolmem.core.display import draw
 from smolmem.core.errors import CannotResume, InvalidArgument
@@ -54,14 +53,14 @@ class Operations:
         self._attach = attach
 
     def bind(self, value: Value) -> Value:
-        """A value that can act; so can the steps of a run."""
+        """Gives a value, and the steps of a run, their operations."""
         if isinstance(value, Run):
             load = value._load_steps
             return replace(value, _operations=self, _load_steps=lambda: self.bind_all(load()))
         return replace(value, _operations=self)
 
     def bind_all(self, values: Iterable[Value]) -> list[Value]:
-        """Values that can act."""
+        """Gives values their operations."""
         return [self.bind(value) for value in values]
 
     def run(self, run: Run | str) -> Run:
@@ -163,7 +162,7 @@ class Operations:
 
 
 def _refuse_imported(run: Run, act: str, *, trust: bool) -> None:
-    """An export can hold anything: code of an imported run is run only where the user says so."""
+    """Refuses to run the code of an imported run, unless the user trusts it."""
     if run.imported and not trust:
         raise CannotResume(
             f"run {run.id[:8]} was imported, and {act}() would run its recorded code in this process: if you trust "

@@ -1,4 +1,4 @@
-"""Looking at a store without smolagents: quick to import, for commands that list what is recorded."""
+"""Queries without smolagents, which takes a second to import: for commands that only list."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from smolmem.store.opening import open_store
 
 
 class Reader(Queries):
-    """Finds runs, steps and alerts; what it finds cannot act (`run.fork()`), for that a `Memory` is needed.
+    """Finds runs, steps and alerts. Methods that act, such as `run.fork()`, need a `Memory`.
 
     Raises:
         StoreError: if the file cannot be used; the message says why and what to do.

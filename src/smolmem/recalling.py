@@ -71,7 +71,7 @@ class Recalling(Queries):
     ) -> list[Recollection]:
         """The steps and notes that answer a question, from everything that was done and noted, the best first.
 
-        Nothing is returned if the memory does not know what the question asks for.
+        Nothing is returned if the memory holds no answer.
 
         Args:
             question: any text; a time it mentions ("yesterday", "in March", "before the restart") counts.
@@ -183,12 +183,12 @@ class Recalling(Queries):
     def forget(
         self, what: Note | Step | Run | int | str, *, influenced: bool = False, undo: bool = False
     ) -> list[Forgotten]:
-        """Leaves something out of recall, with the notes that came of it; the record keeps it.
+        """Leaves something out of recall, with the notes that were made from it; the record keeps it.
 
         Args:
             what: a note, a step, a run, the id or reference of a step, or the beginning of the id of a note or run.
-            influenced: also everything that was said in runs that recalled it, and what came of that: the way to
-                remove a poisoned source.
+            influenced: also everything that was said in runs that recalled it, and the notes made from that: the
+                way to remove a poisoned source.
             undo: recall it again, with everything that was forgotten together with it.
 
         Returns:
@@ -219,10 +219,10 @@ class Recalling(Queries):
             what: a note, a step, a run, the id or reference of a step, or the beginning of the id of a note or run.
             scope: everything of this scope; `acme/*` for `acme` and all scopes in it.
             before: runs that ended before this time; of this memory's scope, or of `scope`.
-            dry_run: delete nothing, and return what would go.
+            dry_run: delete nothing, and return what would be erased.
 
         Returns:
-            A receipt with what went. `finished` is False if another process was reading the file, or if the vector
+            A receipt. `finished` is False if another process was reading the file, or if the vector
             index did not answer: call `finish_erase()` later to remove the last bytes.
 
         Raises:
@@ -243,12 +243,12 @@ class Recalling(Queries):
     def prune(
         self, older_than: timedelta | None = None, *, scope: str | None = None, dry_run: bool = False
     ) -> list[Erased]:
-        """Erases runs that ended longer ago than they are to be kept; returns one receipt for each rule that erased.
+        """Erases runs that are past their retention time; returns one receipt for each rule that erased.
 
         Args:
             older_than: how long runs are kept; without it, the rules that were given as `Memory(retain=…)` apply.
             scope: the scope of the runs; by default this memory's scope.
-            dry_run: delete nothing, and return what would go.
+            dry_run: delete nothing, and return what would be erased.
         """
         if older_than is not None:
             rules: Mapping[str, timedelta] = {self.scope if scope is None else scope: older_than}
@@ -279,11 +279,11 @@ class Recalling(Queries):
         Args:
             origin: where the source comes from, such as `web`, `import` or `tool`.
             url: a part of the address, or another text that stands in the source or in the call that read it.
-            scope: as for `runs`; what came of the source is followed into other scopes.
-            dry_run: delete nothing, and return what would go.
+            scope: as for `runs`; text made from the source is also found in other scopes.
+            dry_run: delete nothing, and return what would be erased.
 
         Returns:
-            The sources, what came of them, and the receipt of the erase.
+            The sources, everything made from them, and the receipt of the erase.
 
         Raises:
             CannotResume: if a run is still running; nothing was erased.
@@ -338,7 +338,7 @@ class Recalling(Queries):
         past: bool = False,
         limit: int = 100,
     ) -> list[Note]:
-        """What was remembered on purpose, the newest first; with `past` also notes that are no longer current."""
+        """Notes, the newest first; with `past` also notes that are no longer current."""
         found = self._recall.notes.find(
             **self._scope_filter(scope),
             kind=check_text(kind, "kind"),

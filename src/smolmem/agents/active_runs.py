@@ -1,11 +1,11 @@
-"""The runs of one agent in this process: which run a step belongs to, and what is not saved of the runs yet.
+"""The runs of one agent in this process: which run a step belongs to, and which rows are not saved yet.
 
     agent.run() is called                  an `ActiveRun` begins; it has no id yet
     its task is on the list                the run is opened: it has an id and a row
     agent.run() returns, raises, is left   the run ends, with a status and an answer or a failure
     its row is saved                       nothing of it is kept here
 
-A person can also put a task on the list and drive the agent by hand: such a run ends when the next one begins.
+A user can also append a task to the list and run the agent step by step: such a run ends when the next one begins.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ActiveRuns:
     """The runs of one agent."""
 
     def __init__(self, agent: Any, scope: str, writer: Callable[[], str], redacted: Callable[[str], str]) -> None:
-        """Has no runs yet; `redacted` takes the secrets out of a title, before it is cut."""
+        """Has no runs yet; `redacted` removes secrets from a title before the title is shortened."""
         self.agent = agent
         self.scope = scope
         self._writer = writer
@@ -95,7 +95,7 @@ class ActiveRuns:
 
     @property
     def is_working(self) -> bool:
-        """Whether `agent.run()` is in progress, or a person drives the agent by hand."""
+        """Whether `agent.run()` is in progress, or a user runs the agent step by step."""
         return self.is_active or self._manual is not None
 
     def turn(self) -> Turn | None:
@@ -117,7 +117,7 @@ class ActiveRuns:
         return active[-1] if active else None
 
     def run_of(self, step: Any, session: str) -> str:
-        """The run that a new step belongs to; a task opens one, whether `agent.run()` or a person put it there."""
+        """The run that a new step belongs to; a task opens a run, whether `agent.run()` or a user appended it."""
         run = self._find_or_open(step, session)
         self._turns[run] = self._turns.get(run, 0) + 1
         return run
@@ -237,7 +237,7 @@ class ActiveRuns:
 
 
 def _task_of_manager(agent: Any, task: str) -> str:
-    """What a manager asked a managed agent for: smolagents puts that into a template of the managed agent."""
+    """The task that a manager gave, without the template of the managed agent that smolagents puts around it."""
     templates = getattr(agent, "prompt_templates", None) or {}
     template = str((templates.get("managed_agent") or {}).get("task") or "")
     before, _, after = template.partition("{{task}}")

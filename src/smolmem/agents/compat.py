@@ -2,7 +2,7 @@
 
 smolmem needs more than smolagents documents. No other module names any of these things; a test reads the syntax trees.
 `check()` tests the assumptions at the first `attach` of a process and in `smolmem doctor`: where one no longer holds,
-one sentence says which feature is off. What is patched, on instances only and undone by `Patches.close()`:
+one sentence says which feature is off. These are patched, on instances only, and restored by `Patches.close()`:
 
     agent.run                        to know where a run begins and how it ends
     agent.write_memory_to_messages   to apply views and reminders, and to know which saved messages a prompt consists of
@@ -67,7 +67,7 @@ def printed_by(observations: str | None, printed: str) -> bool:
 
 
 class Assumption(NamedTuple):
-    """Something smolmem relies on: what is off without it, and whether it holds."""
+    """An assumption about smolagents, the feature that needs it, and whether it holds."""
 
     about: str
     off: str
@@ -156,7 +156,7 @@ def holds(name: str) -> bool:
 
 
 class Patches(ExitStack):
-    """What was changed on instances; closing it undoes everything, the last first."""
+    """The patches on instances; closing it undoes them in reverse order."""
 
     def method(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> Any:
         """Replaces a method on one instance by `wrap(method)`; returns the original."""
@@ -265,7 +265,7 @@ def _unregister(agent: Any, cls: type, callback: Any) -> None:
 
 
 def agent_name(agent: Any) -> str:
-    """What an agent is recorded as: its name, or its class if it has none."""
+    """The recorded name of an agent: its name, or its class if it has none."""
     return str(agent.name or type(agent).__name__)
 
 
@@ -276,7 +276,7 @@ def run_arguments(run: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
 
 
 def answer_of(result: Any) -> Any:
-    """The answer in what `agent.run` returned: with `return_full_result` it is inside a `RunResult` (since 1.17)."""
+    """The answer that `agent.run` returned: with `return_full_result` it is inside a `RunResult` (since 1.17)."""
     return result.output if isinstance(result, RunResult) else result
 
 
@@ -339,7 +339,7 @@ def continued_numbering(agent: Any, number: int, *, planned: bool, corrected: Ca
 
 
 def last_words(agent: Any, task: str, number: int, now: Callable[[], float]) -> ActionStep:
-    """Lets an agent whose steps are used up answer from what it has, as `run()` does at that point (since 1.0)."""
+    """Lets an agent without steps left answer from its memory, as `run()` does at that point (since 1.0)."""
     began = now()
     said = agent.provide_final_answer(task)
     step = ActionStep(step_number=number, timing=Timing(began, now()), token_usage=said.token_usage)
@@ -383,13 +383,13 @@ class Interpreter:
 
     @property
     def variables(self) -> dict[str, Any]:
-        """What code has assigned, and what was sent."""
+        """The variables that code assigned, and those that were sent."""
         state: dict[str, Any] = self._executor.state
         return state
 
     @property
     def tools(self) -> dict[str, Any]:
-        """What code can call."""
+        """The tools that code can call."""
         return self._executor.static_tools or {}
 
     @tools.setter
@@ -420,7 +420,7 @@ class Interpreter:
         self._executor.send_variables(values)
 
     def run(self, code: str) -> str | None:
-        """What code prints; None if it fails. It runs in this thread: with a time limit, it would run in another."""
+        """Runs code and returns its output; None if it fails. Runs in this thread: a time limit would need another."""
         limit, self._executor.timeout_seconds = self._executor.timeout_seconds, None
         try:
             return str(self._executor(code).logs)

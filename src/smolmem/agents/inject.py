@@ -1,4 +1,4 @@
-"""Puts a text before an agent, and takes it back."""
+"""Injects a text into an agent's memory, and withdraws it."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from smolmem.agents.recorder import Recorder
 from smolmem.core.errors import InvalidArgument
 from smolmem.core.injected import Injected, injected
 from smolmem.core.text import sanitize
-from smolmem.store.reminders import QUOTE
+from smolmem.store.side_tables import QUOTE
 
 
 @dataclass(frozen=True)
 class Injection:
-    """Something that stands in an agent's memory."""
+    """An injected text."""
 
     step: Injected
     _recorder: Recorder
 
     def withdraw(self) -> None:
-        """Takes it off the list, now and in later runs; the record keeps it."""
+        """Removes the text from the list, now and in later runs; the record keeps it."""
         recorder, name = self._recorder, self.step.name
         recorder.injections.standing = [step for step in recorder.injections.standing if step.name != name]
         for step in list(recorder.agent.memory.steps):
             if isinstance(step, Injected) and step.name == name:
-                with suppress(ValueError):  # it was taken off meanwhile
+                with suppress(ValueError):  # it was removed meanwhile
                     recorder.agent.memory.steps.remove(step)
 
 
 def inject(recorder: Recorder, text: str, title: str, origin: str, until: float | None) -> Injection:
-    """Puts a text before an agent, now and at the beginning of each run.
+    """Injects a text now and at the beginning of each run.
 
     Raises:
         InvalidArgument: if the text is empty.

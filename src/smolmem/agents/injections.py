@@ -1,6 +1,6 @@
-"""Steps that a user puts before an agent: history, a known issue, a baseline, another agent's run.
+"""Injected steps: history, a known issue, a baseline, another agent's run.
 
-smolagents drops injected steps at the next `run()`. Here an injection stands at the beginning of every run until it
+smolagents drops injected steps at the next `run()`. Here an injection is at the beginning of every run until it
 is withdrawn or expires. A step that is injected while no run is active belongs to the next run; until that begins,
 the list is recorded without it.
 """

@@ -63,7 +63,7 @@ class Restored:
 
 
 class _Differs(Exception):
-    """Running the code again does not give what it gave."""
+    """Running the code again gives another result."""
 
 
 def restore(agent: Any, code: Sequence[RecordedCode], load: Load) -> Restored:
@@ -125,7 +125,7 @@ def _named(restored: Restored, now: dict[str, Any], wanted: dict[str, Any]) -> R
 def _run_again(agent: Any, local: Interpreter, code: Sequence[RecordedCode]) -> Restored:
     given = {name: value for name, value in agent.state.items() if not codec.is_described(value)}
     _check_names([piece.code for piece in code], agent.state.keys() - given.keys())
-    local.clear({name: codec.copy(value) for name, value in given.items()})  # code may change what it was given
+    local.clear({name: codec.copy(value) for name, value in given.items()})  # code may change its arguments
     playback, deadline = _Playback(local), time.monotonic() + MAX_SECONDS
     local.tools = playback.tools
     confined = _is_confined([piece.code for piece in code]) and _are_plain(given)

@@ -1,9 +1,9 @@
-"""What a model answered and what tools did, recorded before and after it happened.
+"""The ledger: model answers and tool calls, recorded before and after they happen.
 
 A step is saved when it is done, and a process can die inside it: after the model has answered, after a tool has sent
-the money. So the model's answer is recorded before it is acted on, and each tool call when it begins and when it
-ends. When the run is resumed in another process, the model is not asked again, a call that ended returns its recorded
-result, and a call that was interrupted is known to have an unknown outcome.
+the money. So the model's answer is recorded before it is used, and each tool call when it begins and when it ends. When
+the run is resumed in another process, the model is not asked again, a call that ended returns its recorded result, and
+a call that was interrupted is reported to have an unknown outcome.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ T = TypeVar("T")
 log = logging.getLogger("smolmem")
 
 Unknown = Literal["raise", "rerun", "skip"]
-"""What to do about a call of unknown outcome."""
+"""How to handle a call of unknown outcome."""
 
 
 class Turn(NamedTuple):
@@ -45,7 +45,7 @@ class Diverged(BaseException):
 
 
 class Fenced(BaseException):
-    """Another process has taken the run over; no agent may catch this, or it would go on."""
+    """Another process has taken the run over; no agent may catch this, or it would continue."""
 
     def __init__(self, error: TakenOver) -> None:
         super().__init__(str(error))
@@ -72,7 +72,7 @@ class Ledger:
             strict: do not make a tool call whose beginning cannot be recorded.
         """
         self.outgoing: Callable[[Any], Any] = lambda messages: messages
-        """The last change to what a model is sent."""
+        """The last change to the messages that a model is sent."""
         self.safe_to_repeat: Callable[[str], bool] = lambda name: False
         """Whether a tool has no effect that matters when it is called twice."""
         self.classes: Callable[[], Mapping[str, type]] = dict
@@ -152,7 +152,7 @@ class Ledger:
 
         Args:
             name: the tool.
-            arguments: what the call is recognised by.
+            arguments: the arguments, by which a recorded call is recognised.
             act: makes the call.
             values: the objects that the tool is given, and may change.
         """
@@ -271,11 +271,11 @@ class Ledger:
 
 
 class _Changes:
-    """Notices what a call changes in the objects that it is given."""
+    """Notices changes that a call makes to its arguments."""
 
     def __init__(self, values: Sequence[Any]) -> None:
         self._parts: list[Any] = []
-        with suppress(Exception):  # values of any class: the call is made whatever they do
+        with suppress(Exception):  # values of any class may raise: the call is made anyway
             self._parts = mutable_parts(values)
         self._before = self._key()
 
@@ -293,7 +293,7 @@ def _why_unknown(call: RecordedCall) -> str:
 
 
 def _question(messages: Sequence[Any]) -> Any:
-    """What is enough to recognise a prompt: its length and its last message."""
+    """A prompt is recognised by its length and its last message."""
     return [len(messages), messages[-1] if messages else None]
 
 
@@ -305,7 +305,7 @@ current: ContextVar[Ledger | None] = ContextVar("smolmem_ledger", default=None)
 
 @contextmanager
 def unrecorded() -> Iterator[None]:
-    """While this lasts, model calls are not recorded: a model's own calls, and those of views, belong to no agent."""
+    """Model calls in this context are not recorded: calls that a model or a view makes belong to no agent."""
     token = current.set(None)
     try:
         yield

@@ -2,11 +2,11 @@
 
 The agent's thread only notes that a run has a new step. A thread of its own reads the steps from the store, on a
 connection of its own, and sends their spans about once a second. So an agent never waits for a collector, whether the
-collector is slow, down or answers garbage; and the record is the queue: what could not be sent is read again, and
-nothing is held in memory but the ids of runs and of steps that were sent.
+collector is slow, down or answers garbage. The record is the queue: unsent steps are read again, and only the ids of
+runs and of sent steps are held in memory.
 
-A failed collector is logged once and tried again after a while. What is not sent when the process ends can be sent at
-any time with `memory.trace`.
+A failed collector is logged once and tried again after a while. Runs that are not sent when the process ends can be
+sent at any time with `memory.trace`.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class LiveTraces:
         _all.add(self)
 
     def sender(self, url: str, scope: str) -> _Sender:
-        """What sends the runs of a scope to a collector.
+        """The sender of a scope's runs to a collector.
 
         Raises:
-            InvalidArgument: if that is no URL.
+            InvalidArgument: if `url` is not a URL.
         """
         from smolmem.transfer.otlp import Collector
 
@@ -66,7 +66,7 @@ class LiveTraces:
         return self._senders.setdefault((url, scope), _Sender(self._journal, collector))
 
     def close(self) -> None:
-        """Sends what is left, for a short time."""
+        """Sends unsent spans, for a short time."""
         for sender in self._senders.values():
             sender.close()
 
@@ -142,7 +142,7 @@ class _Sender:
         self._forget()
 
     def _forget(self) -> None:
-        """Begins anew, also in a forked child, which has no thread."""
+        """Drops all state, also in a forked child, which has no thread."""
         self._runs: dict[str, set[int]] = {}  # runs that are not sent as a whole, and the steps that were sent
         self._thread: threading.Thread | None = None
         self._woken, self._closing = threading.Event(), threading.Event()
@@ -165,7 +165,7 @@ class _Sender:
         self._woken.set()
 
     def close(self) -> None:
-        """Sends what is left, for a short time."""
+        """Sends unsent spans, for a short time."""
         self._closing.set()
         self._woken.set()
         thread = self._thread
@@ -178,13 +178,13 @@ class _Sender:
         try:
             with closing(self._journal.store.reopened()) as store:
                 self._send_all(Records(store, self._journal.redactor))
-        except Exception as error:  # a thread has nobody to raise to
+        except Exception as error:  # nobody catches an error of a thread
             self._failed(error)
             with self._lock:
                 self._thread = None
 
     def _send_all(self, records: Records) -> None:
-        """Sends what is new, until there is nothing more to send."""
+        """Sends new steps, until there is nothing more to send."""
         while True:
             self._woken.wait()
             self._closing.wait(self._pause())

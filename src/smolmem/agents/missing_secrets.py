@@ -1,8 +1,8 @@
-"""Which secrets a run needs that were not stored and that this process does not have.
+"""Finds secrets that a run needs, that were not stored, and that this process does not have.
 
-What the agent was given, said or made (the task, its own words, code and calls, its variables) must be exact for a run
-to continue. A secret that is only in an observation, such as the sample key of a web page, is read by the model and is
-used by no code: it is logged, and a placeholder stays in its place.
+The task, the agent's own words, code and calls, and its variables must be exact for a run to continue. A secret that is
+only in an observation, such as the sample key of a web page, is read by the model and used by no code: it is logged,
+and its placeholder stays.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _READ_ONLY = {"observations", "error", "system_prompt"}
 
 
 def check_secrets(journal: Journal, run: Run, stored: StoredSession, known: Known, *, refuse: bool) -> None:
-    """Looks for missing secrets before anything is done, also in unfinished runs of managed agents.
+    """Checks for missing secrets, also in unfinished runs of managed agents.
 
     Raises:
-        CannotResume: if the run needs one that is missing, and `refuse`.
+        CannotResume: if the run needs a missing secret, and `refuse` is true.
     """
     needed: dict[Secret, list[str]] = {}
     for secret, place, matters in _missing(journal, run, stored, known):

@@ -1,7 +1,7 @@
 """A list of steps, and the memory that holds it, that report every change.
 
-An agent's memory becomes an `ObservedMemory` in place: whoever holds it keeps holding it, and a memory class of the
-user's own keeps its methods.
+An agent's memory becomes an `ObservedMemory` in place: references to it stay valid, and a memory class of the user's
+own keeps its methods.
 """
 
 from __future__ import annotations
@@ -9,47 +9,16 @@ from __future__ import annotations
 import copyreg
 from collections.abc import Hashable, Iterable
 from functools import cache, wraps
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from smolagents import AgentMemory
 
-
-class Listener(Protocol):
-    """What is told of changes to a list: the recorder of an agent."""
-
-    @property
-    def is_working_here(self) -> bool:
-        """Whether this thread works on a run of the agent."""
-        ...
-
-    @property
-    def is_active(self) -> bool:
-        """Whether a run of the agent is in progress."""
-        ...
-
-    def adding(self, step: Any) -> None:
-        """This thread is about to append a step."""
-        ...
-
-    def changed(self, *, appended: bool = False) -> None:
-        """The list may have changed; `appended`: only by steps at its end."""
-        ...
-
-    def changed_by_others(self) -> None:
-        """The list was changed by another agent that shares it."""
-        ...
-
-    def resetting(self) -> None:
-        """The list is about to be emptied by a reset."""
-        ...
-
-    def reset_done(self) -> None:
-        """The list was emptied by a reset."""
-        ...
+Listener = Any
+"""The `Recorder` of an agent; its module imports this one."""
 
 
 class Listeners:
-    """The listeners of one memory: one for each agent that uses it. A change is told to the agent that makes it."""
+    """The listeners of one memory: one for each agent that uses it. The agent that makes a change is notified."""
 
     def __init__(self) -> None:
         self.all: list[Listener] = []
@@ -62,11 +31,11 @@ class Listeners:
         return (here or active or self.all)[-1]
 
     def adding(self, step: Any) -> None:
-        """See `Listener`."""
+        """This thread is about to append a step."""
         self.working.adding(step)
 
     def changed(self, *, appended: bool = False) -> None:
-        """See `Listener`."""
+        """The list may have changed; `appended`: only by steps at its end."""
         working = self.working
         for listener in self.all:
             if listener is not working:
@@ -74,12 +43,12 @@ class Listeners:
         working.changed(appended=appended)
 
     def resetting(self) -> None:
-        """See `Listener`."""
+        """The list is about to be emptied by a reset."""
         for listener in list(self.all):
             listener.resetting()
 
     def reset_done(self) -> None:
-        """See `Listener`."""
+        """The list was emptied by a reset."""
         self.working.reset_done()
 
 
@@ -161,7 +130,7 @@ def _observed(cls: Any) -> type[ObservedMemory]:
 
 
 def observe(memory: AgentMemory, listener: Listener) -> None:
-    """Makes a memory report to `listener`, beginning with what it holds."""
+    """Makes a memory report to `listener`, beginning with its current steps."""
     if isinstance(memory, ObservedMemory):  # another agent has this memory, too
         memory.listeners.all.append(listener)
         listener.changed()

@@ -1,7 +1,7 @@
-"""A model whose answers pass through the ledger of whoever asks.
+"""A model whose answers pass through the ledger of the calling agent.
 
-A model becomes an instance of a subclass of its own class, with the same name: whoever holds the model keeps holding
-it, and copies of it are copies of the original. A method that a user has set on the instance itself is wrapped there.
+A model becomes an instance of a subclass of its own class, with the same name: references to the model stay valid, and
+copies of it are copies of the original. A method that a user has set on the instance itself is wrapped there.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _observing(cls: Any) -> type:
 
 
 def observe(model: Any) -> None:
-    """Makes a model's answers pass through the ledger of whoever asks."""
+    """Makes a model's answers pass through the ledger of the calling agent."""
     own = getattr(model, "__dict__", {})
     for name in _METHODS:
         if callable(own.get(name)) and not isinstance(own[name], OwnMethod):

@@ -1,4 +1,4 @@
-"""What the model would be sent next: how many tokens, what each view trims, and what the server must read again."""
+"""A preview of the next prompt: its tokens, how much each view trims, and how much the server must read again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from smolmem.core.tokens import size
 
 @dataclass(frozen=True)
 class Viewed:
-    """What one view leaves: the tokens after it, and how many tokens it trims."""
+    """The effect of one view: the tokens after it, and how many tokens it trims."""
 
     name: str
     tokens: int
@@ -33,7 +33,7 @@ class Preview(Drawable):
     """The tokens without any view."""
     views: list[Viewed]
     read_again: int
-    """The tokens after what the prompt has in common with the one before."""
+    """The tokens after the part that the prompt shares with the previous one."""
 
 
 def preview(recorder: Recorder, task: str | None) -> Preview:
@@ -56,7 +56,7 @@ def preview(recorder: Recorder, task: str | None) -> Preview:
 
 
 def set_views(recorder: Recorder, views: Sequence[Any]) -> None:
-    """Sets the views of an agent, after each was tried on the system prompt: what can never work is said at once.
+    """Sets the views of an agent, after trying each on the system prompt, so that a view that cannot work fails now.
 
     Raises:
         InvalidArgument: if a view cannot work; the earlier views stay.

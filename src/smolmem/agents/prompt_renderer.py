@@ -27,14 +27,14 @@ Remind = Callable[[Entry], "Reminder | None"]
 
 
 class RecorderState(NamedTuple):
-    """What the renderer asks of the recorder.
+    """The functions of the recorder that the renderer needs.
 
     Args:
         session: the list that is being recorded.
-        save_edits: saves what others than the agent may have changed.
+        save_edits: saves changes that were not made by the agent.
         save_shown_edits: saves the steps that a prompt shows otherwise than they were saved.
         fresh_run: the run that is being worked on, if it has not acted yet.
-        is_working: whether a run is active; otherwise the prompt is only looked at.
+        is_working: whether a run is active; otherwise the prompt is not sent.
         guard: counts errors and continues.
     """
 
@@ -173,7 +173,7 @@ def without_store(agent: Any) -> ViewChain:
 
     def wrap(original: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
         def render(summary_mode: bool = False) -> list[Any]:
-            """What the model is shown of the memory."""
+            """The memory as messages, seen through the views."""
             messages = original(summary_mode=summary_mode)
             listed = [ListedStep(agent.memory.system_prompt), *numbers.of(agent.memory.steps)]
             parts = parts_of(messages, listed, summary=summary_mode)

@@ -1,17 +1,17 @@
-"""From a live agent to the store.
+"""Records a live agent in the store.
 
-Read it top to bottom to follow a step to disk:
+The sections follow a step to disk, top to bottom:
 
     agent.run()              `run` is wrapped: an active run begins, and ends with a status      (runs)
     memory.steps.append(x)   the observed list reports the change                                 (list changes)
-    Session.compare          finds what differs from what is saved
+    Session.compare          finds the difference to the saved list
     Journal.save             writes the difference in one transaction                             (saving)
     Session.accept           remembers it as saved
 
 The list of steps is the only place that sees every step: no callback fires for a task, and callbacks fire before the
-append. What else smolmem patches on an agent is listed in `compat`.
+append. `compat` lists everything that smolmem patches on an agent.
 
-What must stay true: recording never changes what the agent does. Every entry goes through `guard`. Failed writes are
+What must stay true: recording never changes what the agent does. Every entry point uses `guard`. Failed writes are
 counted, logged once and retried with the next change.
 """
 
@@ -73,9 +73,9 @@ class Recorder:
         self.runs = ActiveRuns(agent, scope, lambda: journal.writer, journal.redactor.text)
         self.injections = Injections()
         self.patches = compat.Patches()
-        """Everything that was changed on the agent; other parts of smolmem add theirs."""
+        """All patches of the agent; other parts of smolmem add theirs."""
         self.attachments: Any = None
-        """What `Memory` gave the agent besides: its access to recall, and its rules."""
+        """Set by `Memory`: the agent's access to recall, its rules and its traces."""
         self.on_run_end: Callable[[], None] = lambda: None
         self.continuations: dict[str, list[Callable[[], Any]]] = {}
         """Interrupted runs of this managed agent by task: they continue when the parent calls it again."""
@@ -138,7 +138,7 @@ class Recorder:
         )
 
     def release(self) -> None:
-        """Saves what is left and gives the agent back as it was."""
+        """Saves unsaved steps and undoes all patches of the agent."""
         self.runs.end_manual()
         self.flush()
         self._session.close()
@@ -262,8 +262,8 @@ class Recorder:
                 self._save("fields")
         try:
             self.on_run_end()
-        except Exception as failure:  # what was recorded can be indexed later
-            log.info("smolmem could not index what was recorded: %s", failure)
+        except Exception as failure:  # steps can be indexed later
+            log.info("smolmem could not index recorded steps: %s", failure)
 
     def _status(self, error: BaseException | None) -> Status:
         if error is None:
@@ -298,7 +298,7 @@ class Recorder:
                 self._session.runs[id(step)] = self._run_of(step)
 
     def changed(self, *, appended: bool = False) -> None:
-        """The list may have changed: saves whatever differs from what is saved."""
+        """The list may have changed: saves the difference to the saved list."""
         if self._paused:
             return
         with self.guard(), self._lock:
@@ -311,7 +311,7 @@ class Recorder:
         self._session.in_order = self._edits_saved = False
 
     def save_edits(self) -> None:
-        """Saves what others than the agent may have changed since the last comparison."""
+        """Saves changes since the last comparison that were not made by the agent."""
         with self.guard():
             self.follow_agent()
         if not self._edits_saved:
@@ -361,7 +361,7 @@ class Recorder:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """While this lasts, changes to the list are not recorded: what is put there is stored already."""
+        """Changes to the list in this context are not recorded: the steps are stored already."""
         self._paused = True
         try:
             yield
@@ -369,7 +369,7 @@ class Recorder:
             self._paused = False
 
     def adopt(self, stored: StoredSession, run: RunRow) -> None:
-        """Takes over a stored session and a run of it, and puts its steps on the agent's list."""
+        """Continues a stored session and one of its runs: puts the steps onto the agent's list."""
         self._session.close()
         self._session = Session.load(stored, self._journal.prompt)
         self.runs.adopt(run, stored.turns)
@@ -440,7 +440,7 @@ class Recorder:
         self.runs.saved()
 
     def _resolve_doubt(self, session: Session) -> None:
-        """An error, or Ctrl-C, may come just after a batch was saved: the store decides, lest the batch be doubled."""
+        """Asks the store whether the last batch was saved: an error or Ctrl-C may come just after the commit."""
         if session.in_doubt is not None:
             found = self._journal.saved(session.row["id"], session.saved_events)
             if found:
@@ -477,7 +477,7 @@ _recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """In a forked child, no thread of the parent releases its locks; what the child records is a session of its own."""
+    """A forked child gets new locks, because no thread of the parent releases them, and a session of its own."""
     for recorder in list(_recorders):
         recorder._lock, recorder._one_call = threading.RLock(), threading.RLock()
         recorder._session = recorder._new_session()

@@ -31,7 +31,7 @@ class _Unrecorded(BaseException):
 
 
 class _Cassette:
-    """Returns recorded results to whoever makes the same calls, in any order."""
+    """Returns the recorded results of calls, in any order."""
 
     def __init__(self, agent: MultiStepAgent, calls: list[RecordedCall], encode: Callable[[Any], Encoded]) -> None:
         self._agent = agent

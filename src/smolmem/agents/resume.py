@@ -1,18 +1,20 @@
-"""A killed run, brought back to life.
+"""Resumes a killed run.
 
-Read it top to bottom:
+The steps of `Resumption.start`, and the sections of this file, top to bottom:
 
-    claim      this process becomes the writer of the run, so that nobody else can resume it
+    claim      this process becomes the writer of the run, so that no other process can resume it
     load       the list, the code, the variables, and the calls of the step that was interrupted
     check      the agent and its tools are the right ones, this process has the secrets that were not stored, and no
-               call has an unknown outcome; else the run is released
+               call has an unknown outcome; otherwise the run is released
     put back   the steps go onto the agent's list
     continue   if the last step gave the answer, the run ends with it;
-               if the steps are used up, the agent answers from what it has;
-               else the run continues with the same numbers, budget, planning rhythm and variables: the model's recorded
-               answer is used, and calls that ended return their recorded results
+               if all steps are used up, the agent answers from its memory;
+               otherwise the run continues with the same step numbers, budget, planning interval and variables: the
+               model's recorded answer is used, and calls that ended return their recorded results
 
 Managed agents that were interrupted continue when the step that called them calls them again.
+
+`restore` is the shorter way for an agent of another kind: it loads and puts back, and the user continues.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ class Resumption:
         journal: where the run is stored.
         run: the run.
         recorder_of: finds the recorder of a managed agent.
-        unknown: what to do about calls that were interrupted.
+        unknown: how to handle calls that were interrupted.
         placeholders: whether to resume without secrets that this process lacks.
     """
 
@@ -101,7 +103,7 @@ class Resumption:
         compat.restore_monitor(self.recorder.agent, steps)
         answer = _recorded_answer(steps, calls, stored.turns)
         if answer is not None:
-            restored = interpreter.restore_all(self.recorder.agent, stored)  # for tasks that follow with reset=False
+            restored = interpreter.restore_all(self.recorder.agent, stored)  # for later tasks with reset=False
             self._log("had its answer already", restored)
             return Resumed(None, self._finish(row, answer[0]))
         return Resumed(self._prepare(row, stored, calls, waiting))
@@ -130,7 +132,7 @@ class Resumption:
             )
 
     def _refuse_unknown(self, agent: Any, run: Run, calls: Sequence[RecordedCall], done: int) -> None:
-        """Looks for interrupted calls before anything is done, also in the runs of managed agents."""
+        """Refuses interrupted calls before anything is done, also in the runs of managed agents."""
         for child in self.journal.called_by([run.id]):
             if child.agent in agent.managed_agents and child.status != "finished":
                 stored = self.journal.session(child.session, child.id)
@@ -158,13 +160,13 @@ class Resumption:
         self, row: RunRow, stored: StoredSession, calls: Sequence[RecordedCall], waiting: list[Injected]
     ) -> Iterator[Any]:
         agent = self.recorder.agent
-        if codec.is_interrupted(agent.memory.steps[-1]):  # a model failed, or a tool was broken off: done anew
+        if codec.is_interrupted(agent.memory.steps[-1]):  # a model or tool call failed: the step is repeated
             agent.memory.steps.pop()
         begun = [replace(call, turn=stored.turns) for call in calls if call.turn >= stored.done]
         self._expect_children(begun)
         in_order = isinstance(agent, CodeAgent)
         self.recorder.ledger.expect(begun, in_order=in_order, unknown=self.unknown)
-        if not begun:  # what was injected meanwhile comes now; else the interrupted step is finished first, as it was
+        if not begun:  # otherwise the interrupted step is finished before new injections
             self.recorder.drop_expired_injections()
             agent.memory.steps.extend(waiting)
             waiting = []
@@ -239,7 +241,7 @@ class Resumption:
                 agent.memory.steps.pop()
                 raise CannotResume(
                     f"run {row['id'][:8]}: step {number} was interrupted and does not go the same way again: {why}. "
-                    "Its earlier steps are as they were; restore() them into an agent to continue from there."
+                    "Its earlier steps are unchanged; restore() them into an agent to continue from there."
                 ) from None
 
     def _restore_variables(self, stored: StoredSession, number: int, *, answered: bool) -> Restored:
@@ -247,7 +249,7 @@ class Resumption:
         restored = interpreter.restore(agent, stored.code, stored.variables)
         self._log(f"is resumed at step {number}", restored)
         last = _last_recorded(agent.memory.steps)
-        if not restored.is_complete and not answered and isinstance(last, ActionStep):  # an answer is used as it is
+        if not restored.is_complete and not answered and isinstance(last, ActionStep):  # a recorded answer is final
             gone = f"; these variables are gone: {', '.join(restored.missing)}" if restored.missing else ""
             described = ", ".join(restored.partial)
             note = f"[The process was restarted{gone}"
@@ -260,13 +262,27 @@ class Resumption:
         log.log(level, "run %s %s; %s", self.run.id[:8], what, restored)
 
     def _answer_now(self, active: ActiveRun, number: int) -> Iterator[Any]:
-        """The steps are used up, and the process died before the agent could answer from what it has."""
+        """All steps are used up, and the process died before the agent's final answer."""
         with self.recorder.working_on(active):
             step = compat.last_words(self.recorder.agent, active.task, number, time.time)
             yield step
         answer = compat.typed_answer(step.action_output)
         self.recorder.finish(active, answer)
         yield FinalAnswerStep(answer)
+
+
+def restore(recorder: Recorder, journal: Journal, run: Run, step: int | None) -> Restored:
+    """Puts a run, up to a step number, into the recorder's agent; names the variables that could not be restored."""
+    agent = recorder.agent
+    until, secrets = journal.event_after_step(run, step), journal.redactor.learn()
+    stored = journal.session(run.session, run.id, until, secrets)
+    agent.memory.reset()
+    agent.memory.steps = [*(entry.step for entry in stored.entries), *agent.memory.steps]  # injections come last
+    restored = interpreter.restore_all(agent, stored)
+    left = sorted((stored.variables() or {}).get("variables", {}))
+    if left and not hasattr(agent, "python_executor"):
+        return Restored(f"{type(agent).__name__} has no interpreter; its state is restored", left)
+    return restored
 
 
 def drain(resumed: Resumed) -> Any:

@@ -1,4 +1,4 @@
-"""One list of steps, from one reset to the next: what is saved of it, and what is not saved yet.
+"""One list of steps, from one reset to the next: the saved state, and the difference to the live list.
 
 `compare` finds the changes that turn the saved list into the list as it is now; steps are compared by identity.
 `accept` remembers the changes once they are saved. Nothing here is altered in between: the changes of a failed write
@@ -27,7 +27,7 @@ Care = Literal["glance", "fields", "inside"]
 steps, `fields` into all lists and at what a model is shown of each step, and `inside` compares everything."""
 
 _GLANCE = 8
-"""How many older steps are looked at, in turn, at each event, for lists edited in place."""
+"""How many older steps are checked at each event, in turn, for lists edited in place."""
 
 
 @dataclass(eq=False)
@@ -46,7 +46,7 @@ class Entry:
 
 @dataclass
 class Draft:
-    """A change on its way to the store, with what `accept` needs once it is saved."""
+    """A change on its way to the store, with the data that `accept` needs once it is saved."""
 
     change: Change
     entry: Entry | None
@@ -57,7 +57,7 @@ class Draft:
 
 
 class Encode(Protocol):
-    """A value as it is stored, and perhaps the record of what it was made from."""
+    """Encodes a value; `made_from` is the record that the value was made from."""
 
     def __call__(self, value: Any, made_from: Encoded | None = None) -> Encoded:
         """See `Contents.encode`."""
@@ -65,13 +65,13 @@ class Encode(Protocol):
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a comparison asks about a step besides the step itself.
+    """The functions that a comparison needs.
 
     Args:
         stored: the id of a prompt that is stored already.
         recognised: the parts of a prompt that was rendered from saved steps, if it is one.
         variables: the agent's variables after a new step, if it has any.
-        encode: a value as it is stored.
+        encode: encodes a value.
     """
 
     stored: Callable[[Sequence[Any]], int | None]
@@ -82,7 +82,7 @@ class Surroundings:
 
 @dataclass
 class Session:
-    """What is saved of one list of steps."""
+    """The saved state of one list of steps."""
 
     row: SessionRow
     saved_events: int = 0
@@ -224,7 +224,7 @@ class Session:
         """The parts of a prompt rendered from all entries; None if it does not have that many messages.
 
         Setting a field is noticed, but not an edit of the object in it, such as a tool call. Every step is rendered for
-        each prompt anyway, so what a model is shown of such an edit is noticed here: the step looks different.
+        each prompt anyway, so such an edit is noticed here: the step looks different.
         """
         if self._shows(messages):
             self._suspects = []
@@ -335,7 +335,7 @@ class Session:
         )
 
     def close(self) -> None:
-        """Gives the steps their own classes back; what the model was sent stays on disk until it is looked at."""
+        """Restores the classes of the steps; their prompts stay on disk until they are used."""
         for entry in self.entries if self.system is None else [self.system, *self.entries]:
             observed_steps.unobserve(entry.step)
 

@@ -1,8 +1,8 @@
-"""An agent, one step at a time.
+"""Runs an agent one step at a time.
 
 The step-by-step loop that smolagents documents works on no current release. This is `agent.run()` itself, with
-planning, errors, checks, callbacks and max steps, handed over step by step. Between two steps the caller may read and
-change the memory, stop, or wait for days.
+planning, errors, checks, callbacks and max steps, as an iterator. Between two steps the caller may read and change the
+memory, stop, or wait for days.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from smolagents.memory import FinalAnswerStep, PlanningStep
 
 
 class Stepwise:
-    """The steps of a run as they are done; `answer` is there when they have come to an end.
+    """The steps of a run as they are done; `answer` is set after the last step.
 
-    An action is on the agent's list when it is handed over. A plan is put there when the next step is asked for.
+    An action is on the agent's list when it is returned. A plan is appended when the next step is requested.
     """
 
     def __init__(self, agent: MultiStepAgent, events: Iterator[Any], answer: Any = None) -> None:
@@ -34,14 +34,14 @@ class Stepwise:
             if isinstance(event, FinalAnswerStep):
                 self.answer = event.output
             elif isinstance(event, (ActionStep, PlanningStep)):
-                # where the steps are used up, smolagents shows the last action again instead of its last words
+                # when all steps are used up, smolagents returns the last action again instead of the final step
                 step = self.agent.memory.steps[-1] if event is self._last else event
                 self._last = event
                 return step
         raise StopIteration
 
     def close(self) -> None:
-        """Stops here; with a `Memory`, the run can go on later."""
+        """Stops here; with a `Memory`, the run can be resumed later."""
         close = getattr(self._events, "close", None)
         if close is not None:
             close()
@@ -53,6 +53,6 @@ def stepwise(agent: MultiStepAgent, task: str, **options: Any) -> Stepwise:
     Args:
         agent: the agent, attached to a `Memory` or not.
         task: its task.
-        options: whatever `agent.run()` takes, but for `stream`.
+        options: options of `agent.run()`, except `stream`.
     """
     return Stepwise(agent, agent.run(task, stream=True, **options))

@@ -1,7 +1,7 @@
 """Memory for an agent: reminders at each task, tools to recall and remember with, and `memory` in its code.
 
-The agent never chooses the scope. What it is given is recorded with its run: where each passage came from, so that it
-can be taken back, and its words, so that they are not remembered a second time.
+The agent never chooses the scope. Recalled text is recorded with its run: its sources, so that it can be forgotten, and
+its words, so that they are not indexed again.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ log = logging.getLogger("smolmem")
 MEMORY_TOOLS = frozenset({"recall_memory", "remember", "forget", "memory"})
 """Names under which an agent reaches its memory."""
 EXCERPT = 3_000
-"""Characters of one step that are given at once."""
+"""Characters of a step in one answer."""
 _STEP = re.compile(r"\s*step\s+(\d{1,18})\s*(?::(.*))?$", re.IGNORECASE | re.DOTALL)
 MAX_RESULTS = 50
-"""Recollections that code can ask for at once."""
+"""The maximum number of recollections for one search from code."""
 NOTHING = "Nothing is remembered about that."
 
 IN_CODE = (
@@ -48,7 +48,7 @@ IN_CODE = (
 
 
 class MemoryAccess:
-    """What one agent can do with the memory of its scope."""
+    """One agent's access to the memory of its scope."""
 
     def __init__(self, recorder: Recorder, recall: RecallEngine, journal: Journal) -> None:
         self._recorder = recorder
@@ -225,7 +225,7 @@ class MemoryInCode:
         self.with_methods = MemoryInCode
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The interpreter accepts only what can be called."""
+        """The interpreter accepts only callables."""
         return self.search(*args, **kwargs)
 
 

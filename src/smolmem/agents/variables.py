@@ -1,12 +1,12 @@
-"""A snapshot of an agent's variables after each step: its `state`, and what its code has assigned.
+"""Snapshots of an agent's variables after each step: its `state`, and the variables of its code.
 
 A snapshot serves runs whose code does not give the same values when it is run again. Functions, classes and modules are
 not part of it: the recorded code makes them again.
 
 A step touches few of the variables, so only these are encoded. The code of the step tells which: it names them, it
 names a variable that shares an object with them, or it names something that can reach anything, such as a function.
-What other code changes (a callback, a thread) is found when a variable is looked at in turn. Large lists and dicts are
-stored in chunks (`core.chunks`), so what is stored grows with what is new.
+Changes by other code (a callback, a thread) are found because one more variable is encoded at each step, in turn. Large
+lists and dicts are stored in chunks (`core.chunks`), so the store grows only by new items.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Variables:
         self._turn = 0
 
     def snapshot(self, agent: Any, code: str | None) -> Encoded | None:
-        """The variables of an agent after code ran, encoded; None if it has none. Without code, all are looked at."""
+        """Encodes the variables of an agent after code ran; None if it has none. Without code, all are encoded."""
         local = compat.interpreter_of(agent)
         names = {} if local is None else visible(local.variables)
         if not names and not agent.state:
@@ -107,7 +107,7 @@ class Variables:
                 return None
         touched = set(named)
         for tool in named & (local.tools.keys() | local.functions.keys()):
-            if not compat.is_builtin(tool) and tool != "final_answer":  # a tool may keep what it was given or returned
+            if not compat.is_builtin(tool) and tool != "final_answer":  # a tool may keep its arguments and results
                 shared = self._given.setdefault(tool, set())
                 shared |= named
                 touched |= shared
@@ -142,7 +142,7 @@ class Variables:
         self._keep_joint(changed | gone)
 
     def _in_turn(self, values: dict[Name, Any], changed: set[Name]) -> set[Name]:
-        """One more variable, for what nothing else notices."""
+        """One more variable, to find changes that nothing else notices."""
         cheap = [
             name
             for name in values
@@ -275,7 +275,7 @@ class Variables:
 
 
 def visible(state: dict[str, Any]) -> dict[str, Any]:
-    """What the agent's code has assigned, without functions, classes and modules."""
+    """The variables of an agent's code, without functions, classes and modules."""
     return {
         name: value for name, value in state.items() if not name.startswith("_") and not issubclass(type(value), _CODE)
     }

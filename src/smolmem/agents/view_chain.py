@@ -1,9 +1,9 @@
 """The views of one agent, applied in order to each prompt.
 
-A view leaves parts out, shortens them or puts a note in their place. It changes what is sent and nothing else: the
-list of steps and the record keep everything. What a view has trimmed stays trimmed until the view trims again, in
-this process or the next: servers keep what they have read, so a prompt that begins like the one before is quick.
-Therefore each trim is recorded before the prompt that it shortens is sent.
+A view leaves parts out, shortens them or puts a note in their place. It changes only the prompt: the list of
+steps and the record keep everything. A trim applies until the view trims again, in this process or the next: servers
+cache prompts, so a prompt that begins like the previous one is fast. Therefore each trim is recorded before the prompt
+that it shortens is sent.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from smolmem.core.codec import Encoded
 from smolmem.core.errors import BudgetTooSmall, InvalidArgument, TakenOver
 from smolmem.core.tokens import REPORTS, Tokens, size
 from smolmem.core.values import Trim
-from smolmem.store.trims import Trims
+from smolmem.store.side_tables import Trims
 
 log = logging.getLogger("smolmem")
 
@@ -69,7 +69,7 @@ class ViewChain:
         self._views = named
 
     def preview(self) -> ViewChain:
-        """A chain that shows what this one would show, and records nothing."""
+        """A copy of this chain that records nothing."""
         other = ViewChain(self.agent, self._trims)
         other._views, other._session, other._latest = self._views, self._session, dict(self._latest)
         other.tokens, other._learned = self.tokens.copy(), self._learned
@@ -83,7 +83,7 @@ class ViewChain:
         return self.show_each(parts, session)[-1][1]
 
     def show_each(self, parts: list[Part], session: str | None = None) -> list[tuple[str, list[Part]]]:
-        """What each view leaves, in order, beginning with everything."""
+        """The parts after each view, in order, beginning with all parts."""
         if session != self._session:
             self._session, self._encoded, self._latest = session, {}, self._recorded_trims(session)
         self._learn([part.step for part in parts if part.role == "step"])
@@ -164,7 +164,7 @@ class ViewChain:
 
     @property
     def can_recall(self) -> bool:
-        """Whether the agent can bring back what is trimmed."""
+        """Whether the agent can read trimmed steps again."""
         return "recall_memory" in getattr(self.agent, "tools", ())
 
     # --- around it ---------------------------------------------------------------------------------------------------

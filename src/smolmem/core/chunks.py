@@ -1,8 +1,8 @@
 """Large lists and dicts as chunks, each stored once: a list that grows by an item adds an item to the store.
 
-A chunk is the JSON of some consecutive items. Chunks end where the items say so, hence an item that is inserted
-changes the chunk around it and no other. The hashes of many chunks are kept in nodes, which are chunks of hashes. Items
-that did not change since the last time are recognised without encoding them.
+A chunk is the JSON of some consecutive items. The content of the items decides where a chunk ends, so an inserted item
+changes only the chunk around it. The hashes of many chunks are kept in nodes, which are chunks of hashes. Unchanged
+items are recognised without encoding them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class NotChunkable(Exception):
 class Piece:
     """One item of a list or dict, encoded.
 
-    `key` is the key of an item of a dict. `shape` is what the item held; None if the item must be encoded to find out
+    `key` is the key of an item of a dict. `shape` is the content of a flat item; None if only encoding the item tells
     whether it changed.
     """
 
@@ -156,7 +156,7 @@ class ChunkedText:
         self.tree = _tree(self.new, self._keys)
 
     def unsearched(self, text: str) -> int:
-        """From where a text is to be searched for secrets: before the end of what was searched."""
+        """Where the search for secrets begins: some characters before the end of the part that was searched."""
         return max(0, len(self._text) - 2 * _LONGEST) if text.startswith(self._text) else 0
 
 
@@ -212,7 +212,7 @@ def piece(key: str | None, item: Any, body: bytes, blobs: dict[str, bytes], ids:
 
 
 def _shape(item: Any) -> tuple[Any, ...] | None:
-    """What a flat container holds; None if something inside can change by itself."""
+    """The values in a flat container; None if one of them is mutable."""
     held = (
         (*item.keys(), *item.values()) if type(item) is dict else tuple(item) if type(item) in (list, tuple) else None
     )
@@ -240,7 +240,7 @@ def assembled(stored: Json, fetch: Callable[[str], bytes]) -> Json:
     """The JSON of a snapshot of variables with its chunks in place; any other JSON as it is.
 
     Raises:
-        Undecodable: if the chunks are not what a snapshot has.
+        Undecodable: if the chunks are not those of a snapshot.
     """
     if not isinstance(stored, dict) or stored.get("$") != "snapshot":
         return stored

@@ -5,7 +5,7 @@ A step is written field by field from its `__dict__` and read back with `__new__
 `None` stays `None`.
 
 What the model was sent (`model_input_messages`) repeats the whole conversation at every step. It is taken out of the
-record and stored as "an earlier prompt and what came after" (see `core.prompts`).
+record and stored as the beginning of an earlier prompt and new messages (see `core.prompts`).
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class _Verbatim(str):
 
 
 class VerbatimToolCall(memory.ToolCall):  # type: ignore[misc]
-    """A tool call whose arguments are not plain JSON; a model is shown exactly what it was shown of the original."""
+    """A tool call whose arguments are not plain JSON; a model is shown the same text as for the original."""
 
     __slots__ = ("shown",)
     shown: _Verbatim
@@ -204,7 +204,7 @@ def _is_alike(one: bytes, other: bytes) -> bool:
 
 
 def _comparable(record: Json) -> Json:
-    """A record without what another process may lack: classes of basic values, and addresses of objects."""
+    """A record without details that differ between processes: classes of basic values, addresses of objects."""
     if isinstance(record, list):
         return [_comparable(item) for item in record]
     if not isinstance(record, dict):
@@ -219,7 +219,7 @@ _ADDRESS = re.compile("0x[0-9a-fA-F]+")
 
 
 def kind_of(step: Any) -> str:
-    """The kind of a step; `other` for what smolagents does not define."""
+    """The kind of a step; `other` for a class that smolagents does not define."""
     return next((word for cls, word in KINDS.items() if isinstance(step, cls)), "other")
 
 
@@ -345,7 +345,7 @@ def decode(
     """Decodes a record.
 
     Args:
-        record: what `encode` gave.
+        record: the record that `encode` made.
         fetch: finds a blob by its hash.
         model_input: what a step's model input becomes, if it had any.
         secrets: secrets to put back in the place of their placeholders.

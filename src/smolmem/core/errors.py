@@ -22,7 +22,7 @@ A message says what happened, where, and what to do next. A driver's error is wr
 from __future__ import annotations
 
 REPAIR = "Run `smolmem doctor --repair`, which rebuilds damaged indexes, or restore the file from a backup."
-"""What to do about a damaged store."""
+"""The advice for a damaged store."""
 
 
 class SmolmemError(Exception):

@@ -16,7 +16,7 @@ class ForkLock:
     """A lock for `with`; in a forked child nobody holds it.
 
     Args:
-        in_child: called in a forked child, to drop what a thread of the parent may have left half done.
+        in_child: called in a forked child, to drop unfinished work of the parent's threads.
     """
 
     def __init__(self, in_child: Callable[[], None] | None = None) -> None:

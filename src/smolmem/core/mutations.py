@@ -1,4 +1,4 @@
-"""What a call changed in its arguments: recorded with its result, and made again when the result is played back.
+"""Changes that a call makes to its arguments: recorded with its result, and applied again on playback.
 
 A tool may fill the list that it is given. So the mutable values that a call can reach are collected before the call, in
 reading order. If the call changes one, its outcome holds all of them as they are afterwards. Equal arguments have the
@@ -19,7 +19,7 @@ from smolmem.core.instances import NotRestored
 _MAPPINGS = (dict, OrderedDict, defaultdict, Counter)
 _SEQUENCES = (list, deque, bytearray)
 _OPAQUE = ("pandas", "PIL")
-"""Libraries with mutable values that cannot be changed in place to what another value is."""
+"""Libraries whose mutable values cannot be overwritten in place."""
 
 
 @dataclass
@@ -48,7 +48,7 @@ def mutable_parts(values: Iterable[Any]) -> list[Any]:
 
 
 def _inside(value: Any) -> list[Any] | None:
-    """What a mutable value or a tuple holds; None for any other value."""
+    """The items of a mutable value or a tuple; None for any other value."""
     cls = type(value)
     if cls in (list, tuple, deque):
         return list(value)
@@ -93,7 +93,7 @@ def applied(outcome: Outcome, values: Iterable[Any]) -> Any:
 
 
 def _shape(part: Any) -> Any:
-    """What must be the same of two values so that one can become the other."""
+    """The properties that two values must share so that one can be overwritten with the other."""
     return (type(part), part.shape, part.dtype) if _is_array(type(part)) else type(part)
 
 

@@ -1,7 +1,7 @@
-"""Bytes as they lie on disk, compressed, and how much they may unpack to.
+"""Compressed bytes, and a limit on the size that they unpack to.
 
-A few packed bytes can unpack to gigabytes. So there is a limit for whoever reads, and nothing is packed tighter than
-the limit allows: what was written can be read.
+A few packed bytes can unpack to gigabytes, so every reader has a limit. Data that would exceed it is stored unpacked,
+so everything that was written can be read.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import zstandard
 
 
 class Undecodable(ValueError):
-    """Stored bytes that are not what an encoder writes; the store turns it into `Damaged` with its place."""
+    """Stored bytes that no encoder writes; the store raises `Damaged` with their place instead."""
 
 
 class Allowance(NamedTuple):
-    """What packed bytes may unpack to: so many bytes, or so many times their size."""
+    """How far packed bytes may unpack: to `size` bytes, or to `times` times their size."""
 
     size: int
     times: int
 
     def limit(self, packed: int) -> int:
-        """The bytes that so many packed bytes may unpack to; `SMOLMEM_MAX_UNPACKED` in the environment allows more."""
+        """How many bytes `packed` bytes may unpack to; the environment variable `SMOLMEM_MAX_UNPACKED` allows more."""
         return max(self.size, self.times * packed, int(os.environ.get(MAX_UNPACKED, 0)))
 
 
@@ -37,7 +37,7 @@ _SHORT = 60
 
 
 def pack(data: bytes, dictionary: bytes = b"") -> bytes:
-    """Bytes as they lie on disk: one letter, then the bytes, compressed where that saves space and can be unpacked.
+    """Packs bytes: one letter, then the bytes, compressed if that saves space and stays within the limit.
 
     `dictionary` is text that the data repeats; `unpack` needs the same.
     """

@@ -1,4 +1,4 @@
-"""Regular expressions that somebody wrote, held to a time limit: some run for years on a short text."""
+"""Regular expressions of users, with a time limit: some take years on a short text."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ PATIENCE = 0.1
 """Seconds that a pattern may take on one text."""
 
 Pattern = Any
-"""A compiled pattern of `regex`, which can be stopped; it reads what `re` reads."""
+"""A compiled pattern of `regex`, which has a time limit and the syntax of `re`."""
 
 
 def pattern_of(given: str | re.Pattern[str]) -> Pattern:
-    """A pattern, compiled.
+    """Compiles a pattern.
 
     Raises:
-        InvalidArgument: it is none.
+        InvalidArgument: if the pattern is not a valid regular expression.
     """
     text, flags = (given.pattern, given.flags) if isinstance(given, re.Pattern) else (given, 0)
     try:
         if not isinstance(text, str):
-            raise TypeError("it is no text")
+            raise TypeError("it is not a string")
         return regex.compile(text, flags)
     except (regex.error, TypeError, ValueError, RecursionError) as error:
         raise InvalidArgument(f"{text!r} is not a regular expression: {error}.") from None
 
 
 def found(pattern: Pattern, text: str) -> bool:
-    """Whether a pattern is in a text.
+    """Whether a pattern matches somewhere in a text.
 
     Raises:
-        TimeoutError: it takes too long.
+        TimeoutError: if matching takes too long.
     """
     return pattern.search(text, timeout=PATIENCE) is not None
 
 
 def replaced(pattern: Pattern, by: str, text: str) -> str:
-    """A text with every match replaced, `by` as it is.
+    """Replaces every match by the literal text `by`.
 
     Raises:
-        TimeoutError: it takes too long.
+        TimeoutError: if matching takes too long.
     """
     made: str = pattern.sub(lambda _: by, text, timeout=PATIENCE)
     return made
@@ -54,7 +54,7 @@ def spans(pattern: Pattern, text: str) -> list[tuple[int, int]]:
     """Where a pattern matches; of a pattern with groups, where its first group does.
 
     Raises:
-        TimeoutError: it takes too long.
+        TimeoutError: if matching takes too long.
     """
     group = 1 if pattern.groups else 0
     found = (match.span(group) for match in pattern.finditer(text, timeout=PATIENCE))

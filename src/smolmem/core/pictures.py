@@ -73,7 +73,7 @@ class StoredPixels(NamedTuple):
 
         Raises:
             StoreError: it is larger than Pillow may unpack.
-            Damaged: it is not what was stored.
+            Damaged: if the bytes are not a stored picture.
         """
         width, height = self.size
         most = PIL.Image.MAX_IMAGE_PIXELS

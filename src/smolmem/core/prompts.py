@@ -1,4 +1,4 @@
-"""What a model was sent, stored without repetition: a prompt is the beginning of an earlier prompt and what is new.
+"""Prompts, stored without repetition: the beginning of an earlier prompt, and the messages that are new.
 
 Each prompt of a run repeats the whole conversation so far. Stored one by one they would grow with the square of the
 run's length; stored as "the first `keep` parts of prompt `parent`, then `suffix`" they grow with its length.
@@ -80,11 +80,11 @@ def expand(number: int, link: Callable[[int], PromptLink], known: tuple[int, lis
 def rendered(
     step: Any, record: Encoded, encode: Callable[[Any, Encoded | None], Encoded]
 ) -> tuple[Encoded | None, list[Look]]:
-    """The messages that a step is shown to a model as, encoded, and how they look; none where it cannot be shown.
+    """Renders a step for a model: its messages, encoded, and how they look; none if it cannot be rendered.
 
     smolagents makes them from the fields of the step; a step class of the user may show more than its record holds.
     """
-    from smolmem.core.codec import KINDS, original_class  # only who has live steps needs smolagents
+    from smolmem.core.codec import KINDS, original_class  # only callers with live steps need smolagents
 
     messages = rendered_messages(step)
     made_from = record if original_class(step) in KINDS else None
@@ -92,7 +92,7 @@ def rendered(
 
 
 def looks(messages: Sequence[Any]) -> list[Look]:
-    """What a model sees of messages, kept apart from them, so that later edits can be noticed."""
+    """Copies of what a model sees of messages, to notice later edits."""
     return [_kept(content) for content in map(_look, messages)]
 
 
@@ -109,8 +109,8 @@ def look_like(messages: Sequence[Any], before: list[Look]) -> bool:
 
 
 def rendered_messages(step: Any) -> list[Any]:
-    """The messages that a step is shown to a model as; none where it cannot be shown."""
+    """The messages that a step is rendered to; none if it cannot be rendered."""
     try:
         return list(step.to_messages())
-    except Exception:  # a step that was made by hand may lack what this needs
+    except Exception:  # a step that was made by hand may lack fields
         return []

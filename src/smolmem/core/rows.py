@@ -1,8 +1,7 @@
-"""What is written and read: the rows of the tables, and the batches that the recorder hands to the store.
+"""The rows of the tables, and the batches that the recorder passes to the store.
 
-The recorder turns what an agent did into a `Batch` of `Change`s. The store saves a batch as a whole and answers with
-the ids it gave (`Saved`). A `StoredSession` is the way back: everything a killed run needs to continue, as plain
-values.
+The recorder turns an agent's work into a `Batch` of `Change`s. The store saves a batch in one transaction and returns
+the new ids (`Saved`). A `StoredSession` is read to resume a killed run: all that the run needs, as plain values.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:  # the codec imports smolagents, which takes a second
 Act = Literal["insert", "remove", "revise"]
 Origin = Literal["user", "model", "tool", "web", "import", "agent"]
 ORIGINS: tuple[Origin, ...] = ("user", "model", "tool", "web", "import", "agent")
-"""Who said something. What it was made from lowers the trust in it, not its origin."""
+"""Who said something. The sources of a text lower its trust and never change its origin."""
 Trust = Literal["low", "medium", "high"]
 TRUST: dict[Trust, int] = {"low": 1, "medium": 2, "high": 3}
 _TRUSTED: dict[Origin, Trust] = {
@@ -182,7 +181,7 @@ class Passage:
 
     @property
     def trust(self) -> Trust:
-        """How far it is trusted: as its origin, but no further than what it was made from. A user vouches for both."""
+        """The trust of its origin, or low if it was made from text of low trust; a user's text keeps its trust."""
         return "low" if self.exposed and self.origin != "user" else trust_in(self.origin)
 
 
@@ -207,7 +206,7 @@ class RecordedCall:
     """The contents of its arguments and its outcome."""
 
     def is_of(self, key: str, encode: Callable[[Any], Encoded]) -> bool:
-        """Whether the arguments are those that `key` is the hash of; what is redacted may differ between processes."""
+        """Whether `key` is the hash of these arguments; processes may redact them differently."""
         return key in (self.key, encode(self.arguments()).key)
 
     @property
@@ -272,7 +271,7 @@ class StoredEntry:
 
 @dataclass(frozen=True)
 class StoredSession:
-    """A session as it was left: its list, its code and variables, and how far one run of it came.
+    """The state of a session: its list, its code and variables, and how far one of its runs came.
 
     The run has had `turns` steps. Calls from turn `done` on belong to a step that is not done.
     """

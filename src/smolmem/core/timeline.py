@@ -1,4 +1,4 @@
-"""The list of steps that events leave behind: the one place that knows what insert, remove and revise mean.
+"""Turns events into a list of steps: the only code that defines insert, remove and revise.
 
 The live session applies each change once it is saved. Reading a session from disk, loading an export and `verify` apply
 the stored events. All of them get the same list, because they use the same `Timeline`.

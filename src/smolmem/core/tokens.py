@@ -1,8 +1,8 @@
-"""How many tokens a prompt has, as the model itself counts them.
+"""Estimates the tokens of a prompt from the usage that the model reports.
 
-No tokenizer is right for every model, and none is needed: a model reports what each prompt cost it. Three rates are
-fitted to its last reports: a token's worth of text, an image's worth, and what is added to every prompt (templates,
-the tools' descriptions). Until there are reports, and wherever they make no sense, usual rates hold.
+No tokenizer fits every model, but models report the tokens of each prompt. Three rates are fitted to the last reports:
+for text, for images, and for what is added to every prompt (templates, descriptions of tools). Default rates apply
+until there are plausible reports.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 CHARACTERS = 3.6
-"""Of a token, usually."""
+"""Characters per token, by default."""
 REPORTS = 8
-"""So many of the last reports count: few enough to be gathered again by another process."""
+"""How many of the last reports count; another process can read that many from the record."""
 _STIFF = 150.0**2
-"""What it costs to leave the usual rates: as much as being wrong by so many tokens, squared."""
+"""The penalty for leaving the default rates: the square of an error of 150 tokens."""
 _BASE = 500.0
 _RANGE = ((0.4, 3.0), (0.1, 6.0), (0.0, 60.0))
-"""Between which the rates may be, as multiples of the usual; the last, of `_BASE`."""
+"""The bounds of the rates, as multiples of the default rates; for the last one, multiples of `_BASE`."""
 
 Size = tuple[float, float]
-"""A prompt's text and images, in usual tokens."""
+"""The text and images of a prompt, in tokens at the default rates."""
 
 
 def size(messages: Iterable[Any]) -> Size:
-    """What messages hold."""
+    """The size of messages."""
     text, images = 0.0, 0.0
     for message in messages:
         content = message.content
@@ -52,25 +52,25 @@ class Tokens:
         self._rates = (1.0, 1.0, 0.0)
 
     def copy(self) -> Tokens:
-        """Another that knows what this one knows."""
+        """A copy with the same reports."""
         other = Tokens()
         other._reports, other._rates = self._reports.copy(), self._rates
         return other
 
     def learn(self, of: Size, reported: int) -> None:
-        """The model says what a prompt cost."""
+        """Adds the token count that a model reported for a prompt."""
         if reported > 0:
             self._reports.append(((*of, _BASE), float(reported)))
             self._rates = _fit(self._reports)
 
     def count(self, *of: Size) -> int:
-        """About so many tokens are in a prompt of these sizes, and in all that is added to it."""
+        """The estimated tokens of a prompt of these sizes, including what is added to every prompt."""
         text, images, base = self._rates
         return round(sum(size[0] for size in of) * text + sum(size[1] for size in of) * images + base * _BASE)
 
 
 def _fit(reports: Sequence[tuple[tuple[float, float, float], float]]) -> tuple[float, float, float]:
-    """Least squares, held back towards the usual rates where the reports do not tell."""
+    """Ridge regression towards the default rates."""
     usual = (1.0, 1.0, 0.0)
     matrix = [[_STIFF * (row == column) for column in range(3)] for row in range(3)]
     right = [_STIFF * rate for rate in usual]

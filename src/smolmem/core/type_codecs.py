@@ -199,7 +199,7 @@ def _unindex(decoder: Decoder, stored: dict[str, Json]) -> Any:
 
 
 def _checked(encode: Encode, decode: Decode, same: Callable[[Any, Any], Any]) -> Encode:
-    """Pandas has more dtypes than anyone lists: what does not come back equal at once is refused."""
+    """Decodes the value at once and refuses it if it differs: pandas has too many dtypes to list."""
 
     def checked(encoder: Encoder, value: Any) -> Json:
         made = encode(encoder, value)

@@ -1,7 +1,7 @@
-"""What a user looks at: runs, steps, notes, recollections, alerts.
+"""The values that users see: runs, steps, notes, recollections, alerts.
 
-Values are frozen and fetch what is large only when it is read. A value that came out of a `Memory` can also act:
-`run.fork()`, `step.edit(…)`. The acts live in `smolmem.operations`; a value only passes itself on.
+Values are frozen and load large content when it is read. Values from a `Memory` also have methods that act, such as
+`run.fork()` and `step.edit(…)`; `smolmem.operations` implements them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def when(seconds: float) -> datetime:
 
 
 class _Detached:
-    """Stands in for the operations of a value that did not come out of a `Memory`."""
+    """The operations of a value that does not come from a `Memory`: each of them raises."""
 
     def __getattr__(self, name: str) -> Any:
         raise SmolmemError(f"{name}() needs an open Memory: get the value from memory.runs(), run() or steps().")
@@ -159,7 +159,7 @@ class Step(Drawable):
 
     @property
     def reference(self) -> str:
-        """What commands and `memory.step` find this step by: `646430df/3`, or `646430df/@29` for one without number."""
+        """A reference for commands and `memory.step`: `646430df/3`, or `646430df/@29` for a step without a number."""
         return f"{self.run[:8]}/{self.number if self.kind == 'action' and self.number is not None else f'@{self.id}'}"
 
     @property
@@ -248,13 +248,13 @@ class Run(Drawable):
 
     @property
     def label(self) -> str:
-        """The status in words: a fork that nobody has resumed yet was `forked`, not interrupted."""
+        """The status in words: a fork that was not resumed yet is `forked`, not `interrupted`."""
         untouched = self.fork_of is not None and self.status == "interrupted" and not self.step_count
         return "forked" if untouched and self.began == self.ended else self.status
 
     @property
     def action_count(self) -> int:
-        """How many actions the run has; unlike `step_count`, a fork also has those that it shares."""
+        """How many actions the run has; unlike `step_count`, a fork includes the actions that it shares."""
         return self.step_count if self.fork_of is None else sum(step.kind == "action" for step in self.steps)
 
     @property
@@ -401,9 +401,9 @@ class Recollection(Drawable):
 
     text: str
     score: float
-    """From 0 to 1, and comparable between questions: what an unrelated question gets is close to 0."""
+    """From 0 to 1, and comparable between questions: unrelated questions score close to 0."""
     signals: Mapping[str, float]
-    """What ranked it: lexical, semantic, neighbours, session, time, recency, reranker."""
+    """The components of the score: lexical, semantic, neighbours, session, time, recency, reranker."""
     kind: str
     """task, plan, thought, code, call, observation, error, answer, or the kind of a note."""
     origin: Origin
@@ -421,7 +421,7 @@ class Recollection(Drawable):
     excerpts: tuple[Excerpt, ...] = field(repr=False, default=())
     """The most fitting passages of the step or note, the best first."""
     matched: tuple[str, ...] = ()
-    """The words of the question that these passages have."""
+    """The words of the question that these passages contain."""
     copies: int = 1
     """How many steps and notes say the same; this is the best of them."""
     stale: bool = False

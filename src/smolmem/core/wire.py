@@ -1,13 +1,13 @@
 """Any Python value ⇄ plain JSON, without ever raising and without ever running code.
 
-What an agent leaves behind is arbitrary: model replies with lone surrogates, data frames, open locks,
-objects that contain themselves. Every value becomes JSON that a person can read and any program can parse:
+Agents produce arbitrary values: model replies with lone surrogates, data frames, open locks, objects that contain
+themselves. Every value becomes JSON that a person can read and any program can parse:
 
     None, bool, int, finite float, str, list, dict with text keys    as they are
     everything else                                                   {"$": "<tag>", …}
 
 A value with no tag of its own becomes `{"$": "object", "type": …, "repr": …}` and comes back as a `Placeholder`, which
-says what the value was and holds its attributes, but none of its class's code. Types are named on disk and never
+describes the value and has its attributes, but no code of its class. Types are named on disk and never
 looked up by name: decoding imports nothing and calls nothing that the data chooses.
 
 A container met a second time is written as `{"$": "ref", "n": k}`, the k-th container of the value in reading
@@ -17,8 +17,8 @@ Texts and bytes above `INLINE` leave the JSON and are kept once, by hash, in `bl
 
 A few stored bytes can stand for a value of any size, so there are two limits for every reader. `packing.py` limits what
 bytes unpack to. References and repeated blobs unfold to `MAX_UNFOLDED`: readers print what a step holds, and printing
-writes every reference out. What exceeds the limit is a placeholder. A value that no one prints (a variable, the result
-of a call) is read `whole`.
+writes every reference out. Values beyond the limit become placeholders. Values that are not printed (variables, results
+of calls) are read `whole`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ MAX_UNFOLDED = 500_000
 """Characters and items that a value may have when its references and repeated blobs are written out. A value that is
 large on disk may have more: ten times its record, and four times its blobs."""
 
-_INSTEAD = 100  # characters that stand for what is not unfolded
+_INSTEAD = 100  # characters counted for a placeholder of a value that is not unfolded
 
 Json = Any
 Encode = Callable[["Encoder", Any], Json]
@@ -63,13 +63,13 @@ _SIMPLE = (str, int, float, bool, type(None))
 
 
 class Base64(str):
-    """Bytes inside a record: not text, whatever it looks like."""
+    """Bytes inside a record; redaction does not search them as text."""
 
     __slots__ = ()
 
 
 class Placeholder:
-    """Stands for an object that cannot be serialized: says what it was, and has its attributes.
+    """Replaces an object that cannot be serialized: describes the object and has its attributes.
 
     Two placeholders are equal when they describe the same.
     """
@@ -135,7 +135,7 @@ descriptions: dict[type, Callable[[Any], str]] = {}
 
 
 def safe_text(describe: Callable[[Any], str], value: object, longest: int = MAX_REPR) -> str:
-    """`repr` or `str` of anything, whatever its author wrote there."""
+    """`repr` or `str` of any object, also if the method raises."""
     try:
         own = next((descriptions[cls] for cls in type(value).__mro__ if cls in descriptions), describe)
         text = own(value)
@@ -145,7 +145,7 @@ def safe_text(describe: Callable[[Any], str], value: object, longest: int = MAX_
 
 
 class Inside(NamedTuple):
-    """The ids of the objects in a value, except texts and numbers; foreign: one is not a container of the language."""
+    """The ids of the objects in a value, except texts and numbers; `is_foreign`: one is not of a built-in type."""
 
     ids: Collection[int] = ()
     is_foreign: bool = False
@@ -156,7 +156,7 @@ class Encoder:
     """Turns values into JSON; `blobs` collects what is stored beside it, by fingerprint.
 
     `exact` maps a type to its encoder; `kin` lists (base class, encoder) for whole families, where an encoder
-    may answer `NotImplemented`. What neither knows becomes a placeholder.
+    may answer `NotImplemented`. Values of other types become placeholders.
     """
 
     def __init__(self, exact: Mapping[type, Encode], kin: tuple[tuple[type, Encode], ...]) -> None:
@@ -188,7 +188,7 @@ class Encoder:
 
     @property
     def inside(self) -> Inside:
-        """What the last value holds."""
+        """The objects in the last value."""
         return Inside(self._containers, self._is_foreign, self.described > 0)
 
     def __call__(self, value: Any) -> Json:
@@ -210,7 +210,7 @@ class Encoder:
             return {"$": "ref", "n": number}
         before = len(self._keep) + 1
         self._seen[id(value)] = len(self._seen)
-        self._keep.append(value)  # an id is only good while its owner lives
+        self._keep.append(value)  # an id() is valid only while its object lives
         self._spend()
         self._depth += 1
         try:
@@ -223,7 +223,7 @@ class Encoder:
             return self._tagged(value, cls)
         except _TooMuch:
             raise
-        except Exception:  # whatever a foreign object does while it is read, it is kept as a described
+        except Exception:  # a foreign object may raise anything while it is read: it becomes a placeholder
             self._forget(before)
             return self.placeholder(value, attributes=False)
         finally:
@@ -311,7 +311,7 @@ _BUILT_IN = frozenset({tuple, set, frozenset, bytes, bytearray})
 
 
 class _TooMuch(Exception):
-    """An unknown object turned out to hold half the process."""
+    """An unknown object whose attributes need more than `MAX_ATTRIBUTES` nodes."""
 
 
 class Decoder:
@@ -356,7 +356,7 @@ class Decoder:
             return self(wire)
         except Undecodable:
             raise
-        except Exception as error:  # a library's own, about bytes that only claim to be its
+        except Exception as error:  # an error of a library about bytes that are not in its format
             raise Undecodable(f"not a stored value: {type(error).__name__}: {error}") from error
         finally:
             self._made, self._sizes = outer
@@ -399,7 +399,7 @@ class Decoder:
         return made
 
     def unfolds(self, size: int) -> bool:
-        """Counts a part that stands elsewhere already; false if that makes the value too large."""
+        """Counts a repeated part; false if the repetition makes the value too large."""
         fits = self._unfolded + size <= self._limit
         self._unfolded += size if fits else _INSTEAD
         return fits
@@ -423,7 +423,7 @@ class Decoder:
         return found if self.unfolds(len(found)) else f"<a text of {len(found):,} characters>"
 
     def key(self, wire: Json) -> Any:
-        """A value that is hashed, which takes as long as printing it: no one has made one that is too large."""
+        """A value that is hashed. Hashing takes as long as printing, and no encoder writes a key that is too large."""
         before = self._unfolded
         made = self(wire)
         if self._unfolded - before > MAX_UNFOLDED:
@@ -488,7 +488,7 @@ def _unknown(decoder: Decoder, wire: dict[str, Json]) -> Placeholder:
 
 _CYCLE = make_placeholder({"type": "smolmem.cycle", "repr": "<the value that holds this one>"})
 _FILLED_LATER: tuple[Decode, ...] = (_object, _dict)
-_UNCOUNTED: dict[str, Decode] = {  # what is not a container has no number
+_UNCOUNTED: dict[str, Decode] = {  # values that are not containers have no number
     "alone": lambda decoder, wire: next(iter(decoder.value(wire["v"]).values())),
     "ref": Decoder.reference,
     "text": Decoder.text,

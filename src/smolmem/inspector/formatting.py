@@ -22,7 +22,7 @@ from smolmem.core import text as core_text
 from smolmem.core.text import sanitize
 from smolmem.core.values import Excerpt, Run
 from smolmem.core.wire import safe_text
-from smolmem.recall.highlight import marks
+from smolmem.recall.highlight import Highlighter
 
 MAX_TEXT = 20_000
 """The most characters of one text that a page shows."""
@@ -138,7 +138,7 @@ def marked(excerpt: Excerpt, length: int) -> Markup:
 def with_marks(value: str, words: Sequence[str]) -> Markup:
     """A text with the words of a question marked."""
     parts, place = list[Markup](), 0
-    for begin, end in marks(value, words):
+    for begin, end in Highlighter(words).marks(value):
         parts += [escape(value[place:begin]), Markup("<mark>{}</mark>").format(value[begin:end])]
         place = end
     return Markup("").join([*parts, escape(value[place:])])

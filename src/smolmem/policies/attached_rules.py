@@ -51,7 +51,7 @@ class AttachedRules:
         return patches
 
     def _earlier_steps(self, rule: Watch) -> Iterator[SeenStep]:
-        """What this agent did in earlier runs, as far back as the rule looks."""
+        """The steps of this agent in earlier runs that fit the rule's window."""
         filters: dict[str, Any] = {"scope": self._recorder.scope, "agent": agent_name(self._recorder.agent)}
         since = None if rule.hours is None else time.time() - rule.hours * 3600
         found = self._journal.find_steps(**filters, since=since, limit=min(MAX_STEPS, rule.window * WINDOWS))

@@ -1,4 +1,4 @@
-"""How rules decide: a detector holds what one rule knows of one agent, and sees each step once."""
+"""Detectors decide when a rule fires: a detector has the state of one rule for one agent, and sees each step once."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _canonical(arguments: Any) -> str:
 
 
 class Detector(Protocol):
-    """What one rule knows of one agent."""
+    """The state of one rule for one agent."""
 
     def see(self, seen: SeenStep) -> tuple[bool, str | None]:
         """Whether a step counts, and the reason if the rule fires."""

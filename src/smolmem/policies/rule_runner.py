@@ -12,7 +12,7 @@ import urllib.request
 import weakref
 from collections.abc import Callable, Hashable, Iterable
 from datetime import datetime, timezone
-from typing import Any, Protocol
+from typing import Any
 
 from smolagents.memory import ActionStep, FinalAnswerStep, PlanningStep
 
@@ -26,23 +26,6 @@ log = logging.getLogger("smolmem")
 
 ACTS = ("note", "inject", "pause")
 Act = str | Callable[[Alert], Any]
-
-
-class Rule(Protocol):
-    """What a runner needs of a `Watch`."""
-
-    name: str
-    then: tuple[Act, ...]
-    silent_seconds: float | None
-
-    @property
-    def detector(self) -> Callable[[], Detector]:
-        """Makes a detector that has seen nothing yet."""
-        ...
-
-    def applies_to(self, step: Any) -> bool:
-        """Whether the rule applies to a step."""
-        ...
 
 
 class Alarm:
@@ -85,12 +68,13 @@ _alert_lines: dict[int, list[str]] = {}
 class RuleRunner:
     """One rule, running on one agent."""
 
-    def __init__(self, rule: Rule, agent: weakref.ref[Any]) -> None:
+    def __init__(self, rule: Any, agent: weakref.ref[Any]) -> None:
+        """`rule` is a `Watch`, whose module imports this one."""
         self.rule = rule
         self._agent = agent
         self._recorder: Callable[[], Any] = lambda: None
         self._record: Callable[..., None] | None = None
-        self._detector = rule.detector()
+        self._detector: Detector = rule.detector()
         self._warned: set[str] = set()
         self._turn = 0
         self._number: int | None = None

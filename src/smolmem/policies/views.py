@@ -71,9 +71,9 @@ class KeepImages(View):
         """Shows the newest `last` images; those of the task stay.
 
         Args:
-            last: how count.
-            slack: lets so many more gather before the older ones go. Most prompts then begin like the one before,
-                which a server that caches prefixes reads faster.
+            last: how many images.
+            slack: how many more images may gather before older ones are dropped. Most prompts then begin like the
+                previous one, which a server that caches prefixes reads faster.
         """
         self.last = check_count(last, "last")
         self.slack = check_count(slack, "slack")
@@ -92,7 +92,7 @@ class KeepImages(View):
 
 
 class TrimObservations(View):
-    """Shows the head and the tail of long observations, and says where the whole is."""
+    """Shows the head and the tail of long observations, and how to read the rest."""
 
     keeps_messages = True
 
@@ -102,7 +102,7 @@ class TrimObservations(View):
         self.keep_last = check_count(keep_last, "keep_last")
 
     def show(self, parts: list[Part], chain: ViewChain) -> list[Part]:
-        """Trims what came back from tools."""
+        """Trims results of tools."""
         whole = {id(part) for part in _steps(parts)[-self.keep_last :]} if self.keep_last else ()
         return [
             part
@@ -385,12 +385,12 @@ def _stays(part: Part) -> bool:
 
 
 def _images(part: Part) -> int:
-    """How count images a part has that may go; those of the task stay."""
+    """How many images of a part may be dropped; images of the task stay."""
     return 0 if part.role in ("system", "task") else sum(_is_image(item) for item in _items(part))
 
 
 def _with_images(parts: list[Part], left: int) -> list[Part]:
-    """Parts with so many of their newest images."""
+    """Parts with only their newest images."""
     shown = []
     for part in reversed(parts):
         images = _images(part)

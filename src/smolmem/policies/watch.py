@@ -1,4 +1,4 @@
-"""Rules over steps: what to watch for, and what to do about it.
+"""Rules over steps: the condition to watch for, and the action to take.
 
     memory.attach(agent, watch=[Watch("HTTP 5..", threshold=3), Watch.loop(), Watch.tokens(200_000, then="pause")])
 
@@ -155,7 +155,7 @@ class Watch:
         return any(tool in called or re.search(rf"\b{re.escape(tool)}\s*\(", code) for tool in self.tools)
 
     def runner(self, agent: Any) -> RuleRunner:
-        """What runs this rule on an agent."""
+        """The runner of this rule on an agent."""
         if agent not in self._runners:
             self._runners[agent] = RuleRunner(self, weakref.ref(agent))
         return self._runners[agent]

@@ -30,9 +30,9 @@ LEXICAL_SPREAD = 0.19
 """How much coverage differs between unrelated questions, for one word; the more words, the less it differs."""
 SEMANTIC_SPREAD = 0.01
 """How much the nearest cosine differs between unrelated questions, at least."""
-LEXICAL_MIDDLE, MIDDLE = 4.3, 5.3
+LEXICAL_MIDDLE, MIDDLE = 4.0, 5.5
 """Spreads above the noise at which a question is as likely known as not: by words alone, and with vectors."""
-DOUBT = 1.0
+DOUBT = 2.3
 """Spreads that words must be better by if the vectors do not agree with them."""
 STEEPNESS = 1.3
 
@@ -41,7 +41,8 @@ STEEPNESS = 1.3
 class Evidence:
     """How well the best match fits a question: the share of its words, and the nearest vector (None without one)."""
 
-    words: int
+    words: float
+    """How many words the question has; everyday words count less."""
     coverage: float
     cosine: float | None
 

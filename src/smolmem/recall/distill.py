@@ -18,9 +18,9 @@ from smolmem.core.values import Note, Run, Step
 from smolmem.recall.context import PER_TOKEN, quoted
 from smolmem.recall.notes import Notes
 
-KINDS = ("fact", "lesson", "procedure")
+MAX_NOTES = 5
 TOKENS = 6_000
-"""What of a run is shown to the model at most; the middle of long steps is left out."""
+"""The tokens of a run that the model is shown; the middle of long steps is left out."""
 
 _ASK = """Below is the record of an agent's run, quoted. Write down what would help in later runs, at most {most} lines,
 each of them understandable by itself, each in this form:
@@ -34,14 +34,14 @@ nothing worth knowing, write nothing.
 _LINE = re.compile(r"^[\W\d]*(fact|lesson|procedure)\s*\[([\d,\s]*)\]\W*:\W*(.+)$", re.IGNORECASE)
 
 
-def distill(notes: Notes, run: Run, model: Any, recalled: Sequence[str], most: int = 5) -> list[Note]:
-    """Lets a model write notes about a run, and returns those that were kept.
+def distill(notes: Notes, run: Run, model: Any, recalled: Sequence[str]) -> list[Note]:
+    """Lets a model write notes about a run, and returns the notes that were kept.
 
     Raises:
         InvalidArgument: if the model does not answer.
     """
     steps = run.steps
-    prompt = _ASK.format(most=most) + _transcript(steps)
+    prompt = _ASK.format(most=MAX_NOTES) + _transcript(steps)
     try:
         answer = model.generate([ChatMessage(role=MessageRole.USER, content=[{"type": "text", "text": prompt}])])
     except Exception as error:
@@ -52,7 +52,7 @@ def distill(notes: Notes, run: Run, model: Any, recalled: Sequence[str], most: i
     kept: list[Note] = []
     for line in message_text(answer).splitlines():
         found = _LINE.match(line.strip())
-        if found is None or len(kept) >= most:
+        if found is None or len(kept) >= MAX_NOTES:
             continue
         kind, said = found[1].lower(), found[3].strip()
         sources = [int(number) for number in re.findall(r"\d{1,18}", found[2]) if int(number) in known]

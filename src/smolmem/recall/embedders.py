@@ -50,7 +50,7 @@ class Embedder(Protocol):
 
 
 def open_embedder(given: Embedder | Callable[[list[str]], Any] | ModelName | None) -> Embedder | None:
-    """Opens the embedder that a user chose; None for recall by words alone.
+    """Opens the embedder that a user chose; None for recall by words only.
 
     Raises:
         InvalidArgument: if the local model cannot be loaded.
@@ -67,7 +67,7 @@ def open_embedder(given: Embedder | Callable[[list[str]], Any] | ModelName | Non
 
 
 def default_model() -> str | None:
-    """The local model that is used if the user names none; None for words alone.
+    """The default local model; None for recall by words only.
 
     It is the model that `smolmem model use` chose, otherwise the most accurate model that is on this machine. Nothing
     is downloaded.
@@ -85,10 +85,10 @@ def missing_packages(files: models.Files) -> list[str]:
 
 
 def require_packages(files: models.Files) -> None:
-    """Checks that what a local model needs is installed.
+    """Checks that the packages of a local model are installed.
 
     Raises:
-        InvalidArgument: the message names what is missing.
+        InvalidArgument: the message names the missing packages.
     """
     missing = missing_packages(files)
     if missing:
@@ -114,7 +114,7 @@ def checked(given: Any) -> Any:
 
 
 def installed() -> bool:
-    """Whether what local models need is installed."""
+    """Whether the packages of the local models are installed."""
     try:
         import numpy
         import tokenizers
@@ -190,7 +190,7 @@ class LocalModel:
         self._network = Network(folder, "last_hidden_state")
 
     def passages(self, texts: Sequence[str]) -> list[Vector]:
-        """The vectors of some passages, one by one: what an int8 model makes of a text depends on its batch."""
+        """The vectors of some passages, one by one: the output of an int8 model depends on the batch."""
         return [self._embed(f"{self._local.text}{text}") for text in texts]
 
     def query(self, text: str) -> Vector:
@@ -289,13 +289,13 @@ class EmbeddingServer:
                 return self._ask(texts, self._timeout)
             except OSError as error:  # no connection, no answer in time, or an error of the server
                 status = getattr(getattr(error, "response", None), "status_code", 503)
-                if status < 500 and status != 429:  # what it refuses once it will refuse again
+                if status < 500 and status != 429:  # the server would refuse it again
                     raise
                 time.sleep(wait)
         return self._ask(texts, self._timeout)
 
     def query(self, text: str) -> Vector:
-        """The vector of a question. Somebody waits for it: nothing is sent twice, and the wait is short."""
+        """The vector of a question. A user is waiting: there is no retry, and the timeout is short."""
         return self._ask([text], min(self._timeout, QUESTION_SECONDS))[0]
 
     def _ask(self, texts: Sequence[str], timeout: float) -> list[Vector]:
@@ -328,7 +328,7 @@ class EmbeddingServer:
 
 
 def _in_order(data: list[Any]) -> list[Any]:
-    """The rows of an answer in the order of the texts, whatever order the server sent them in."""
+    """The rows of an answer in the order of the texts."""
     return sorted(data, key=lambda row: row.get("index", 0))
 
 

@@ -86,7 +86,10 @@ class RecallEngine:
         found = self.find(question, limit, replace(filters, excluded_kinds=NOT_IN_REMINDERS))
         if found and filters.kinds is None:  # how an earlier run ended tells more than its steps
             answers = self.find(question, ANSWERS, replace(filters, kinds=("answer",)), floor=0.0)
-            found = list({one.document: one for one in (found[0], *answers, *found)}.values())[:limit]
+            best: dict[int, Recollection] = {}
+            for one in (found[0], *answers, *found):
+                best.setdefault(one.document, one)
+            found = list(best.values())[:limit]
         text, shown = block([one for one in found if says_something(one)], tokens)
         if not shown:
             return "", None

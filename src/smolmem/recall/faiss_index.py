@@ -105,7 +105,7 @@ class FaissIndex:
             if any(index.d != self._size for index in found.values()):
                 raise ValueError("its vectors have another length")
         except Exception as error:  # whatever is wrong with it, the store has the vectors
-            log.warning("smolmem cannot read %s, and makes it again from the store: %s", self._file, error)
+            log.warning("smolmem cannot read %s, and rebuilds it from the store: %s", self._file, error)
             return
         for scope, index in found.items():
             self._scopes[scope] = index

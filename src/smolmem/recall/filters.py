@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from smolmem.core.rows import TRUST, Trust
 from smolmem.store.base import Row
+from smolmem.store.passage_rows import json_list
 
 PASSAGE_KINDS = ("task", "plan", "thought", "code", "call", "observation", "error", "answer", "other")
 """The kinds of passages that steps have; notes have kinds of their own."""
@@ -41,14 +42,11 @@ class Filter:
         return {"agent": self.agents, "run": self.runs, "role": self.kinds, "trust": self.trusts}
 
     @property
-    def document_columns(self) -> dict[str, Collection[str] | None]:
-        """The allowed values of the columns that all passages of a step or note share."""
-        return {"agent": self.agents, "run": self.runs}
-
-    @property
-    def asks_for_passages(self) -> bool:
-        """Whether some passages of a step may be returned and others not."""
-        return self.kinds is not None or self.trusts is not None
+    def values(self) -> Row:
+        """What a full-text query of documents takes: a document needs one passage that may be returned."""
+        allowed = {f"{name}s": None if given is None else json_list(given) for name, given in self.columns.items()}
+        times = {"since": self.since, "until": self.until, "apart": self.excluded_session}
+        return {**allowed, **times, "but": json_list(self.excluded_kinds)}
 
     @property
     def is_open(self) -> bool:

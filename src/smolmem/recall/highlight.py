@@ -1,25 +1,36 @@
-"""Where the words of a question stand in a text."""
+"""Which words of a question stand in a text, and where; also in other grammatical forms."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 
-_WORD = re.compile(r"[^\W_]+")
 MAX_MARKS = 50
 
 
-def marks(text: str, words: Iterable[str]) -> tuple[tuple[int, int], ...]:
-    """The places of words in a text, also in other grammatical forms: as pairs of start and end."""
-    stems = tuple(_stem(word) for word in words)
-    found = (match.span() for match in _WORD.finditer(text) if match[0].lower().startswith(stems))
-    return tuple(span for span, _ in zip(found, range(MAX_MARKS), strict=False)) if stems else ()
+class Highlighter:
+    """Finds the words of a question in texts."""
+
+    def __init__(self, words: Iterable[str]) -> None:
+        self.words = list(words)
+        self._words = {_stem(word): word for word in self.words}
+        stems = "|".join(map(re.escape, sorted(self._words, key=len, reverse=True)))
+        self._pattern = re.compile(rf"(?<![^\W_])({stems})[^\W_]*") if stems else None
+
+    def marks(self, text: str) -> tuple[tuple[int, int], ...]:
+        """The places of the words, as pairs of start and end; only the first ones in a text that has many."""
+        found = self._pattern.finditer(_lower(text)) if self._pattern else ()
+        return tuple(match.span() for match, _ in zip(found, range(MAX_MARKS), strict=False))
+
+    def words_in(self, text: str) -> set[str]:
+        """The words of the question that a text has."""
+        return {self._words[stem] for stem in self._pattern.findall(text.lower())} if self._pattern else set()
 
 
-def among(words: Iterable[str], said: Iterable[str]) -> list[str]:
-    """Those of some words of which a form was said."""
-    forms = [form.lower() for form in said]
-    return [word for word in words if any(form.startswith(_stem(word)) for form in forms)]
+def _lower(text: str) -> str:
+    """A text in small letters, each at its place: a few capital letters have small forms of two."""
+    small = text.lower()
+    return small if len(small) == len(text) else "".join(letter.lower()[:1] for letter in text)
 
 
 def _stem(word: str) -> str:

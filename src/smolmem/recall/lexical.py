@@ -1,4 +1,4 @@
-"""Search by words: SQLite's full text over whole steps and notes ("documents"), and over their passages.
+"""Search by words: the database's full text over whole steps and notes ("documents"), long ones in sections.
 
 Words are weighed by their rarity in the searched scope, not in the whole store: in Ann's memory, "Ann" says nothing. In
 a small scope each word is searched for by itself, so that its weight can be set. In a large scope all words are
@@ -10,8 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import defaultdict
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
 
 from smolmem.recall import query
 from smolmem.recall.filters import Filter
@@ -20,11 +19,12 @@ from smolmem.store.passage_rows import json_list, scope_term
 
 log = logging.getLogger("smolmem")
 
-Level = Literal["documents", "passages"]
-SMALL_SCOPE = 5_000
-"""Documents or passages of a scope that is small enough to search for each word by itself."""
-MAX_MATCHES = 3_000
-"""Documents or passages that are scored by their words."""
+SMALL_SCOPE = 2_000
+"""Sections of a scope that is small enough to search for each word by itself."""
+MAX_MATCHES = 20_000
+"""Sections that are scored by their words."""
+SECTIONS = 3
+"""Sections that are listed for each listed document."""
 BASE = 1.0
 """What every word tells, however common: in a memory that is all about one shop, "shop" still tells something."""
 MAX_SECONDS = 1.0
@@ -34,13 +34,22 @@ PRIOR, PRIOR_COUNT = 10, 0.3
 documents, no word is common."""
 SHORTEST_PREFIX = 3
 
+Hits = list[tuple[int, float]]
+"""Documents with their scores."""
+
 
 @dataclass(frozen=True)
 class Matches:
-    """What words found: ids with scores, the best first; and the share of the words' information in the best match."""
+    """What words found."""
 
-    found: list[tuple[int, float]]
+    found: Hits
+    """Documents, the best first."""
     coverage: float
+    """The share of the words' information in the best match."""
+    weights: dict[str, float] = field(default_factory=dict)
+    """What each word tells: the rarer it is in the searched scope, the more."""
+    sections: dict[int, int] = field(default_factory=dict)
+    """The best section of each document: the id of its first passage."""
 
 
 class LexicalSearch:
@@ -49,19 +58,20 @@ class LexicalSearch:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._last = -1
-        self._sizes: dict[Level, int] = {}
-        self._counts: dict[tuple[Level, str], int] = {}
+        self._size = 0
+        self._counts: dict[str, int] = {}
 
-    def best(self, level: Level, words: list[str], filters: Filter, limit: int) -> Matches:
-        """The documents or passages that match some words, the best first."""
+    def best(self, words: list[str], filters: Filter, limit: int) -> Matches:
+        """The documents that match some words, the best first."""
         if not words:
             return Matches([], 0.0)
         self._refresh()
         term = None if filters.scope is None else scope_term(filters.scope, below=filters.below is not None)
-        size = self._sizes[level] if term is None else self._count(level, query.scope_match(term))
-        if size <= SMALL_SCOPE:
-            return self._word_by_word(level, words, size, term, filters, limit)
-        return self._together(level, words, term, filters, limit)
+        if self._size_of(term) == self._size:
+            term = None  # quicker, and the same; whatever is found is compared with the filter before it is returned
+        if self._size_of(term) <= SMALL_SCOPE:
+            return self._word_by_word(words, term, filters, limit)
+        return self._together(words, term, filters, limit)
 
     def similar(self, words: list[str]) -> list[str]:
         """Words of the store that may be meant by words that are not in it: longer ones, or misspelled ones."""
@@ -76,21 +86,20 @@ class LexicalSearch:
         if not (0.9 * last if last > SMALL_SCOPE else last) <= self._last <= last:
             self._last = last
             self._counts.clear()
-            levels: tuple[Level, ...] = ("documents", "passages")
-            self._sizes = {level: int(self._store.do(f"size_of_{level}", {})) for level in levels}
+            self._size = int(self._store.do("size_of_documents", {}))
 
-    def _count(self, level: Level, match: str) -> int:
-        self._count_all(level, [match])
-        return self._counts[level, match]
+    def _size_of(self, term: str | None) -> int:
+        return self._size if term is None else self._count_all([query.scope_match(term)])[0]
 
-    def _count_all(self, level: Level, matches: list[str]) -> None:
-        new = [match for match in dict.fromkeys(matches) if (level, match) not in self._counts]
-        found = self._store.rows_of_each(f"count_{level}", [{"match": match} for match in new])
+    def _count_all(self, matches: list[str]) -> list[int]:
+        new = [match for match in dict.fromkeys(matches) if match not in self._counts]
+        found = self._store.rows_of_each("count_documents", [{"match": match} for match in new])
         for match, rows in zip(new, found, strict=True):
-            self._counts[level, match] = int(next(iter(rows[0].values())))
+            self._counts[match] = int(next(iter(rows[0].values())))
+        return [self._counts[match] for match in matches]
 
     def _most_similar(self, word: str) -> str:
-        if len(word) >= SHORTEST_PREFIX and self._count("documents", query.match([f"{word}*"], None)):
+        if len(word) >= SHORTEST_PREFIX and self._count_all([query.match([f"{word}*"], None)])[0]:
             return f"{word}*"
         if len(word) <= SHORTEST_PREFIX:
             return word
@@ -104,101 +113,80 @@ class LexicalSearch:
 
     # --- searching -------------------------------------------------------------------------------------------------
 
-    def _word_by_word(
-        self, level: Level, words: list[str], size: int, term: str | None, filters: Filter, limit: int
-    ) -> Matches:
-        """The matches in a scope of `size`, each word weighed by its rarity in that scope."""
+    def _word_by_word(self, words: list[str], term: str | None, filters: Filter, limit: int) -> Matches:
+        """The matches in a small scope, each word weighed by its rarity in that scope."""
+        found = self._find([self._search(query.match([word], term), filters, SMALL_SCOPE) for word in words])
+        size, weights = self._size_of(term), dict[str, float]()
+        here = [len(hits) for hits in found]
+        if not filters.is_open:
+            here = self._count_all([query.match([word], term) for word in words])
+        everywhere = here
+        if size < self._size:
+            everywhere = self._count_all([query.match([word], None) for word in words])
         total: dict[int, float] = defaultdict(float)
         covered: dict[int, float] = defaultdict(float)
         information = 0.0
-        self._count_all(level, [query.match([word], term) for word in words])
-        present = [word for word in words if self._count(level, query.match([word], term))]
-        self._count_all(level, [query.match([word], None) for word in present])
-        asked = [self._search(level, query.match([word], term), filters, SMALL_SCOPE) for word in present]
-        found = dict(zip(present, self._find(asked), strict=True))
-        for word in words:
-            here = self._count(level, query.match([word], term))
-            weight = query.weight(word) * rarity(here, size)
-            told = weight + query.weight(word) * BASE
+        for word, count, seen, hits in zip(words, here, everywhere, found, strict=True):
+            weight, scored = rarity(count, size), _fts5_rarity(seen, self._size)
+            told = query.weight(word) * (weight + BASE)
+            weights[word] = weight
             information += told
-            if here:
-                scored = _fts5_rarity(self._count(level, query.match([word], None)), self._sizes[level])
-                for id, score in found[word]:
-                    total[id] += weight * score / scored
-                    covered[id] += told * min(1.0, math.sqrt(score / scored))
+            for id, score in hits:
+                share = score / scored
+                total[id] += weight * share
+                covered[id] += told * (math.sqrt(share) if share < 1 else 1.0)
         best = sorted(total.items(), key=lambda hit: (-hit[1], hit[0]))
-        return Matches(best[:limit], max(covered.values(), default=0.0) / information)
+        return self._matches(best, limit, max(covered.values(), default=0.0) / information, weights)
 
-    def _together(self, level: Level, words: list[str], term: str | None, filters: Filter, limit: int) -> Matches:
-        size = self._sizes[level]
-        self._count_all(level, [query.match([word], None) for word in words])
-        counts = {word: self._count(level, query.match([word], None)) for word in words}
-        telling = [word for word in words if counts[word] < size / 3]  # SQLite gives the others hardly any weight
-        words = telling or sorted(words, key=lambda word: counts[word])[:1]
-        share = 1.0 if term is None else self._count(level, query.scope_match(term)) / max(1, size)
-        rarest: list[str] = []
-        matched = 0.0
-        for word in sorted(words, key=lambda word: counts[word]):
-            matched += share * counts[word]
-            if rarest and matched > MAX_MATCHES:
-                break
-            rarest.append(word)
-        asked = words if len(rarest) == len(words) else [*rarest, *words]
-        information = sum(_fts5_rarity(counts[word], size) for word in asked)
+    def _together(self, words: list[str], term: str | None, filters: Filter, limit: int) -> Matches:
+        """The matches in a large scope; words that most documents have are only asked for if there are no others."""
+        most = term is not None and self._size_of(term) > self._size / 2
+        within = None if most else term  # counting in most of the store is slower than in all of it, and no better
+        size = self._size_of(within)
+        counts = dict(zip(words, self._count_all([query.match([word], within) for word in words]), strict=True))
+        weights = {word: rarity(count, size) for word, count in counts.items()}
+        telling = [word for word in words if counts[word] < size / 3]
+        asked = sorted(telling or words, key=counts.__getitem__)[: None if telling else 1]
+        rarest = asked[:1]
+        while len(rarest) < len(asked) and sum(counts[word] for word in asked[: len(rarest) + 1]) <= MAX_MATCHES:
+            rarest.append(asked[len(rarest)])
+        scored, match = asked, query.match(asked, term)
+        if len(rarest) < len(asked):
+            scored, match = [*rarest, *asked], f"{query.match(rarest, None)} AND {match}"
+        found = self._find([self._search(match, filters, SECTIONS * limit)])[0]
+        everywhere = self._count_all([query.match([word], None) for word in scored])
+        information = sum(_fts5_rarity(count, self._size) for count in everywhere)
+        return self._matches(found, limit, min(1.0, found[0][1] / information) if found else 0.0, weights)
 
-        def matches(found: list[tuple[int, float]]) -> Matches:
-            return Matches(found[:limit], min(1.0, found[0][1] / information) if found else 0.0)
+    def _matches(self, sections: Hits, limit: int, coverage: float, weights: dict[str, float]) -> Matches:
+        """The documents of the best sections; a document has the score of its best section."""
+        best = sections[: SECTIONS * limit]
+        rows = self._store.rows("there", {"ids": json_list(id for id, _ in best)})
+        documents = {row["id"]: row["document"] for row in rows}
+        found: dict[int, float] = {}
+        places: dict[int, int] = {}
+        for section, score in best:
+            if section in documents:
+                places.setdefault(documents[section], section)
+                found.setdefault(documents[section], score)
+        return Matches(list(found.items())[:limit], coverage, weights, places)
 
-        if filters.is_open and term is not None and share > 0.5:  # quicker than searching for the scope's term
-            found = self._matches(level, words, None, filters, 2 * limit, rarest)
-            mine = self._in_scope(found, filters)
-            if len(mine) >= limit or len(found) < 2 * limit:
-                return matches(mine)
-        return matches(self._matches(level, words, term, filters, limit, rarest))
-
-    def _matches(
-        self,
-        level: Level,
-        words: list[str],
-        term: str | None,
-        filters: Filter,
-        limit: int,
-        rarest: list[str] | None = None,
-    ) -> list[tuple[int, float]]:
-        match = query.match(words, term)
-        if rarest is not None and len(rarest) < len(words):
-            match = f"{query.match(rarest, None)} AND {match}"
-        return self._find([self._search(level, match, filters, limit)])[0]
-
-    def _search(self, level: Level, match: str, filters: Filter, limit: int) -> tuple[str, Row]:
+    def _search(self, match: str, filters: Filter, limit: int) -> tuple[str, Row]:
         """A search as the name of a statement and its values."""
-        name, values = f"find_{level}", {"match": match, "limit": limit}
-        if not filters.is_open:
-            name = f"{name}_where"
-            values |= {"since": filters.since, "until": filters.until, "apart": filters.excluded_session}
-            columns = filters.columns if level == "passages" else filters.document_columns
-            values |= {f"{name}s": None if given is None else json_list(given) for name, given in columns.items()}
-            if level == "passages":
-                values["but"] = json_list(filters.excluded_kinds)
-        return name, values
+        values: Row = {"match": match, "limit": limit}
+        return ("find_documents", values) if filters.is_open else ("find_documents_where", values | filters.values)
 
-    def _find(self, searches: list[tuple[str, Row]]) -> list[list[tuple[int, float]]]:
-        """The matches of searches that use the same statement; here one after the other, at a server together."""
-        groups = [searches] if self._store.is_remote and searches else [[search] for search in searches]
-        return [matches for group in groups for matches in self._find_together(group)]
-
-    def _find_together(self, searches: list[tuple[str, Row]]) -> list[list[tuple[int, float]]]:
+    def _find(self, searches: list[tuple[str, Row]]) -> list[Hits]:
+        """The matches of searches that use the same statement; a server gets all of them with one message."""
         try:
-            found = self._store.rows_of_each(searches[0][0], [values for _, values in searches], MAX_SECONDS)
+            if self._store.is_remote:
+                found = self._store.rows_of_each(searches[0][0], [values for _, values in searches], MAX_SECONDS)
+                return [[(row["id"], row["score"]) for row in rows] for rows in found]
+            columns = (self._store.columns(name, values, MAX_SECONDS) for name, values in searches)
+            return [list(zip(*each, strict=True)) if each else [] for each in columns]
         except TimeoutError as late:
             log.warning("smolmem stopped a search by words: %s. Ask for fewer or rarer words.", late)
             return [[] for _ in searches]
-        return [[(row["id"], row["score"]) for row in rows] for rows in found]
-
-    def _in_scope(self, found: list[tuple[int, float]], filters: Filter) -> list[tuple[int, float]]:
-        rows = self._store.rows("there", {"ids": json_list(id for id, _ in found)})
-        inside = {row["id"] for row in rows if filters.includes(row["scope"])}
-        return [hit for hit in found if hit[0] in inside]
 
 
 def rarity(count: int, of: int) -> float:

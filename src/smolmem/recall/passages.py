@@ -24,7 +24,7 @@ from smolagents.utils import AgentMaxStepsError
 from smolmem.core import wire
 from smolmem.core.rows import Origin, Passage
 from smolmem.core.text import storable
-from smolmem.store.reminders import BEGIN, END, QUOTE
+from smolmem.store.side_tables import BEGIN, END, QUOTE
 
 LONGEST = 1_000
 """Characters of a passage: about 250 tokens, half of what small embedding models read."""
@@ -46,7 +46,7 @@ _FETCHES = re.compile(
 _HINT = re.compile(
     r"(?i)web|url|internet|wikipedia|duckduckgo|browser|scrape|crawl|google_|_page|page_|requests|httpx|aiohttp"
 )
-"""Stands in everything that one of the two expressions above finds."""
+"""A quick filter: matches every text that one of the two expressions above matches."""
 _ASKS = re.compile(r"\bmemory\s*\.\s*(search|steps|sql|diff)\b")
 _FENCE = re.compile(r"</?code>|```(?:py|python)?|<end_code>")
 _BOUNDARIES = (re.compile(r"\n\s*\n"), re.compile(r"\n"), re.compile(r"(?<=[.!?…。！？])\s*"), re.compile(r"\s"))
@@ -80,7 +80,7 @@ def passages_of(
     except Exception:  # a step can hold anything
         parts = [Passage("other", "agent", wire.safe_text(str, step))]
     called = " ".join(part.text for part in parts if part.role in ("code", "call"))
-    if _ASKS.search(called):  # what memory gave as data cannot be told from what was made of it
+    if _ASKS.search(called):  # recalled data cannot be told from new results
         parts = [part for part in parts if part.role != "observation"]
     echoes = any(re.search(rf"\b{re.escape(name)}\b", called) for name in ("recall_memory", *managed_agents))
     return [
@@ -91,7 +91,7 @@ def passages_of(
 
 
 def _own(part: Passage, recalled: Collection[str]) -> str:
-    """The text of a passage without recalled lines. A short line of code may be anyone's."""
+    """The text of a passage without recalled lines; short lines of code are kept."""
     return without_recalled(storable(part.text), recalled, CODE if part.role == "code" else SHORTEST)
 
 
@@ -144,7 +144,7 @@ def is_web_tool(name: Any) -> bool:
 
 
 def may_read_web(text: str) -> bool:
-    """Whether a text could name something that reads the web: quicker than to find out."""
+    """Whether a text may name something that reads the web: a quick filter."""
     return _HINT.search(text) is not None
 
 
@@ -153,7 +153,7 @@ def _own_lines(text: str) -> str:
 
 
 def _thought(said: str, code: str) -> str:
-    """What a model wrote besides its code."""
+    """The output of a model without its code."""
     return _FENCE.sub("", said.replace(code, "") if code else said).strip()
 
 
@@ -205,7 +205,7 @@ def _boundary(text: str, least: int, most: int) -> int:
 # --- what was recalled ---------------------------------------------------------------------------------------------
 
 SHORTEST, CODE = 12, 40
-"""Characters that recalled words must have to be left out, in text and in code; shorter ones may be anyone's."""
+"""The shortest recalled text that is left out, in text and in code; shorter matches may be coincidence."""
 QUOTED_WORDS = 8
 """Words in a row that are taken for a quotation of a longer recalled line."""
 _WORD = re.compile(r"[^\W_]+")
@@ -284,7 +284,7 @@ def _quotations(said: list[str], phrases: set[tuple[str, ...]], shortest: int) -
 
 @lru_cache(8)
 def _phrases(recalled: frozenset[str]) -> set[tuple[str, ...]]:
-    """All sequences of so many words in recalled lines."""
+    """All sequences of `QUOTED_WORDS` words in recalled lines."""
     return {phrase for line in recalled for phrase in phrases(line.split(), QUOTED_WORDS)}
 
 
@@ -294,7 +294,7 @@ def phrases(words: list[str], length: int) -> Iterator[tuple[str, ...]]:
 
 
 def _merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Spans in order, with those that overlap joined."""
+    """Spans in order, with overlapping ones joined."""
     merged: list[tuple[int, int]] = []
     for first, last in sorted(spans):
         if merged and first <= merged[-1][1] + 1:

@@ -1,4 +1,4 @@
-"""How far what an agent did can be trusted: what was made from a source is trusted no further than the source.
+"""Tracks trust: text that was made from a source is trusted no further than the source.
 
 A passage has an origin (who said it) and a trust (how far that, and all that it was made from, is trusted). Text of low
 trust is what was read on the web or imported. It reaches a session through a tool that reads the web, a recalled
@@ -26,7 +26,7 @@ from smolmem.recall.unrelated import Corpus, is_unrelated, unknown_names, uses_o
 from smolmem.store.base import Row
 from smolmem.store.contents import Contents, seal
 from smolmem.store.passage_rows import json_list
-from smolmem.store.reminders import quoted_lines
+from smolmem.store.side_tables import quoted_lines
 from smolmem.store.writer import IMPORTED
 
 NOT_INDEXED = ("system_prompt", "injected")
@@ -156,13 +156,13 @@ class Provenance:
     def _live(self, step: Row) -> Any:
         try:
             return self._contents.step_of(step)
-        except Damaged:  # the indexer says so
+        except Damaged:  # the indexer reports it
             return None
 
     # --- sources ---------------------------------------------------------------------------------------------------
 
     def _low_recalls(self, run: str, until: float) -> list[Row]:
-        """What a run recalled until a time that is of low trust."""
+        """The recalled texts of low trust in a run, until a time."""
         rows = self._store.rows("recalled_in", {"run": run, "until": until})
         return [row for row in rows if any(self._is_low(source, row) for source in json.loads(row["found"]))]
 
@@ -192,7 +192,7 @@ class Provenance:
     def made_from_low_trust(self, note: Row) -> bool:
         """Whether a note is of low trust: by its origin, its sources, or what its run had read when it was written.
 
-        What a user notes is the user's, whatever it was made from.
+        Notes of users keep their trust, whatever their sources.
         """
         if note["origin"] == "user":
             return False
@@ -227,7 +227,7 @@ class Provenance:
         return [replace(passage, exposed=low) for passage, low in zip(passages, exposed, strict=True)]
 
     def _is_unrelated(self, step: Row, exposure: Row, passages: list[Passage]) -> bool:
-        """Whether the result of a step's tools has nothing to do with what was read; in doubt it has."""
+        """Whether the result of a step's tools is unrelated to the text that was read; false in doubt."""
         if not any(passage.role in ("observation", "error") for passage in passages):
             return False
         tools = {row["name"] for row in self._store.rows("tools_called_in_step", step)}
@@ -245,7 +245,7 @@ class Provenance:
     def _low_text(self, step: Row, exposure: Row) -> _LowText | None:
         """The text of low trust in a session before a step; None if there is too much, or not all of it is known.
 
-        The text is read once for all steps of a batch: each step adds what the step before it said.
+        The text is read once for all steps of a batch: each step adds the text of the step before.
         """
         known = self._low.get(step["session"])
         if known is None or known.until > step["id"]:

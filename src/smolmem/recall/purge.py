@@ -1,9 +1,9 @@
 """Purge: finds a source and everything that may have been made from it.
 
 Purging is by step: of a session that read the source, the steps from the source on go, because each of them was made
-from a prompt that holds the source. Steps before it, and what users said, stay. From each purged step the search goes
-on: to later steps of its session and of its forks, to the runs that it called and the step that called its run, to
-runs that recalled it, to later runs that used its variables, and to the notes that agents made of it.
+from a prompt that holds the source. Steps before it, and text of users, stay. From each purged step the search
+continues: to later steps of its session and of its forks, to the runs that it called and the step that called its run,
+to runs that recalled it, to later runs that used its variables, and to the notes that agents made from it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Purgeable:
 
 @dataclass(frozen=True)
 class Purged(Drawable):
-    """What a purge removed, or would remove: the sources, what came of them, and the receipt."""
+    """The result of a purge or its dry run: the sources, everything made from them, and the receipt."""
 
     sources: tuple[Purgeable, ...]
     derived: tuple[Purgeable, ...]
@@ -51,7 +51,7 @@ class Purged(Drawable):
 
 @dataclass
 class Plan:
-    """What is to be purged."""
+    """The rows to purge."""
 
     sources: tuple[Purgeable, ...] = ()
     derived: tuple[Purgeable, ...] = ()
@@ -59,7 +59,7 @@ class Plan:
 
 
 def find_derived(contents: Contents, scope: ScopeFilter, origin: Origin | None, url: str | None) -> Plan:
-    """The sources of an origin that hold a text, and what came of them; part of the caller's transaction."""
+    """The sources of an origin that contain a text, and everything made from them; part of the caller's transaction."""
     search = _Derived(contents)
     for step in _source_steps(contents, scope, origin, url):
         search.add_step(step, f"from {origin or 'any origin'}")
@@ -106,7 +106,7 @@ def _holds(url: str | None, texts: Iterable[str]) -> bool:
 
 
 class _Derived:
-    """Collects steps and notes, and what came of them."""
+    """Collects steps and notes, and everything made from them."""
 
     def __init__(self, contents: Contents) -> None:
         self._contents, self._store = contents, contents.store
@@ -132,7 +132,7 @@ class _Derived:
             self.found.append(Purgeable("note", note["id"], why, one_line(note["text"], 80)))
 
     def follow(self) -> None:
-        """Adds what came of everything that was added."""
+        """Adds everything made from what was added."""
         while self._coming:
             item = self._coming.pop(0)
             if "session" in item:
@@ -141,7 +141,7 @@ class _Derived:
             self._add_notes(self._store.rows("made_from", {"source": item["id"]}))
 
     def selection(self) -> Selection:
-        """What to erase: steps and notes, and whole runs where no step is left."""
+        """The rows to erase: steps and notes, and whole runs without remaining steps."""
         runs = {step["run"] for step in self._steps.values()}
         rows = self._store.rows("steps_by_runs", {"ids": json_list(runs)})
         staying = {row["run"] for row in rows if row["id"] not in self._steps and row["kind"] != "system_prompt"}

@@ -37,7 +37,7 @@ COMMON_WORDS = frozenset(
     turn two type under understand until upon use useful various version want way week well while whole wish within
     without word work world wrong year yet ago evening month morning night noon tonight yesterday""".split()  # noqa: SIM905
 )
-"""Words of everyday English, which tell little even where they are rare."""
+"""Words of everyday English: that a memory has them says little about whether it knows the answer."""
 COMMON_WEIGHT = 0.3
 
 MONTHS = {name.lower(): number for number, name in enumerate(calendar.month_name) if name}
@@ -64,7 +64,7 @@ def sentences(question: str) -> list[str]:
 
 
 def weight(word: str) -> float:
-    """How much a word tells, apart from how rare it is."""
+    """How much a word says about whether a memory knows the answer, apart from how rare it is."""
     common = word.isdigit() or word in DAYS or word in MONTHS or any(form in COMMON_WORDS for form in _forms(word))
     return COMMON_WEIGHT if common else 1.0
 

@@ -2,7 +2,7 @@
 
 A step or note is a document. Five signals are added up for each document:
 
-- lexical: how well the whole document and its best passage match the words of the question;
+- lexical: how well the whole document matches the words of the question, all of its parts together;
 - semantic: how near the vector of its best passage is to that of the question;
 - neighbours: a share of the scores of the two documents on either side, because an answer often stands beside the step
   that sounds like the question;
@@ -32,8 +32,8 @@ from smolmem.core.values import Excerpt, Recollection, when
 from smolmem.recall import calibration, query
 from smolmem.recall.calibration import Evidence, Noise
 from smolmem.recall.filters import Filter
-from smolmem.recall.highlight import among, marks
-from smolmem.recall.lexical import LexicalSearch, Matches
+from smolmem.recall.highlight import Highlighter
+from smolmem.recall.lexical import LexicalSearch
 from smolmem.recall.query import Anchor, Span
 from smolmem.store.base import Row
 from smolmem.store.contents import Contents
@@ -48,17 +48,21 @@ log = logging.getLogger("smolmem")
 LISTED = 100
 """Documents that each signal lists."""
 PASSAGES = 3
-"""Passages that are searched for each listed document."""
+"""Vectors that are searched for each listed document."""
+FEW_PASSAGES, IN_SECTION = 4, 8
+"""Passages that are read of a document in any case, and of its section that fits the question best."""
 SEMANTIC = 0.7
-NEAR, FAR = 0.3, 0.2
+NEAR, FAR = 0.3, 0.15
 """Shares of the scores of the next document on either side, and of the one after that."""
-SESSION = 0.4
+SESSION = 0.3
 ALONE = 0.8
 """What a note gets of its own score, because it has no neighbours: about as much as a step in a run that fits."""
 TIME_BONUS = 0.3
 RECENCY_BONUS = 0.05
 HALF_LIFE = 7 * 86400.0
 RERANKED = 30
+TELLING = {role: place for place, role in enumerate(("answer", "error", "observation", "thought", "code"), -5)}
+"""Of passages that fit equally well, what came of a step is shown before how the step was done."""
 EXCERPTS = 3
 """Passages that a recollection shows at most."""
 FLOOR = 0.15
@@ -76,9 +80,16 @@ class Found:
     """What the signals found for a question: scores of documents, scores of passages, and how good the best is."""
 
     words: list[str]
+    weights: dict[str, float]
+    sections: dict[int, int]
     signals: dict[str, Scores]
     passages: Scores
     evidence: Evidence
+
+    def fit(self, passage: int, words: Iterable[str]) -> float:
+        """How well a passage with some words of the question shows why its document was found."""
+        share = sum(self.weights[word] for word in words) / (sum(self.weights.values()) or 1.0)
+        return share + self.passages.get(passage, 0.0)
 
 
 class Search:
@@ -89,7 +100,7 @@ class Search:
         self._store = contents.store
         self._lexical = LexicalSearch(contents.store)
         self.semantic = semantic
-        self._noise: dict[tuple[str | None, str | None, bool, int], Noise] = {}
+        self._noise: dict[tuple[str | None, str | None, int], Noise] = {}
 
     def find(
         self,
@@ -116,53 +127,41 @@ class Search:
         documents = self._best(summed(signals), found, filters, limit)
         signals["time"] = self._time_scores(question, documents, filters, datetime.fromtimestamp(moment))
         signals["recency"] = {document: _recency(moment - rows[0]["at"]) for document, rows in documents.items()}
-        total = summed(signals)
-        ranked = sorted(documents, key=lambda document: (-total[document], -document))
-        scale = confidence / max(total[document] for document in ranked) if ranked else 0.0
-        recollections = (
-            self._recollection(
-                documents[document],
-                {name: scores.get(document, 0.0) for name, scores in signals.items()},
-                scale * total[document],
+        total = {document: score for document, score in summed(signals).items() if document in documents}
+        scale = confidence / max(total.values()) if total else 0.0
+        ranked = sorted(total, key=lambda document: (-total[document], -document))
+        ranked = [document for document in ranked if scale * total[document] >= floor]
+        if group == "run":
+            ranked = _once_per_run(ranked, documents)
+        copies = without_copies(ranked, {id: _words_of(rows) for id, rows in documents.items()}, limit)
+        shown = self._read(list(copies), found, filters, closely=True)
+        highlighter = Highlighter(found.words)
+        return [
+            replace(
+                self._recollection(rows, _of(signals, document), scale * total[document], highlighter),
+                copies=copies[document],
             )
-            for document in ranked
-            if scale * total[document] >= floor
-        )
-        once = recollections if group == "step" else _once_per_run(recollections)
-        kept = without_copies(once, {id: _words_of(rows) for id, rows in documents.items()}, limit)
-        return [_with_excerpts(one, documents, found.words) for one in kept]
+            for document, rows in shown.items()
+        ]
 
     # --- signals ---------------------------------------------------------------------------------------------------
 
     def _search(self, question: str, filters: Filter, listed: int) -> Found:
         words = query.words(question)
-        whole, parts = self._by_words(words, filters, listed)
-        if not whole.found and not parts.found:
+        matches = self._lexical.best(words, filters, listed + 1)
+        if not matches.found:
             words = self._lexical.similar(words)
-            whole, parts = self._by_words(words, filters, listed)
+            matches = self._lexical.best(words, filters, listed + 1)
+        signals = {"lexical": scaled(above_last(matches.found, listed))}
         near = [] if self.semantic is None else self.semantic.nearest(question, PASSAGES * listed, filters)
         cosine = near[0][1] if near else None
-        documents = self._documents([passage for passage, _ in (*parts.found, *near)])
-        sums: Scores = defaultdict(float)
-        for scores in (above_last(whole.found, listed), above_last(_best_of(parts.found, documents), listed)):
-            for document, score in scores.items():
-                sums[document] += score
-        signals = {"lexical": scaled(sums)}
         if near:
             worst = near[-1][1] if len(near) == PASSAGES * listed else self._noise_in(filters).cosine
             near = [(passage, max(0.0, cosine - worst)) for passage, cosine in near]
-            nearest = scaled(dict(_best_of(near, documents)))
+            nearest = scaled(_best_of(near, self._documents([passage for passage, _ in near])))
             signals["semantic"] = {document: SEMANTIC * score for document, score in nearest.items()}
-        passages = summed({"lexical": scaled(dict(parts.found)), "semantic": scaled(dict(near))})
-        evidence = Evidence(len(words), max(whole.coverage, parts.coverage), cosine)
-        return Found(words, signals, {passage: passages[passage] for passage in documents}, evidence)
-
-    def _by_words(self, words: list[str], filters: Filter, listed: int) -> tuple[Matches, Matches]:
-        """Whole documents, unless only some passages of each are asked for; and passages."""
-        whole = Matches([], 0.0)
-        if not filters.asks_for_passages:
-            whole = self._lexical.best("documents", words, filters, listed + 1)
-        return whole, self._lexical.best("passages", words, filters, PASSAGES * listed)
+        evidence = Evidence(_telling(words), matches.coverage, cosine)
+        return Found(words, matches.weights, matches.sections, signals, scaled(dict(near)), evidence)
 
     def _documents(self, passages: Sequence[int]) -> dict[int, int]:
         """The document of each passage."""
@@ -200,7 +199,7 @@ class Search:
     def _span(self, mentioned: Span | Anchor, filters: Filter) -> Span | None:
         if isinstance(mentioned, Span):
             return mentioned
-        found = self._lexical.best("passages", query.words(mentioned.event), filters, 1).found
+        found = self._lexical.best(query.words(mentioned.event), filters, 1).found
         for row in self._store.rows("passages", {"ids": json_list(id for id, _ in found)}):
             at = row["at"]
             return Span(float("-inf"), at) if mentioned.side == "before" else Span(at, float("inf"))
@@ -209,7 +208,7 @@ class Search:
     def _rerank(self, question: str, found: Found, filters: Filter, reranker: Reranker) -> Scores:
         own = summed(found.signals)
         best = sorted(own, key=lambda document: -own[document])[:RERANKED]
-        read = self._read(best, found, filters)
+        read = self._read(best, found, filters, closely=True)
         scores = {document: reranker.score(question, rows[0]["text"]) for document, rows in read.items()}
         worst = min(scores.values(), default=0.0)
         return scaled({document: score - worst for document, score in scores.items()})
@@ -226,11 +225,11 @@ class Search:
     def _noise_in(self, filters: Filter) -> Noise:
         """What unrelated questions get in the same scope; measured again when the store has doubled."""
         size = int(self._store.do("last_passage", {})).bit_length()
-        key = filters.scope, filters.below, filters.asks_for_passages, size
+        key = filters.scope, filters.below, size
         if key not in self._noise:
             if self.semantic is not None:
                 self.semantic.keep(calibration.UNRELATED)
-            scope = Filter(scope=filters.scope, below=filters.below, kinds=filters.kinds, min_trust=filters.min_trust)
+            scope = Filter(scope=filters.scope, below=filters.below)
             self._noise[key] = calibration.measure(lambda question: self._evidence(question, scope))
         return self._noise[key]
 
@@ -240,7 +239,7 @@ class Search:
 
     def _lexical_evidence(self, question: str, filters: Filter) -> Evidence:
         words = query.words(question)
-        return Evidence(len(words), max(each.coverage for each in self._by_words(words, filters, 1)), None)
+        return Evidence(_telling(words), self._lexical.best(words, filters, 1).coverage, None)
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
@@ -255,15 +254,28 @@ class Search:
                 break
         return documents
 
-    def _read(self, documents: Sequence[int], found: Found, filters: Filter) -> dict[int, list[Row]]:
-        """The passages of documents that may be returned, the most fitting first."""
-        rows = self._store.rows("fitting_passages", {"ids": json_list(documents), "known": json_list(found.passages)})
+    def _read(
+        self, documents: Sequence[int], found: Found, filters: Filter, *, closely: bool = False
+    ) -> dict[int, list[Row]]:
+        """The passages of documents that may be returned: the first few, and those with a near vector.
+
+        If read closely, also those of the section that fits best; the most fitting come first.
+        """
+        known = {*found.passages}
+        if closely:
+            starts = (found.sections[document] for document in documents if document in found.sections)
+            known.update(passage for start in starts for passage in range(start, start + IN_SECTION))
+        wanted: Row = {"ids": json_list(documents), "known": json_list(known), "most": FEW_PASSAGES}
+        wanted |= {"roles": json_list(filters.kinds or ()), "trusts": json_list(filters.trusts or ())}
         read: dict[int, list[Row]] = defaultdict(list)
-        for row in rows:
+        for row in self._store.rows("fitting_passages", wanted):
             if filters.admits(row) and self._is_sound(row):
                 read[row["document"]].append(row)
-        for several in read.values():
-            several.sort(key=lambda row: (-found.passages.get(row["id"], 0.0), row["id"]))
+        if closely:
+            fits = Highlighter(found.words).words_in
+            for several in read.values():
+                scores = {row["id"]: found.fit(row["id"], fits(row["text"])) for row in several}
+                several.sort(key=lambda row: (-scores[row["id"]], TELLING.get(row["role"], 0), row["id"]))
         return {document: read[document] for document in documents if document in read}
 
     def _is_sound(self, row: Row) -> bool:
@@ -273,55 +285,62 @@ class Search:
             log.warning("smolmem leaves something out of recall. %s", error)
             return False
 
-    def _recollection(self, rows: list[Row], signals: dict[str, float], score: float) -> Recollection:
+    def _recollection(
+        self, rows: list[Row], signals: dict[str, float], score: float, highlighter: Highlighter
+    ) -> Recollection:
         best = rows[0]
+        names = ("text", "origin", "trust", "scope", "agent", "run", "step", "note", "tool")
+        shown = rows[:EXCERPTS]
+        matched = {word for row in shown for word in highlighter.words_in(row["text"])}
         return Recollection(
-            **{
-                name: best[name]
-                for name in ("text", "origin", "trust", "scope", "agent", "run", "step", "note", "tool")
-            },
+            **{name: best[name] for name in names},
             kind=best["role"],
             at=when(best["at"]),
             passage=best["id"],
             score=score,
-            signals={name: value for name, value in signals.items() if value},
+            signals=signals,
             document=best["document"],
+            excerpts=tuple(Excerpt(row["role"], row["text"], highlighter.marks(row["text"])) for row in shown),
+            matched=tuple(word for word in highlighter.words if word in matched),
             _neighbours=partial(self._neighbours, best["document"]),
         )
 
     def _neighbours(self, document: int, count: int) -> list[Recollection]:
         asked = {"id": document, "limit": count}
         before, after = ([row["id"] for row in self._store.rows(side, asked)] for side in ("before", "after"))
-        nothing = Found([], {}, {}, Evidence(0, 0.0, None))
+        nothing = Found([], {}, {}, {}, {}, Evidence(0, 0.0, None))
         read = self._read([*reversed(before), *after], nothing, Filter())
-        return [self._recollection(rows, {}, 0.0) for rows in read.values()]
+        return [self._recollection(rows, {}, 0.0, Highlighter(())) for rows in read.values()]
 
 
-def _with_excerpts(one: Recollection, documents: Mapping[int, list[Row]], words: list[str]) -> Recollection:
-    rows = documents[one.document][:EXCERPTS]
-    excerpts = tuple(Excerpt(row["role"], row["text"], marks(row["text"], words)) for row in rows)
-    said = {excerpt.text[start:end] for excerpt in excerpts for start, end in excerpt.marks}
-    return replace(one, excerpts=excerpts, matched=tuple(among(words, said)))
+def _telling(words: Iterable[str]) -> float:
+    return sum(map(query.weight, words))
 
 
-def _best_of(found: Sequence[tuple[int, float]], documents: Mapping[int, int]) -> list[tuple[int, float]]:
-    """The best score of each document's passages, the best first."""
+def _of(signals: Mapping[str, Scores], document: int) -> dict[str, float]:
+    """The signals of one document."""
+    return {name: scores[document] for name, scores in signals.items() if scores.get(document)}
+
+
+def _best_of(found: Sequence[tuple[int, float]], documents: Mapping[int, int]) -> Scores:
+    """The best score of each document's passages."""
     best: Scores = {}
     for passage, score in found:
         if passage in documents:
             document = documents[passage]
             best[document] = max(score, best.get(document, -math.inf))
-    return sorted(best.items(), key=lambda hit: (-hit[1], hit[0]))
+    return best
 
 
-def _once_per_run(found: Iterable[Recollection]) -> Iterable[Recollection]:
-    """The best recollection of each run; notes stand for themselves."""
-    seen: set[str] = set()
-    for one in found:
-        name = one.run if one.note is None and one.run is not None else f"note {one.note}"
-        if name not in seen:
-            seen.add(name)
-            yield one
+def _once_per_run(ranked: Iterable[int], documents: Mapping[int, list[Row]]) -> list[int]:
+    """The best document of each run; notes stand for themselves."""
+    best: dict[str, int] = {}
+    for document in ranked:
+        row = documents[document][0]
+        best.setdefault(
+            row["run"] if row["note"] is None and row["run"] is not None else f"note {row['note']}", document
+        )
+    return list(best.values())
 
 
 def _recency(age: float) -> float:
@@ -349,19 +368,18 @@ def scaled(scores: Scores) -> Scores:
     return {id: score / high for id, score in scores.items()} if high > 0 else {}
 
 
-def without_copies(
-    found: Iterable[Recollection], words: Mapping[int, frozenset[str]], limit: int
-) -> list[Recollection]:
-    """The best of those that say the same, with the number of copies; `words` are those of each document."""
-    kept: dict[frozenset[str], Recollection] = {}
-    for one in found:
-        said = words[one.document]
+def without_copies(ranked: Iterable[int], words: Mapping[int, frozenset[str]], limit: int) -> dict[int, int]:
+    """The best of the documents that say the same, with the number of copies; `words` are those of each document."""
+    kept: dict[frozenset[str], int] = {}
+    copies: dict[int, int] = {}
+    for document in ranked:
+        said = words[document]
         known = said if said in kept else next((other for other in kept if _nearly_equal(said, other)), None)
         if known is not None:
-            kept[known] = replace(kept[known], copies=kept[known].copies + 1)
+            copies[kept[known]] += 1
         elif len(kept) < limit:
-            kept[said] = one
-    return list(kept.values())
+            kept[said], copies[document] = document, 1
+    return copies
 
 
 def _words_of(rows: list[Row]) -> frozenset[str]:

@@ -1,10 +1,10 @@
-"""Which results of tools have nothing to do with the text that a run has read.
+"""Finds results of tools that are unrelated to the text that a run has read.
 
-An agent that has read a web page still calls other tools, such as a health check. Its result is the tool's, if nothing
-that was read went into the call and nothing of it comes out:
+An agent that has read a web page still calls other tools, such as a health check. The result keeps its trust, if the
+text that was read is neither in the call nor in the result:
 
-- what was given to the tools has no words in a row in common with what was read;
-- neither has the result, nor with anything that the model gave to a tool since;
+- the arguments of the tools share no words in a row with the text;
+- neither does the result, nor with anything that the model gave to a tool since;
 - code uses only tools, and variables that it makes itself.
 """
 
@@ -52,12 +52,12 @@ def uses_other_values(passages: Sequence[Passage], tools: Collection[str]) -> bo
 
 
 def is_unrelated(passages: Sequence[Passage], came: Sequence[Corpus], said: Corpus) -> bool:
-    """Whether the result of a step's tools is theirs alone.
+    """Whether the result of a step's tools is unrelated to text of low trust.
 
     Args:
         passages: the passages of a step whose code uses no other values.
-        came: what its session read of low trust.
-        said: what its model gave to tools since.
+        came: the text of low trust that its session read.
+        said: the arguments that its model gave to tools since.
     """
     given = [passage for passage in passages if passage.role in ("code", "call")]
     seen = [passage.text for passage in passages if passage.role in ("observation", "error")]
@@ -68,7 +68,7 @@ def is_unrelated(passages: Sequence[Passage], came: Sequence[Corpus], said: Corp
 
 
 def _values(part: Passage) -> str:
-    """What a call or code gives to tools, without the name of the tool."""
+    """The arguments in a call or code, without the name of the tool."""
     return part.text.removeprefix(part.tool or "")
 
 

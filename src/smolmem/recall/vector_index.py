@@ -1,4 +1,4 @@
-"""Vector indexes outside of the store: what they promise, and which one a URL names.
+"""Vector indexes outside of the store: their interface, and which one a URL names.
 
 An index holds vectors of one model, each with a number (its key) and the index term of its scope. It holds no text. The
 store keeps every vector, too, so an index can be lost at any time: `external_index.py` fills it again, and computes
@@ -56,7 +56,7 @@ class VectorIndex(Protocol):
 
 
 Opener = Callable[[str, int], VectorIndex]
-"""Opens or makes the index of a name, for vectors of so many numbers."""
+"""Opens or creates the index of a name, for vectors of a size."""
 KINDS = ("faiss", "faiss:///path", "chroma:///path", "chroma+http://host:8000", "qdrant:///path", "lancedb:///path")
 _URL = re.compile(r"(?P<kind>faiss|chroma|qdrant|lancedb)(\+(?P<server>https?))?(://(?P<place>.+))?", re.DOTALL)
 _PACKAGES = {"faiss": "faiss", "chroma": "chromadb", "qdrant": "qdrant_client", "lancedb": "lancedb"}
@@ -85,7 +85,7 @@ def locate(url: str) -> Location:
     """Reads the URL of an index, and checks that its package is installed; nothing is opened.
 
     Raises:
-        InvalidArgument: the message says what is missing.
+        InvalidArgument: the message names what to install.
     """
     found = _URL.fullmatch(url) if isinstance(url, str) else None
     if found is None or not _makes_sense(found):
@@ -104,7 +104,7 @@ def _makes_sense(found: re.Match[str]) -> bool:
 
 
 def opener(location: Location) -> Opener:
-    """What opens the indexes at a place; the package is imported now."""
+    """The function that opens the indexes at a location; imports the package."""
     if location.kind == "faiss":
         from smolmem.recall.faiss_index import FaissIndex
 

@@ -1,6 +1,6 @@
 """Gives passages their vectors, in batches, outside of any search.
 
-The newest passages come first, and of these the ones that tell most: tasks, answers, errors, plans and thoughts before
+The newest passages come first, and of these the most informative: tasks, answers, errors, plans and thoughts before
 code and observations. Of a very long text only the beginning gets vectors; its middle is found by words.
 """
 
@@ -14,7 +14,7 @@ from smolmem.store.base import Row, Store
 BATCH = 32
 """Passages that are embedded and written together."""
 PAGE = 8 * BATCH
-"""Passages that are ordered by what they tell."""
+"""Passages that are sorted by kind at a time."""
 LONG = ("code", "call", "observation", "other")
 MAX_PASSAGES = 12
 """Passages of one step that get vectors, of the kinds that can be very long."""

@@ -22,7 +22,7 @@ from smolmem.store.base import Row, Store
 CANDIDATES = 2_000
 """How many of the nearest by bits are compared by their numbers; one more for every two hundred rows."""
 _ROWS = 32_768
-"""Rows that are compared at a time: what fits a core's cache."""
+"""Rows that are compared at a time: they fit a core's cache."""
 _PIECE = 512
 _SCALE = 32_767
 _FEW = 256
@@ -30,13 +30,13 @@ _FEW = 256
 
 _WORDS = ("session", "run", "agent", "role", "trust")
 FACTS = np.dtype([*((word, "<u4") for word in _WORDS), ("at", "<f8")])
-"""What of a passage a search can ask for; words as checksums, which the row itself confirms."""
+"""The columns of a passage that a search can filter by; words as checksums, which the row confirms."""
 
 Array = Any  # a NumPy array
 
 
 def facts_of(passage: Row) -> bytes:
-    """What is kept beside the vector of a passage."""
+    """The columns that are kept beside the vector of a passage."""
     words = (checksum(passage[name]) for name in _WORDS)
     return bytes(np.array((*words, passage["at"]), FACTS).tobytes())
 
@@ -78,7 +78,7 @@ class Index:
         self._count: Array = np.empty(_ROWS, np.uint8)
 
     def update(self, store: Store) -> None:
-        """Takes in what was added to the store since the last time."""
+        """Reads the vectors that were added to the store since the last update."""
         found = store.columns("vectors", {"scope": self.scope, "id": self.last, "model": self.model})
         if not found:
             return
@@ -184,11 +184,11 @@ def _put(old: Array, start: int, rows: Array) -> Array:
 
 
 class Where:
-    """What a search asks of passages, besides their scope.
+    """The filter of a search, besides the scope.
 
     Args:
-        words: what the columns of a passage may be; None for anything.
-        without: what they may not be.
+        words: the allowed values of columns; None for any value.
+        without: the excluded values.
         since: the earliest time.
         until: the time that it must be before.
     """

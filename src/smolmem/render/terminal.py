@@ -121,7 +121,7 @@ def _colour(image: PIL.Image.Image, column: int, row: int) -> Color:
 
 @draws("Report")
 def report(value: Report) -> RenderableType:
-    """What `verify` found."""
+    """The report of `verify`."""
     url, checked, problems, count = value.url, value.checked, value.problems, value.count
     verdict = (
         Text(counted(count, "problem"), style="bold red") if count else Text("all as it was written", style="green")
@@ -167,7 +167,7 @@ def note(value: Note) -> RenderableType:
 
 @draws("Recollection")
 def recollection(value: Recollection) -> RenderableType:
-    """What was recalled, and why."""
+    """A recollection, and why it was returned."""
     copies = f"  ×{value.copies}" if value.copies > 1 else ""
     head = Text.assemble((f"{value.score:.2f}", "bold"), "  ", sanitize(value.source), copies)
     said = [highlighted(excerpt) for excerpt in value.excerpts] or [Text(sanitize(value.text))]
@@ -221,7 +221,7 @@ def backtest(value: Backtest, columns: int = 72) -> RenderableType:
 
 @draws("Preview")
 def preview(value: Preview) -> RenderableType:
-    """What would be sent."""
+    """A preview of a prompt."""
     table = Table(box=None, pad_edge=False)
     table.add_column("view")
     table.add_column("tokens", justify="right")
@@ -239,7 +239,7 @@ def preview(value: Preview) -> RenderableType:
 
 @draws("Exported")
 def exported(value: Exported) -> RenderableType:
-    """What was written to an export."""
+    """The result of an export."""
     head = Text.assemble(
         ("✓ ", "green"),
         (sanitize(value.path), "bold"),
@@ -250,7 +250,7 @@ def exported(value: Exported) -> RenderableType:
 
 @draws("ImportedDocuments")
 def imported_documents(value: Any) -> RenderableType:
-    """What was imported as notes."""
+    """The result of an import of documents."""
     head = Text.assemble(("✓ ", "green"), (sanitize(value.source), "bold"), f"  {counted(value.added, 'document')}")
     left = [(value.skipped, "here already"), (value.empty, "without text")]
     rest = ", ".join(f"{count:,} {why}" for count, why in left if count)
@@ -259,7 +259,7 @@ def imported_documents(value: Any) -> RenderableType:
 
 @draws("Imported")
 def imported(value: Imported) -> RenderableType:
-    """What was loaded from an export."""
+    """The result of a load."""
     head = Text.assemble(("✓ ", "green"), (sanitize(value.path), "bold"), f"  {_counted(value.added) or 'nothing new'}")
     lines = [head]
     if value.skipped:
@@ -282,7 +282,7 @@ def traced(value: Traced) -> RenderableType:
 
 @draws("Erased")
 def erased(value: Erased) -> RenderableType:
-    """What was erased, or would be."""
+    """The receipt of an erase or a dry run."""
     if not value:
         return Text("nothing to erase", "dim")
     counts = ("runs", "steps", "notes")
@@ -302,7 +302,7 @@ def erased(value: Erased) -> RenderableType:
 
 @draws("Purged")
 def purged(value: Purged) -> RenderableType:
-    """A source, and what came of it."""
+    """The result of a purge."""
     if not value:
         return Text("no such source", "dim")
     lines = []
@@ -325,7 +325,7 @@ _SIGNS = {"ok": ("✓", "green"), "hint": ("•", "cyan"), "warning": ("▲", "y
 
 @draws("Diagnosis")
 def diagnosis(value: Diagnosis) -> RenderableType:
-    """What `doctor` found."""
+    """The findings of `doctor`."""
     table = Table.grid(padding=(0, 1))
     for finding in value.findings:
         sign, style = _SIGNS[finding.level]

@@ -1,7 +1,7 @@
-"""What every store promises, and where its SQL comes from.
+"""The interface of every store, and the source of its SQL.
 
-A store runs statements by name. Their text lies in SQL files beside each backend, so that people can read them and
-nothing builds them from strings. What the tables mean is written once, for every backend, in `records.py` and
+A store runs statements by name. Their text is in SQL files for each backend, so that people can read them and
+no code builds them from strings. The meaning of the tables is implemented once, for every backend, in `records.py` and
 `journal.py`.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from importlib import resources
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -25,7 +26,7 @@ class Store(Protocol):
 
     @property
     def url(self) -> str:
-        """What a user would open it by."""
+        """The path or URL that opens this store."""
         ...
 
     @property
@@ -91,8 +92,12 @@ class Store(Protocol):
         """
         ...
 
-    def columns(self, name: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-        """All rows of a query, column by column; for rows by the hundred thousand."""
+    def columns(self, name: str, values: Mapping[str, Any], seconds: float | None = None) -> list[tuple[Any, ...]]:
+        """All rows of a query, column by column; for rows by the hundred thousand.
+
+        Raises:
+            TimeoutError: if it took longer than `seconds`.
+        """
         ...
 
     def select(self, scope: str, statement: str) -> list[Row]:
@@ -104,7 +109,7 @@ class Store(Protocol):
         ...
 
     def check(self) -> list[str]:
-        """What the engine itself finds wrong with the store."""
+        """The problems that the engine's own check finds."""
         ...
 
     def size(self) -> int:
@@ -116,7 +121,7 @@ class Store(Protocol):
         ...
 
     def backup(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
-        """Copies the store, as it is at one moment, to a new file while others go on writing: whole, or not at all.
+        """Copies one state of the store to a new file while others write; the copy is complete or does not exist.
 
         Raises:
             Unwritable: if the path exists or cannot be written.
@@ -128,8 +133,9 @@ class Store(Protocol):
         ...
 
 
+@cache
 def statements(backend: str) -> dict[str, str]:
-    """The named statements of a backend: those of SQLite, and what the backend says differently."""
+    """The named statements of a backend: those of SQLite, with the backend's own versions."""
     found = _named_statements("sqlite")
     return found if backend == "sqlite" else found | _named_statements(backend)
 
@@ -140,6 +146,7 @@ def _named_statements(backend: str) -> dict[str, str]:
     return {name: body.strip() for name, body in zip(parts[::2], parts[1::2], strict=True)}
 
 
+@cache
 def migrations(backend: str) -> list[str]:
     """The numbered schema scripts of a backend, in order; the n-th brings a store to version n."""
     files = sorted(file.name for file in _sql(backend).iterdir() if re.match(r"\d{4}_", file.name))

@@ -1,9 +1,9 @@
 """Contents that repeat each other, packed together.
 
-What a tool returned stands in the record of the call, in the record of the step, and in the messages that the step is
-shown as. So a content is packed with the contents before it of the same run as a dictionary, and such a repetition
-takes a few bytes. A chain of contents ends after a few steps: reading one content reads the chain before it, and damage
-to one content loses those after it in its chain.
+A tool's result is in the record of the call, in the record of the step, and in the messages of the step. So a content
+is compressed with the preceding contents of the same run as a dictionary, and a repetition takes a few bytes. A chain
+of contents ends after a few steps: reading a content reads the chain before it, and damage to a content loses the rest
+of its chain.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from smolmem.store.base import Row
 _LENGTH, _BYTES = 12, 400_000
 """How many contents, and bytes of them, a chain holds."""
 _RUNS = 64
-_CACHED = 48
+_CACHED_BYTES = 4_000_000
+"""Bytes of contents that are kept in RAM: a chain is read again for each of its contents otherwise."""
 
 
 class Chain:
@@ -29,7 +30,7 @@ class Chain:
         self._contents: list[tuple[int, bytes, bytes]] = []
 
     def add(self, number: int, key: bytes, data: bytes) -> None:
-        """Adds a content that was packed with this chain; a full chain begins anew."""
+        """Adds a content that was packed with this chain; a full chain starts over."""
         self._contents.append((number, key, data))
         if len(self._contents) >= _LENGTH or sum(len(data) for _, _, data in self._contents) > _BYTES:
             self._contents = []
@@ -41,11 +42,11 @@ class Chain:
 
     @property
     def dictionary(self) -> bytes:
-        """What the next content is packed with."""
+        """The dictionary for the next content."""
         return b"".join(data for _, _, data in self._contents)
 
     def clear(self) -> None:
-        """Begins anew."""
+        """Starts over."""
         self._contents = []
 
 
@@ -56,10 +57,11 @@ class Chains:
         self._read_row = read
         self._of_runs: OrderedDict[str, Chain] = OrderedDict()
         self._read: OrderedDict[int, tuple[int | None, bytes]] = OrderedDict()
+        self._read_bytes = 0
 
     @contextmanager
     def of(self, run: str) -> Iterator[Chain]:
-        """The chain of a run, around a transaction; should the transaction fail, the chain is dropped."""
+        """The chain of a run, for one transaction; the chain is dropped if the transaction fails."""
         chain = self._of_runs.pop(run, None) or Chain()
         yield chain
         self._of_runs[run] = chain
@@ -70,7 +72,7 @@ class Chains:
         """The bytes of a content row.
 
         Raises:
-            Undecodable: if they, or the contents they were packed with, are not what was written.
+            Undecodable: if they, or the contents they were packed with, are damaged.
         """
         packed = row["bytes"]
         if not isinstance(packed, bytes):
@@ -107,12 +109,17 @@ class Chains:
         return number, rows[0]["base"], rows[0]["bytes"], b""
 
     def _remember(self, number: int, base: int | None, data: bytes) -> None:
-        if len(data) <= _BYTES:
-            self._read[number] = (base, data)
-            if len(self._read) > _CACHED:
-                self._read.popitem(last=False)
+        if len(data) > _BYTES:
+            return
+        _, before = self._read.pop(number, (None, b""))
+        self._read[number] = (base, data)
+        self._read_bytes += len(data) - len(before)
+        while self._read_bytes > _CACHED_BYTES:
+            _, (_, dropped) = self._read.popitem(last=False)
+            self._read_bytes -= len(dropped)
 
     def forget(self) -> None:
-        """Reads everything anew and begins new chains: contents were erased."""
+        """Drops all caches and chains: contents were erased."""
         self._of_runs.clear()
         self._read.clear()
+        self._read_bytes = 0

@@ -1,10 +1,10 @@
-"""Contents, each stored once and known by its hash, and the prompts that are made of them.
+"""Contents, each stored once under its hash, and the prompts that consist of them.
 
-Content is known by the hash of its bytes. Every other row carries a `seal`, a hash of its columns. Both are checked on
-every read, so a damaged file gives an error, never another text.
+A content has the hash of its bytes. Every other row has a `seal`, a hash of its columns. Both are checked on every
+read, so a damaged file gives an error, never a wrong text.
 
-The codec is imported where a value is encoded or decoded: it needs smolagents, which takes a second to import, and a
-list of runs needs neither.
+The codec is imported where a value is encoded or decoded: it needs smolagents, which takes a second to import, and
+listing runs needs neither.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def fingerprint_key(store: Store) -> bytes:
 
 
 def id_prefix(given: Any) -> str | None:
-    """The beginning of an id as queries take it; None for what cannot be one."""
+    """The beginning of an id, for queries; None if it cannot be one."""
     prefix = given.lower() if isinstance(given, str) else ""
     return prefix if prefix and all(letter in "0123456789abcdef" for letter in prefix) else None
 
@@ -86,12 +86,12 @@ class Contents:
         """The bytes of a content.
 
         Raises:
-            Damaged: if they are missing or not what was written.
+            Damaged: if the content is missing or damaged.
         """
         return self.checked(self.store.rows("content", {"id": number}), f"content {number}")
 
     def encode(self, value: Any, made_from: Encoded | None = None) -> Encoded:
-        """A value as it is stored here: without secrets. What is made from a value without secrets has none either."""
+        """Encodes a value without its secrets. A value that was made from a record without secrets is not searched."""
         from smolmem.core import codec
 
         clean = made_from is not None and not made_from.redacted and not self.redactor.always_searches
@@ -101,7 +101,7 @@ class Contents:
         """The bytes of a content that is to be decoded.
 
         Raises:
-            Damaged: if they are missing or not what was written, or unpack to more than a record may.
+            Damaged: if the content is missing, damaged, or too large for a record.
         """
         return self.checked(self.store.rows("content", {"id": number}), f"content {number}", packing.RECORD)
 
@@ -118,7 +118,7 @@ class Contents:
 
     def _keep(self, key: str, data: bytes, chain: Chain | None) -> int:
         row: Row = {"hash": bytes.fromhex(key)}
-        if self.store.is_remote:  # a server finds what it has in the same statement
+        if self.store.is_remote:  # a server finds existing contents in the same statement
             packed = self._packed.get(key) or packing.pack(data)
             return int(self.store.do("add_content", row | {"bytes": packed, "base": None}))
         known = self.store.do("content_id", row)
@@ -131,7 +131,7 @@ class Contents:
         return number
 
     def _packed_with(self, chain: Chain) -> tuple[int | None, bytes]:
-        """The last content of a chain and what it holds, unless another process has erased the content."""
+        """The last content of a chain and the chain's dictionary, unless another process has erased the content."""
         if chain.base is not None and self.store.do("content_hash", {"id": chain.base[0]}) != chain.base[1]:
             chain.clear()
         return (None, b"") if chain.base is None else (chain.base[0], chain.dictionary)
@@ -148,7 +148,7 @@ class Contents:
         return self.checked(found, f"content {key[:12]}", allowed)
 
     def checked(self, found: list[Row], what: str, allowed: packing.Allowance = packing.BLOB) -> bytes:
-        """The bytes of a content row, if they are what was written."""
+        """The bytes of a content row, after checking their hash."""
         if not found:
             raise self.damaged(f"{what} is missing")
         key = found[0]["hash"]
@@ -161,7 +161,7 @@ class Contents:
         return data
 
     def damaged(self, what: str) -> Damaged:
-        """The error about content that is not what was written."""
+        """The error about a damaged store."""
         return Damaged(f"{self.store.url}: {what}. `smolmem verify` lists all damage. {REPAIR}")
 
     def value(self, number: int | None, **options: Any) -> Any:
@@ -224,7 +224,7 @@ class Contents:
             raise self.damaged(f"content {number}: {error}") from error
 
     def part(self, number: int) -> list[Any]:
-        """The messages that one step is shown as."""
+        """The messages of one step."""
         return self._parts.get(number) or self._read_part(self._parts, number)
 
     def live_part(self, number: int) -> list[Any]:
@@ -248,7 +248,7 @@ class Contents:
         return messages
 
     def forget_cached(self) -> None:
-        """Reads contents and prompts anew: some were erased."""
+        """Drops cached contents and prompts: some were erased."""
         self._parts.clear()
         self._live_parts.clear()
         self.chains.forget()
@@ -257,7 +257,7 @@ class Contents:
     # --- rows ------------------------------------------------------------------------------------------------------
 
     def sealed(self, table: str, row: Row) -> Row:
-        """A row, if it is what was written."""
+        """A row, after checking its seal."""
         if row["hash"] != seal(table, row):
             raise self.damaged(f"{table} {row['id']} is not what was written")
         return row
@@ -306,7 +306,7 @@ class Contents:
         return PromptLink(row["parent"], row["keep"], json.loads(row["suffix"]))
 
     def messages(self, number: int, live: bool = False) -> list[Any]:
-        """What a model was sent, as smolagents messages; for a live agent with the secrets that this process has.
+        """The messages of a prompt; for a live agent with the secrets that this process has.
 
         Agents keep steps for longer than a store is open.
         """
@@ -321,5 +321,5 @@ class Contents:
         return messages.number if isinstance(messages, StoredMessages) and messages.source is self else None
 
     def stored(self, prompt: int, size: int) -> StoredMessages:
-        """What a model was sent, read from the store when it is looked at."""
+        """The messages of a prompt, read from the store when they are used."""
         return StoredMessages(self, prompt, size)

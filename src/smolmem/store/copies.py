@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from pathlib import Path
 
 import apsw
@@ -20,28 +21,22 @@ def copy(source: str, target: str, progress: Progress | None, key: Key | None = 
 
     A held snapshot keeps other writers from starting the copy over.
     """
-    reading = connect(source, apsw.SQLITE_OPEN_READWRITE, key)
-    try:
+    with closing(connect(source, apsw.SQLITE_OPEN_READWRITE, key)) as reading:
         reading.set_busy_timeout(int(_WAIT * 1000))
         reading.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         reading.execute("BEGIN; SELECT count(*) FROM sqlite_schema")
         copy_from(reading, target, progress, key)
-    finally:
-        reading.close()
 
 
 def copy_from(reading: apsw.Connection, target: str, progress: Progress | None, key: Key | None) -> None:
     """Copies what a connection reads; the target is not synced."""
-    writing = connect(target, apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE, key)
-    try:
-        writing.execute("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF")  # it is synced once, when it is whole
+    with closing(connect(target, apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE, key)) as writing:
+        writing.execute("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF")  # the caller syncs the whole file once
         with writing.backup("main", reading, "main") as copying:
             while not copying.done:
                 copying.step(_PAGES)
                 if progress is not None:
                     progress(copying.page_count - copying.remaining, copying.page_count)
-    finally:
-        writing.close()
 
 
 def sync_file(path: Path) -> None:

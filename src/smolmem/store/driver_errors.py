@@ -8,7 +8,7 @@ from smolmem.core.errors import REPAIR, Busy, Damaged, StoreError, Unwritable
 
 
 def explained(error: apsw.Error, what: str) -> StoreError:
-    """A driver's error as ours, with what happened and what to do next."""
+    """Translates a driver's error; the message says what happened and what to do next."""
     detail = str(error)
     if isinstance(error, (apsw.BusyError, apsw.LockedError)):
         return Busy(f"{what}: another process has held it for too long ({detail}). Close that process, or try again.")

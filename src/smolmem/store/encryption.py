@@ -25,6 +25,7 @@ from typing import NoReturn
 import apsw
 
 from smolmem.core.errors import InvalidArgument, StoreError
+from smolmem.store.packed_text import add_functions
 
 KEY_VARIABLE = "SMOLMEM_KEY"
 CIPHER = "aegis"
@@ -124,8 +125,9 @@ def key_in_variable(name: str) -> Key | None:
 
 
 def connect(path: str, flags: int, key: Key | None = None) -> apsw.Connection:
-    """Opens a connection, and gives it the key before anything else."""
+    """Opens a connection, and gives it our SQL functions and the key before anything else."""
     connection = apsw.Connection(path, flags=flags)
+    add_functions(connection)
     if key is not None:
         try:
             key.unlock(connection)
@@ -136,7 +138,7 @@ def connect(path: str, flags: int, key: Key | None = None) -> apsw.Connection:
 
 
 def _material(key: str | bytes) -> bytes:
-    """What SQLite is given: the passphrase in UTF-8, or `raw:` and the digits of a key."""
+    """The key for SQLite: the passphrase in UTF-8, or `raw:` and the digits of a key."""
     if isinstance(key, bytes) and len(key) == 32:
         return f"{_RAW}{key.hex()}".encode()
     if not isinstance(key, str):

@@ -1,18 +1,18 @@
-"""Erase: erased means gone, from the tables, the index, the vectors, other runs' prompts, the log and the free pages.
+"""Erases for good: from the tables, the index, the vectors, other runs' prompts, the log and the free pages.
 
 `erase` takes runs, steps and notes. With them go:
 
 - the runs of managed agents that an erased run, or an erased step, called;
 - notes that agents made from erased steps or notes, or wrote in an erased run. A user's note keeps its text and loses
   the source;
-- what other runs recalled of all that: see `erased_contents`.
+- quotations of all that in other runs: see `erased_contents`.
 
 Forks of an erased run keep the steps that they share with it: see `erased_sessions`. An erased step leaves its run,
 and the forks of its run. Where it was the task or the last step, the run's title or answer goes with it.
 
-All rows go in one transaction. After it, the file is written anew without free pages and the write-ahead log is
-emptied; if another process is reading, that part is left to `finish`. The table `erased` keeps a receipt: when, what
-kind, how many rows, and which events are missing on purpose. It holds no erased text.
+All rows go in one transaction. Then the file is rewritten without free pages and the write-ahead log is
+emptied; if another process is reading, `finish` does that later. The table `erased` keeps a receipt: the time, the
+kind, the number of rows, and which events are missing on purpose. It holds no erased text.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PLACEHOLDER = "[erased]"
 
 @dataclass(frozen=True)
 class Erased(Drawable):
-    """The receipt of an erase: what went, and whether every byte of it is gone from the disk."""
+    """The receipt of an erase: what was erased, and whether all of its bytes are off the disk."""
 
     at: datetime
     runs: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ class Erased(Drawable):
 
 @dataclass
 class Selection:
-    """What is to be erased."""
+    """The rows to erase."""
 
     runs: set[str] = field(default_factory=set)
     steps: set[int] = field(default_factory=set)
@@ -70,7 +70,7 @@ class Selection:
 
 
 class _DryRun(Exception):
-    """Rolls a transaction back; `found` is what it would have erased."""
+    """Rolls the transaction of a dry run back; `found` is the receipt."""
 
     def __init__(self, found: dict[str, Any]) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ def _refuse_running(journal: Journal, runs: Iterable[Row]) -> None:
 
 
 def erase(journal: Journal, selection: Selection, what: Iterable[str], *, dry_run: bool = False) -> Erased:
-    """Erases runs, steps and notes, and what came of them.
+    """Erases runs, steps and notes, and everything made from them.
 
     Raises:
         CannotResume: if a living process works on one of the runs.
@@ -142,7 +142,7 @@ def _apply(journal: Journal, selection: Selection, what: list[str], dry_run: boo
 
 
 def finish(journal: Journal) -> bool:
-    """Writes the file anew without free pages and empties its log; false if another process is in the way."""
+    """Rewrites the file without free pages and empties its log; false if another process is reading."""
     store = journal.store
     try:
         store.do("compact", {})
@@ -160,7 +160,7 @@ def finish(journal: Journal) -> bool:
 
 
 def unfinished(journal: Journal) -> list[Row]:
-    """Receipts of erases after which the file was not written anew."""
+    """Receipts of erases after which the file was not rewritten."""
     return [row for row in journal.store.rows("erased", {}) if not row["finished"]]
 
 
@@ -225,7 +225,6 @@ class _Work:
         }
         counts = {name: count for name, count in self._counts.items() if count}
         if counts:
-            self._store.do("compact_passage_words", {})
             self._store.do("compact_document_words", {})
             self._add_receipt(what, counts, change.events)
         ids = {"runs": tuple(row["id"] for row in runs), "steps": tuple(gone), "notes": tuple(sorted(chosen.notes))}
@@ -241,7 +240,7 @@ class _Work:
         self._counts[table] = len(self._by(f"erase_{table}", ids))
 
     def _with_derived(self, chosen: Selection) -> set[str]:
-        """The notes, and those that agents made from them, from erased steps, or in erased runs."""
+        """The notes, and the notes that agents made from them, from erased steps, or in erased runs."""
         notes = set(chosen.notes)
         sources: set[Any] = {*chosen.steps, *notes}
         made = self._by("notes_by_runs", chosen.runs)
@@ -300,13 +299,13 @@ class _Work:
         return {row["state"] for row in rows}
 
     def _erase_passages(self, sessions: set[str], notes: set[str], gone: list[int]) -> None:
-        """Drops the passages of whole sessions: those of steps that stay also quote the steps before them."""
+        """Drops the passages of whole sessions: passages of remaining steps may quote erased ones."""
         lost, rows = set(gone), self._store.rows("erasable_passages", _ids(sessions=sessions, notes=notes))
         drop_passages(self._store, rows)
         self._counts["passages"] = sum(row["step"] in lost or row["note"] is not None for row in rows)
 
     def _erase_recalled(self, chosen: Selection, gone: list[int], change: Change) -> set[int]:
-        """What erased runs recalled; what was recalled for a step that a fork keeps stays with it."""
+        """Erases the reminders of erased runs; a reminder of a step that a fork keeps moves to the fork."""
         rows = {row["id"]: row for row in self._by("recalled_by_runs", chosen.runs)}
         rows |= {row["id"]: row for row in self._by("recalled_by_steps", gone)}
         for row in [row for row in rows.values() if row["step"] in change.kept]:
@@ -317,7 +316,7 @@ class _Work:
         return {row["block"] for row in rows.values()}
 
     def _repair_notes(self, chosen: Selection, gone: list[int]) -> None:
-        """Notes that stay no longer name erased runs, steps and notes; what an erased note replaced stays replaced."""
+        """Removes references to erased rows from other notes; a note that an erased note superseded stays hidden."""
         lost: set[Any] = {*gone, *chosen.notes}
         staying = {row["id"]: row for row in self._store.rows("notes_from", {"sources": json_list(lost)})}
         staying |= {row["id"]: row for row in self._by("notes_by_runs", chosen.runs)}
@@ -333,7 +332,7 @@ class _Work:
                 self._journal.add("forgotten", {"what": "note", "target": row["supersedes"], "at": time.time()})
 
     def _update_runs(self, gone: list[int], ends: dict[str, Row], contents: set[int]) -> None:
-        """Runs that lost a step count again, and lose what they say about it."""
+        """Updates the counts of runs that lost a step, and their title or answer if it came from that step."""
         for run in self._by("runs_by_ids", ends):
             row = run | ({"title": PLACEHOLDER} if ends[run["id"]]["task"] else {})
             if ends[run["id"]]["last"]:

@@ -1,15 +1,15 @@
-"""Contents and prompts after an erase, and other runs that quote what was erased.
+"""Removes contents, prompts and quotations after an erase.
 
 A content that nothing refers to is deleted. A content that only prompts of other runs refer to becomes a placeholder in
 its place, with the same number of messages and the same roles: the prompts keep their length and their seals.
 
 Where a run recalled something that is erased, the recalled lines become `[erased]` in everything that its session
-holds: the block, the prompts, the observations and the results of calls. What a model said about them in its own
-words belongs to that run.
+holds: the block, the prompts, the observations and the results of calls. A model's own words about
+them belong to that run.
 
-Each placeholder names its content's number, because contents are known by a hash and no two may be equal. The newest
-content and prompt become placeholders instead of going: the database would give their numbers again, and other
-processes remember contents by number.
+Each placeholder names the number of its content, because no two contents may have the same hash. The newest content and
+prompt become placeholders instead of being deleted: the database would reuse their numbers, and other processes cache
+contents by number.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from smolmem.store.base import Row
 from smolmem.store.contents import seal
 from smolmem.store.journal import Journal
 from smolmem.store.passage_rows import json_list
-from smolmem.store.reminders import QUOTE, quoted_lines
+from smolmem.store.side_tables import QUOTE, quoted_lines
 
 _HEAD = re.compile(r"\[(\d+)\] ")
 _SHORTEST = 12
@@ -43,7 +43,7 @@ class Sweep:
     # --- prompts ---------------------------------------------------------------------------------------------------
 
     def drop_prompts(self, given: Iterable[int]) -> set[int]:
-        """Deletes those of the given prompts, and of the prompts they begin with, that nothing needs.
+        """Deletes prompts, and the prompts they begin with, unless something refers to them.
 
         Returns:
             The contents that the deleted prompts named.
@@ -65,7 +65,7 @@ class Sweep:
         return contents
 
     def chain(self, prompts: Iterable[int]) -> dict[int, list[int]]:
-        """Prompts and those they begin with, each with the contents it adds."""
+        """Prompts and the prompts they begin with, each with the contents it adds."""
         found: dict[int, list[int]] = {}
         coming = set(prompts)
         while coming:
@@ -77,7 +77,7 @@ class Sweep:
     # --- contents --------------------------------------------------------------------------------------------------
 
     def drop_contents(self, erased: set[int], unclear: set[int], lossy: set[int]) -> None:
-        """Deletes contents that nothing refers to; makes placeholders of those that only prompts refer to.
+        """Deletes contents without references, and replaces contents that only prompts refer to by placeholders.
 
         Args:
             erased: contents of erased rows.
@@ -105,14 +105,14 @@ class Sweep:
         self.deleted += len(self._store.rows("erase_contents", {"ids": json_list(doomed - {last})}))
 
     def put(self, number: int, data: bytes) -> None:
-        """Gives a content other bytes; whatever refers to it refers to those."""
+        """Replaces the bytes of a content; references stay valid."""
         self._unchain({number})
         key = bytes.fromhex(wire.fingerprint(data))
         self._store.do("put_content", {"id": number, "hash": key, "bytes": packing.pack(data)})
         self.replaced += 1
 
     def _unchain(self, going: set[int]) -> None:
-        """Packs contents by themselves that were packed with contents which go."""
+        """Repacks contents whose dictionary is about to be deleted."""
         later = {row["id"] for row in self._store.rows("contents_packed_with", {"ids": json_list(going)})} - going
         repacked = [(number, self._journal.content(number)) for number in sorted(later)]
         for number, data in repacked:
@@ -129,7 +129,7 @@ class Sweep:
         return codec.encode(new if isinstance(value, list) else new[0]).record
 
     def _drop_named(self, keys: set[str]) -> None:
-        """Deletes those contents, known by hash, that no content names any more, except contents that go, too."""
+        """Deletes the contents with these hashes that no remaining content names."""
         if not keys:
             return
         naming: dict[str, set[str]] = {}  # by the content that names them; "" for contents that stay
@@ -146,7 +146,7 @@ class Sweep:
         self._delete({number for number in map(self._number, keys - staying) if number is not None})
 
     def _in_use(self, keys: set[str]) -> set[str]:
-        """Those contents, known by hash, that rows of other tables refer to."""
+        """The hashes, of those given, that rows of other tables refer to."""
         numbers = {number: key for key in keys if (number := self._number(key)) is not None}
         asked = {"ids": json_list(numbers)}
         used = self._store.rows("contents_in_use", asked) + self._store.rows("contents_in_prompts", asked)
@@ -157,7 +157,7 @@ class Sweep:
         return found
 
     def own_parts(self, shown: Iterable[int]) -> set[int]:
-        """Contents that hold one message of what steps are shown as: prompts of other shapes are made of them."""
+        """Contents of single rendered messages: prompts that were not rendered from whole steps consist of them."""
         keys = [codec.encode(message).key for number in shown for message in self._journal.part(number)]
         found = (self._store.do("content_id", {"hash": bytes.fromhex(key)}) for key in set(keys))
         return {number for number in found if number is not None}
@@ -203,7 +203,7 @@ class Sweep:
         return lines_gone
 
     def _replace_lines(self, session: str, lines: set[str]) -> None:
-        """Replaces lines in all contents of a session, and brings its steps in line."""
+        """Replaces lines in all contents of a session, and updates its steps."""
         events = self._store.rows("events_by_sessions", {"ids": json_list([session])})
         runs = json_list({event["run"] for event in events})
         numbers = {event[column] for event in events for column in ("record", "shown", "state")}

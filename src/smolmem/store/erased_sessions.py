@@ -1,11 +1,11 @@
-"""Sessions and forks after an erase: who keeps which events, and where each step stands then.
+"""Rewrites sessions and forks after an erase: which session keeps which events, and the positions of steps.
 
 A session is a list of events; a fork begins with a part of another session's events. The rules:
 
 - A session that has a run left loses the steps of its erased runs. The positions in its other events are counted again.
 - A fork of an erased run keeps the steps that it shares with that run: they, their events and their calls become the
   fork's own. Of several forks, the one that shares most gets them, and the others become forks of that one.
-- A fork of a run that is kept loses what that run loses.
+- A fork of a kept run loses the same steps as that run.
 - A session that loses steps also loses the snapshots of its variables from then on, because they may hold erased
   values. The system prompt goes to the next run of the session.
 """
@@ -22,19 +22,19 @@ from smolmem.store.base import Row
 from smolmem.store.contents import seal
 from smolmem.store.journal import Journal
 from smolmem.store.passage_rows import json_list
-from smolmem.store.records import apply_row
+from smolmem.store.records import adds_step, apply_row
 
 
 @dataclass
 class Change:
-    """What becomes of the sessions: what goes, and which sessions lost steps."""
+    """The result: erased rows, and which sessions lost steps."""
 
     events: list[Row] = field(default_factory=list)
     """The events that are erased."""
     calls: list[Row] = field(default_factory=list)
     """The calls that are erased."""
     contents: set[int] = field(default_factory=set)
-    """Contents that rows which stay no longer refer to: snapshots of variables, and what a call was known by."""
+    """Contents that remaining rows no longer refer to: snapshots of variables, and arguments of model calls."""
     kept: dict[int, str] = field(default_factory=dict)
     """The steps of erased runs that a fork keeps, and the run of the fork."""
     dead: set[str] = field(default_factory=set)
@@ -95,7 +95,7 @@ class Sessions:
         return found
 
     def _view(self, session: str, until: int | None) -> Iterator[Row]:
-        """The events of a session as it was, beginning with those it shares."""
+        """The events of a session before the erase, beginning with shared events."""
         row = self._rows[session]
         if row["fork_of"] is not None:
             shared = row["fork_at"] or 0
@@ -160,7 +160,7 @@ class Sessions:
     # --- events ----------------------------------------------------------------------------------------------------
 
     def apply(self) -> Change:
-        """Writes what becomes of the sessions and returns it; part of the caller's transaction."""
+        """Rewrites the sessions; part of the caller's transaction."""
         self._pass_on_system_prompts()
         for session in sorted(self._touched):
             for event in self._own.get(session, ()):
@@ -180,7 +180,7 @@ class Sessions:
         return self.change
 
     def _pass_on_system_prompts(self) -> None:
-        """A session's system prompt was written by its first run; the other runs were sent it, too."""
+        """Moves the system prompt, which the first run of a session wrote, to the first remaining run."""
         for session in self._living:
             for event in self._own.get(session, ()):
                 step = event["step"]
@@ -190,7 +190,7 @@ class Sessions:
                     self.change.kept[step] = self._runs_left[session][0]["id"]
 
     def _assign(self, event: Row) -> None:
-        """Says whose an event is from now on; nobody's if it goes."""
+        """Determines which session owns an event after the erase; none if the event is erased."""
         session, step = event["session"], event["step"]
         if step not in self._erased_steps:
             if session not in self.change.dead:
@@ -211,7 +211,7 @@ class Sessions:
                     self._owner[event["id"]] = owner
 
     def _parent(self, session: str) -> tuple[str, int] | None:
-        """The session that a session is a fork of from now on, and after which event."""
+        """The session that a session is a fork of after the erase, and its last shared event."""
         first = min((event["id"] for event in self._owned.get(session, ())), default=1 << 62)
         found: tuple[str, int] | None = None
         for event in self._views[session]:
@@ -226,7 +226,7 @@ class Sessions:
         return found
 
     def _new_view(self, session: str, parents: dict[str, tuple[str, int] | None]) -> list[Row]:
-        """The events of a session from now on."""
+        """The events of a session after the erase."""
         parent = parents.get(session)
         shared: Iterable[Row] = ()
         if session not in self._touched:
@@ -236,26 +236,25 @@ class Sessions:
         return [*shared, *sorted(self._owned.get(session, ()), key=lambda event: int(event["id"]))]
 
     def _place_events(self, session: str, parents: dict[str, tuple[str, int] | None]) -> None:
-        """Counts the positions of a session's events again, without the steps that are gone."""
+        """Computes the positions in a session's events without the erased steps."""
         parent = parents[session]
         if parent is not None and parent[0] in self._touched and parent[0] not in self._placed:
             self._place_events(parent[0], parents)
         included = {event["id"] for event in self._new_view(session, parents)}
-        before: list[int] = []
-        now: list[int] = []
+        before, now = Timeline[Row](), Timeline[Row]()
         lost = False
         for event in self._views[session]:
-            number, step, act, place = event["id"], event["step"], event["act"], event["place"]
+            number = event["id"]
             if number in included:
                 if self._owner.get(number) == session:
-                    self._place[number] = self._new_place(before, now, event)
+                    self._place[number] = self._new_place(before.steps, now.steps, event)
                     if lost and event["state"] is not None:
                         self.change.contents.add(event["state"])
                         event["state"] = None
-                _apply(now, act, step, self._place.get(number, place))
-            elif self._is_gone(session, step):
+                apply_row(now, event | {"place": self._place.get(number, event["place"])})
+            elif self._is_gone(session, event["step"]):
                 lost = True
-            _apply(before, act, step, place)
+            apply_row(before, event)
         if lost:
             self.change.lossy.add(session)
         self._placed.add(session)
@@ -293,7 +292,7 @@ class Sessions:
         calls = {run: list(self._calls(run)) for run in self._erased_runs}
         gained: dict[str, int] = {}
         for (_, run), (session, heir, _) in sorted(self._keepers.items(), key=lambda item: item[1][2]):
-            turns = sum(1 for event in self._views[session] if event["run"] == run and _adds_step(event))
+            turns = sum(1 for event in self._views[session] if event["run"] == run and adds_step(event))
             moved = [call for call in calls[run] if call["turn"] < turns]
             calls[run] = [call for call in calls[run] if call["turn"] >= turns]
             for call in moved:
@@ -313,7 +312,7 @@ class Sessions:
         lost: dict[str, set[int]] = {}
         for session in self._living:
             count: dict[str, int] = {}
-            for event in filter(_adds_step, self._own.get(session, ())):
+            for event in filter(adds_step, self._own.get(session, ())):
                 run, turn = event["run"], count.get(event["run"], 0)
                 count[run] = turn + 1
                 if run not in self._erased_runs and event["step"] in self._erased_steps:
@@ -321,7 +320,7 @@ class Sessions:
         return lost
 
     def _drop_turns(self, run: str, turns: set[int]) -> None:
-        """Drops the calls of erased steps; the model's next call was known by the last message of such a step."""
+        """Drops the calls of erased steps, and the erased message that the next model call is matched by."""
         for call in list(self._calls(run)):
             if call["turn"] in turns:
                 self.change.calls.append(call)
@@ -347,7 +346,7 @@ class Sessions:
             self._journal.store.do("put_session", row | {"hash": seal("session", row)})
 
     def _write_steps(self, session: str, parents: dict[str, tuple[str, int] | None]) -> None:
-        """Brings the steps of a session in line with its events."""
+        """Updates the steps of a session to match its events."""
         timeline: Timeline[Row] = Timeline()
         inserted: set[int] = set()
         for event in self._new_view(session, parents):
@@ -373,7 +372,7 @@ class Sessions:
                 store.do("put_step", row | {"hash": seal("step", row)})
 
     def _write_lineages(self) -> None:
-        """A fork of an erased run becomes a fork of whoever keeps the steps, or of the run before."""
+        """A fork of an erased run becomes a fork of the run that keeps the steps, or of the run before."""
         for run in self._runs.values():
             if run["id"] in self._erased_runs or run["fork_of"] not in self._erased_runs:
                 continue
@@ -384,14 +383,3 @@ class Sessions:
                 before = row["fork_of"] if keeper is None or keeper[1] == run["id"] else keeper[1]
             changed = run | {"fork_of": before}
             self._journal.store.do("put_run_lineage", changed | {"hash": seal("run", changed)})
-
-
-def _apply(steps: list[int], act: str, step: int, place: int | None) -> None:
-    if act == "insert" and place is not None:
-        steps.insert(place, step)
-    elif act == "remove" and place is not None:
-        del steps[place]
-
-
-def _adds_step(event: Row) -> bool:
-    return event["act"] == "insert" and event["record"] is not None and event["place"] is not None

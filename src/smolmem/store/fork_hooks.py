@@ -1,11 +1,11 @@
-"""What happens to open SQLite files when the process forks.
+"""Handles open SQLite files when the process forks.
 
 SQLite keeps the locks of a process in its memory, and a forked child inherits that memory, not the locks. So no
 transaction may be in progress at a fork, and the child closes the inherited connections before it opens its own.
 
 SQLite also guards its own memory with locks, and Python guards each module that is being imported. A thread that holds
 one of them at a fork does not exist in the child, where the lock is never released. So threads of smolmem open files
-and import large libraries under `no_fork`, and a fork waits for that, too.
+and import large libraries under `no_fork`, and a fork waits for that.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Forkable(Protocol):
     lock: threading.RLock
 
     def after_fork_in_child(self) -> None:
-        """Closes what was inherited."""
+        """Closes the inherited connection."""
         ...
 
 

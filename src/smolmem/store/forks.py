@@ -105,7 +105,7 @@ def revisions(journal: Journal, step: Step) -> list[Revision]:
 
 
 def diff(left: Run, right: Run) -> Diff:
-    """How two runs differ in what was done; times do not count."""
+    """How the steps of two runs differ; times do not count."""
     ours, theirs = left.steps, right.steps
     common = 0
     for mine, yours in zip(ours, theirs, strict=False):

@@ -1,12 +1,13 @@
-"""What a file says about itself before it is opened as a store: its header, its format, whether it is locked.
+"""Reads a file before it is opened as a store: its header, its format, whether it is locked.
 
-Everything is read through SQLite: see `sqlite.py` on why no other program may open the file.
+Everything is read through SQLite: `sqlite.py` explains why no other code may open the file.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from contextlib import closing, suppress
 from pathlib import Path
 
 import apsw
@@ -17,10 +18,11 @@ from smolmem.store.encryption import KEY_VARIABLE, Key, connect
 MAGIC = b"SQLite format 3\0"
 APPLICATION_ID = 0x736D656D  # "smem", in the header of our files
 _WAITS = (0.01, 0.03, 0.1, 0)  # seconds: another process may just be writing the first page
+_LOCKED_MS = 500  # milliseconds: no write of ours holds the lock for so long
 
 
 def read_header(path: Path, key: Key | None = None) -> bytes:
-    """The first 100 bytes of a database, decrypted; read through SQLite, so that no lock is taken and none is lost.
+    """The first 100 bytes of a database, decrypted; read through SQLite, so that locks of this process stay.
 
     Raises:
         NotAStore: the file is not a database, or not one that the key opens.
@@ -29,11 +31,8 @@ def read_header(path: Path, key: Key | None = None) -> bytes:
     header = stored_header(path, key, path)
     if key is None:
         return header
-    connection = connect(str(path), apsw.SQLITE_OPEN_READONLY, key)
-    try:
+    with closing(connect(str(path), apsw.SQLITE_OPEN_READONLY, key)) as connection:
         return decrypted_header(connection, path)
-    finally:
-        connection.close()
 
 
 def stored_header(path: Path, key: Key | None, name: Path) -> bytes:
@@ -77,12 +76,9 @@ def decrypted_header(connection: apsw.Connection, name: Path) -> bytes:
 def _read(path: Path) -> bytes:
     """The first 100 bytes as they are stored; none if there are fewer."""
     try:
-        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
-        try:
+        with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
             whole, header = connection.read("main", 0, 0, 100)
             return header if whole else b""
-        finally:
-            connection.close()
     except apsw.Error as error:
         denied = "" if os.access(path, os.R_OK) else " (permission denied)"
         raise Unwritable(f"{path} cannot be read{denied}: {error}. Check its permissions.") from error
@@ -123,27 +119,20 @@ def read_version(path: Path, key: Key | None = None) -> int:
     if not log.exists() or not log.stat().st_size or not os.access(path, os.W_OK):
         return in_file
     try:
-        reading = connect(str(path), apsw.SQLITE_OPEN_READWRITE, key)
-        try:
+        with closing(connect(str(path), apsw.SQLITE_OPEN_READWRITE, key)) as reading:
             reading.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             return int(reading.pragma("user_version"))
-        finally:
-            reading.close()
     except apsw.Error:
         return in_file
 
 
-def is_locked(path: Path, seconds: float, key: Key | None = None) -> bool:
-    """Whether another connection holds the write lock for longer than some seconds."""
-    connection = connect(str(path), apsw.SQLITE_OPEN_READWRITE, key)
-    try:
+def is_locked(path: Path, key: Key | None = None) -> bool:
+    """Whether another connection holds the write lock for longer than a write takes."""
+    with closing(connect(str(path), apsw.SQLITE_OPEN_READWRITE, key)) as connection, suppress(apsw.Error):
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-        connection.set_busy_timeout(int(seconds * 1000))
-        connection.execute("BEGIN IMMEDIATE; ROLLBACK")
-    except (apsw.BusyError, apsw.LockedError):
-        return True
-    except apsw.Error:
-        return False
-    finally:
-        connection.close()
+        connection.set_busy_timeout(_LOCKED_MS)
+        try:
+            connection.execute("BEGIN IMMEDIATE; ROLLBACK")
+        except (apsw.BusyError, apsw.LockedError):
+            return True
     return False

@@ -1,4 +1,4 @@
-"""Keeps the lease of a writer while it has runs, in a thread that exists only as long.
+"""Renews the lease of a writer in a thread, while the writer has runs.
 
 The thread does not keep the journal alive. A forked child has no such thread and no runs: they are the parent's.
 """
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from smolmem.core.errors import SmolmemError
 
 LEASE_SECONDS = 60.0
-"""How long a writer that was stopped, or is out of sight, is taken for alive."""
+"""How long a writer that was stopped, or that this process cannot see, counts as alive."""
 BEAT_SECONDS = 15.0
 """How often a lease is renewed: a write may wait 30 seconds for another one, and the lease must outlast that."""
 
@@ -39,7 +39,7 @@ class Heartbeat:
         self._stop: threading.Event | None = None
 
     def of(self, runs: Iterable[str | None]) -> list[str]:
-        """Those of some runs that this writer works on."""
+        """The runs, of those given, that this writer works on."""
         return [run for run in runs if run in self._runs] if self._pid == os.getpid() else []
 
     @property

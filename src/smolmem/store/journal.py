@@ -1,7 +1,7 @@
-"""Writing what happens: batches of steps, calls before and after they are made, and who works on a run.
+"""Writes runs: batches of steps, calls before and after they are made, and which process works on a run.
 
-One transaction holds a whole batch. `append` is the only writer of events: the recorder's changes and the lines of an
-export both pass through it, and it keeps the `step` table in line with the events.
+A batch is one transaction. `append` is the only writer of events, for the recorder and for exports that are loaded, and
+it updates the `step` table with each event.
 """
 
 from __future__ import annotations
@@ -18,14 +18,12 @@ from smolmem.core.redaction import Redactor
 from smolmem.core.rows import Batch, CallRow, Change, RunRow, Saved, SharedPrompt
 from smolmem.core.values import Alert
 from smolmem.store import heartbeat
-from smolmem.store.alerts import Alerts
 from smolmem.store.base import Row, Store, T
 from smolmem.store.chains import Chain
 from smolmem.store.contents import seal
 from smolmem.store.heartbeat import Heartbeat
 from smolmem.store.records import Records
-from smolmem.store.reminders import Reminders
-from smolmem.store.trims import Trims
+from smolmem.store.side_tables import Alerts, Reminders, Trims
 from smolmem.store.writer import describe, name_writer
 
 if TYPE_CHECKING:
@@ -143,7 +141,7 @@ class Journal(Records):
         return step
 
     def _place(self, event: Row, facts: Facts | Row | None, *, last: bool) -> int:
-        """Updates where each step stands, and its latest revision."""
+        """Updates the positions of steps, and the latest revision."""
         session, act, place = event["session"], event["act"], event["place"]
         if act == "remove":
             self.store.do("place_step", {"id": event["step"], "session": session, "place": None})
@@ -174,7 +172,7 @@ class Journal(Records):
     def begin_call(self, call: CallRow, arguments: Encoded, outcome: Encoded | None = None) -> int:
         """Writes a call before it is made; with its outcome, a model's answer before it is acted on.
 
-        An answer need not be synced: should a power cut take it, nothing that was synced depends on it yet.
+        An answer need not be synced: if a power cut loses it, nothing that was synced depends on it yet.
         """
 
         def begin(chain: Chain | None) -> int:
@@ -186,7 +184,7 @@ class Journal(Records):
         return self._transact(call["run"], begin, sync=outcome is None)
 
     def end_call(self, number: int, call: CallRow, arguments: Encoded, outcome: Encoded) -> None:
-        """Writes how a call ended; should a power cut take that, the call is unknown, not forgotten."""
+        """Writes how a call ended; if a power cut loses that, the outcome of the call is unknown."""
 
         def end(chain: Chain | None) -> None:
             self.announce([arguments, outcome])
@@ -208,7 +206,7 @@ class Journal(Records):
         """Makes this process the writer of a run that no living process writes, and of the runs that it called.
 
         Returns:
-            The row as it was, to `release` the run to, and as it is now.
+            The previous row, for `release`, and the new row.
 
         Raises:
             CannotResume: if the run is finished, or a living process writes it.
@@ -237,7 +235,7 @@ class Journal(Records):
         return f"run {run[:8]} is in use by {describe(writer)}{ends if left else ''}."
 
     def _take_over(self, run: RunRow) -> None:
-        """Refuses the run of a living writer. Else its next write is refused, also to runs that this one called."""
+        """Takes a run, and the runs it called, from a writer that is gone; refuses the run of a living writer."""
         if self._heartbeat.of([run["id"]]) or not self.is_gone(run["writer"]):
             raise CannotResume(self.in_use(run["id"]))
         for row in self.store.rows("running_below", {"run": run["id"]}):
@@ -248,7 +246,7 @@ class Journal(Records):
         self.alerts.add_within(alert, run["scope"])
 
     def release(self, before: RunRow) -> None:
-        """Gives a claimed run back as it was."""
+        """Restores the previous row of a claimed run."""
         row: Row = {**before, "status": "interrupted"} if before["status"] == "running" else {**before}
 
         def put_back() -> None:

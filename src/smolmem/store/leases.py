@@ -1,7 +1,7 @@
-"""Leases: what only one process may do at a time, with an end that needs nobody's cooperation.
+"""Leases: work that one process at a time may do, with a time limit.
 
-A lease is held for some seconds after its last renewal. A holder that dies, or stops, loses it by the passing of time.
-A holder must therefore ask, in the transaction of each write, whether it still is the holder.
+A lease lasts some seconds after its last renewal, so a holder that dies or stops loses it. A holder must therefore
+check, in the transaction of each write, whether it still holds the lease.
 
 All processes of one SQLite file run on one machine (its write-ahead log needs shared memory), so they share its clock.
 On a server, times are of the server's clock: there the statements do not use `now`. A lease that was renewed in the
@@ -32,7 +32,7 @@ class Leases:
         self._store = store
 
     def acquire(self, name: str, holder: str, seconds: float) -> Lease | None:
-        """Takes a lease that nobody else holds, or renews one's own; None while another holds it."""
+        """Takes a free lease, or renews the holder's own; None while another process holds it."""
         return self._store.transact(lambda: self.acquire_within(name, holder, seconds), sync=False)
 
     def acquire_within(self, name: str, holder: str, seconds: float) -> Lease | None:
@@ -57,7 +57,7 @@ class Leases:
         return None if row is None else str(row["holder"])
 
     def seconds_left(self, name: str) -> float:
-        """How long a lease lasts if it is not renewed; 0 if nobody holds it."""
+        """How long a lease lasts if it is not renewed; 0 if it is free."""
         row = self._held(name)
         return 0.0 if row is None else float(row["seconds_left"])
 

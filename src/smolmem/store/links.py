@@ -1,8 +1,8 @@
-"""Whether rows that belong together are all found.
+"""Checks on reading that no index hides a row.
 
-A damaged or outdated index page hides rows without an error: SQLite looks an entry up, finds none, and returns fewer
-rows. So what one index returns is compared with what does not come from that index: the steps of a run with the events
-that inserted them, the events of a session with its steps, runs and calls with their tables.
+A damaged or outdated index page hides rows without an error: SQLite finds no entry and returns fewer rows. So the rows
+found through one index are compared with rows found another way: the steps of a run with the events that inserted
+them, the events of a session with its steps, runs and calls with their tables.
 
 Both sides of a comparison are read by one statement, because other processes write meanwhile.
 """
@@ -20,7 +20,7 @@ from smolmem.store.contents import Contents
 
 
 class Links(Contents):
-    """Checks the counts and links of what is read."""
+    """Checks the counts and links of rows."""
 
     def check_runs(self) -> None:
         """Raises `Damaged` if runs are missing from the indexes that find them by time and by id."""
@@ -29,7 +29,7 @@ class Links(Contents):
             raise self.damaged(f"{found['runs']} runs are stored, but an index of them is damaged")
 
     def check_notes(self) -> None:
-        """Raises `Damaged` if an index hides notes, which notes are superseded, or what is forgotten."""
+        """Raises `Damaged` if an index hides notes, or rows that supersede or forget them."""
         found = self.store.rows("note_links", {})[0]
         for name, by in (("notes", "id"), ("superseding", "past"), ("forgotten", "target")):
             if found[name] != found[f"{name}_by_{by}"]:

@@ -1,7 +1,8 @@
 """The `passage` table and its indexes: passages of steps and notes as rows, full text and vectors, kept in line.
 
-A step or note is one document, known by the id of its first passage. Full text exists twice: over documents, which are
-ranked, and over passages, which are shown. Both indexes keep no copy of the text.
+A step or note is one document, known by the id of its first passage. The full text has a row for each section of a
+document, known by the id of the section's first passage, and keeps no copy of the text. Passages are what is shown, and
+what has a vector.
 
 One rule keeps search exact: what must not be found has no passage. The passages of a note that is superseded, forgotten
 or expired, of a step that is forgotten, and of an old revision are dropped in the transaction that says so.
@@ -12,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, TypedDict
 
@@ -33,6 +34,8 @@ class PassageOwner(TypedDict):
     at: float
 
 
+SECTION = 4_000
+"""Characters of a document that are one row of the full text."""
 BEFORE = 300
 """Characters of the end of each of the two documents before it that a document is also found by."""
 _WORD, _JOINT = re.compile(r"\w+"), re.compile(r"[a-z\d][A-Z]")
@@ -50,12 +53,24 @@ def add_passages(store: Store, owner: PassageOwner, passages: Sequence[Passage])
         row = {**owner, "id": number, "document": document, "text": passage.text}
         row |= {"role": passage.role, "tool": passage.tool, "origin": passage.origin, "trust": passage.trust}
         store.do("add_passage", row | {"hash": seal("passage", row)})
-        words = {"before": task if passage.role == "answer" else "", "text": with_identifiers(passage.text)}
-        store.do("add_passage_words", {"id": number, "scope": scope, **words})
-    text = with_identifiers("\n".join(passage.text for passage in passages))
     before = "\n".join([task, *_before(store, owner)])
-    row = {"id": document, "scope": scope, "date": _date(owner["at"]), "before": before, "text": text}
-    store.do("add_document_words", row)
+    for place, text in _sections(passages):
+        row = {"id": document + place, "scope": scope, "date": _date(owner["at"]), "text": with_identifiers(text)}
+        store.do("add_document_words", row | {"before": "" if place else before})
+
+
+def _sections(passages: Sequence[Passage]) -> Iterator[tuple[int, str]]:
+    """The text of a document in sections, each with the place of its first passage.
+
+    A word in a long text counts little; in sections, a page of 50,000 characters is found by a sentence of it.
+    """
+    first, texts = 0, list[str]()
+    for place, passage in enumerate(passages):
+        if texts and sum(map(len, texts)) + len(passage.text) > SECTION:
+            yield first, "\n".join(texts)
+            first, texts = place, []
+        texts.append(passage.text)
+    yield first, "\n".join(texts)
 
 
 def _before(store: Store, owner: PassageOwner) -> list[str]:
@@ -82,9 +97,7 @@ def with_identifiers(text: str) -> str:
 def drop_passages(store: Store, rows: Sequence[Row]) -> None:
     """Removes passages from the index; part of the caller's transaction."""
     for row in rows:
-        store.do("drop_passage_words", {"id": row["id"]})
-        if row["id"] == row["document"]:
-            store.do("drop_document_words", {"id": row["id"]})
+        store.do("drop_document_words", {"id": row["id"]})
         store.do("drop_vector", {"id": row["id"]})
         store.do("drop_passage", {"id": row["id"]})
 

@@ -233,12 +233,12 @@ class PostgresStore:
 
             return [_as_dicts(found) for found in self._again(read)]
 
-    def columns(self, name: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    def columns(self, name: str, values: Mapping[str, Any], seconds: float | None = None) -> list[tuple[Any, ...]]:
         """All rows of a query by column; see `Store.columns`."""
         with self.lock:
             statement, values = self._statement(name, values)
-            if self._is_writing or self._is_reading or self._address.scope:
-                found = self._run(statement, values, None, "read")
+            if self._is_writing or self._is_reading or self._address.scope or seconds:
+                found = self._run(statement, values, seconds, "read")
             else:
                 text = self._link.filled(statement.text, values)
                 found = self._again(lambda: self._link.fetch_binary(text, "read"))

@@ -22,18 +22,13 @@ Expand = Callable[[str], list[str]]
 
 _COLUMNS = {
     "add_document_words": {"scope": 0.0, "date": 1.0, "before": 0.2, "text": 1.0},
-    "add_passage_words": {"scope": 0.0, "before": 0.2, "text": 1.0},
 }
 _GROUP = re.compile(r'"([^"]*)"( \*)?')
 _FILTERS = dict.fromkeys(("since", "until", "runs", "agents", "apart", "roles", "trusts")) | {"but": "[]"}
 _tokenizers = threading.local()
 ADDS = frozenset(_COLUMNS)
-COUNTS = frozenset({"count_documents", "count_passages"})
-FINDS = {
-    name: f"{name.removesuffix('_where')}_where"
-    for level in ("documents", "passages")
-    for name in (f"find_{level}", f"find_{level}_where")
-}
+COUNTS = frozenset({"count_documents"})
+FINDS = dict.fromkeys(("find_documents", "find_documents_where"), "find_documents_where")
 """Statements that search, and the one statement that does: without filters, all its filters are open."""
 
 

@@ -1,4 +1,4 @@
-"""Repairs a file: every row is copied into a new file, which makes every index and the full-text index anew.
+"""Repairs a file: copies every row into a new file, where all indexes are rebuilt.
 
 `REINDEX` is not enough: it must read the pages of an index to free them, and fails where they are garbled. Tables are
 read in the order of their own keys, so no index is used. A table that cannot be read to its end is not repaired.
@@ -31,7 +31,7 @@ from smolmem.store.replacing import replace_file
 from smolmem.store.sqlite import SqliteStore
 
 _INDEX = ("passage", "vector", "pending")
-"""Tables that are made from steps and notes, and are made anew in the background."""
+"""Tables that the indexer rebuilds from steps and notes in the background."""
 _WITHOUT_ROWID = ("session",)
 _CONTENT_COLUMNS = {
     "event": ("record", "shown", "state"),
@@ -45,7 +45,7 @@ _CONTENT_COLUMNS = {
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """What a repair did: where the file as it was is kept, and how many rows and indexes the new file has."""
+    """The result of a repair: the backup of the old file, and the rows and indexes of the new one."""
 
     backup: str
     rows: int
@@ -54,18 +54,15 @@ class Rebuilt:
 
 
 def rebuild(path: Path, key: Key | None, progress: Progress | None = None) -> Rebuilt:
-    """Replaces a file by one with the same rows and new indexes; the file as it was is kept beside it.
+    """Replaces a file by one with the same rows and new indexes; the old file is kept beside it.
 
     Raises:
         StoreError: the file cannot be opened, another program has it open, or a table cannot be read to its end; the
             file is unchanged.
     """
-    store = SqliteStore(str(path), key=key)
     backup = path.with_name(f"{path.name}.before-repair-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}")
-    try:
+    with closing(SqliteStore(str(path), key=key)) as store:
         store.backup(backup, progress)
-    finally:
-        store.close()
     copies: list[_Copy] = []
 
     def write(source: apsw.Connection, part: Path) -> None:
@@ -106,7 +103,7 @@ class _Copy:
             self.indexes = target.execute("SELECT count(*) FROM sqlite_schema WHERE type = 'index'").get
 
     def _tables(self) -> list[str]:
-        """The other tables, without those of the index."""
+        """The tables to copy, without contents and the tables that the indexer rebuilds."""
         names = [row[1] for row in self._source.execute("PRAGMA main.table_list") if row[2] == "table"]
         return [name for name in names if name not in ("content", "sqlite_schema", *_INDEX)]
 
@@ -116,7 +113,7 @@ class _Copy:
         read = "SELECT id, hash, bytes, base FROM content NOT INDEXED ORDER BY id"
         repacked: set[int] = set()
         for number, key, data, base in self._source.execute(read):
-            if base in self.merged or base in repacked:  # the contents that it was packed with are not the same ones
+            if base in self.merged or base in repacked:  # its dictionary was merged or repacked
                 data, base = self._unchained(number, data, base), None
                 repacked.add(number)
             target.execute(add, (number, key, data, base))
@@ -130,7 +127,7 @@ class _Copy:
         return [dict(zip(("id", "bytes", "base"), row, strict=True)) for row in found]
 
     def _unchained(self, number: int, packed: bytes, base: int | None) -> bytes:
-        """A content that is packed by itself; as it is, if it is damaged."""
+        """A content packed without a dictionary; unchanged if it is damaged."""
         try:
             row = {"id": number, "bytes": packed, "base": base}
             return packing.pack(self._chains.unpack(row, packing.BLOB))
@@ -156,7 +153,7 @@ class _Copy:
             yield tuple(self._with_merged(table, row).values()) if self.merged else values
 
     def _with_merged(self, table: str, row: Row) -> Row:
-        """A row that refers to the first of contents that were stored twice; a damaged row stays as it is."""
+        """A row whose references to merged contents are updated; a damaged row is copied unchanged."""
         columns = _CONTENT_COLUMNS.get(table)
         if columns is None or row["hash"] != _seal(table, row):
             return row

@@ -1,4 +1,4 @@
-"""Reading what was recorded: rows become runs, steps and sessions. Nothing here writes."""
+"""Reads the record: rows become runs, steps and sessions. Nothing here writes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Records(Links):
         return [self._run(row) for row in self.store.rows(name, values)]
 
     def latest_runs(self, scope: str, agent: str) -> list[Run]:
-        """The runs of an agent by when they were written last, whatever the clock said."""
+        """The runs of an agent in the order of their last write, independent of the clock."""
         rows = self.store.rows("latest_runs", {"scope": scope, "agent": agent})
         for row in rows:
             self.check_steps(row["id"], row["session"])
@@ -140,7 +140,7 @@ class Records(Links):
         return self._steps(self._inherited(timeline, step, row["session"]) for step in inherited) + own
 
     def _inherited(self, timeline: Timeline[Row], step: int, session: str) -> Row:
-        """A step that a fork shares with another run, as it is in the fork."""
+        """A step that a fork shares with another run, with the revision of the fork."""
         found = self.store.rows("step", {"id": step})
         if not found:
             raise self.damaged(f"step {step} is missing")
@@ -206,13 +206,13 @@ class Records(Links):
         return [event for event in events if event["step"] == step.id]
 
     def _own_events(self, session: str) -> list[Row]:
-        """The events of a session, without those it shares."""
+        """The events of a session, without shared events."""
         self.check_events(session)
         rows = self.store.rows("session_events", {"session": session, "skip": 0})
         return [self.sealed("event", row) for row in rows]
 
     def _events(self, row: SessionRow, until: int | None = None) -> Iterator[Row]:
-        """The events of a session, beginning with those it shares with the session it is a fork of."""
+        """The events of a session, beginning with the events shared with its origin."""
         shared: list[tuple[str, int | None]] = []
         for session in self.session_lineage(row):
             shared.append((session["id"], until))
@@ -241,7 +241,7 @@ class Records(Links):
         """
         if number is None:
             return None
-        end: int | None = None  # of what the run shares with each session of its lineage
+        end: int | None = None  # the last event that the run shares with each session of its lineage
         for row in self.run_lineage(self.run_row(run.id)):
             self.check_steps(row["id"], row["session"])
             self.check_events(row["session"])
@@ -260,7 +260,7 @@ class Records(Links):
     # --- what a resumed run needs ----------------------------------------------------------------------------------
 
     def calls(self, run: str, turn: int, secrets: Known | None = None) -> list[RecordedCall]:
-        """What a run's model answered and its tools did, from a turn on, with these secrets put back."""
+        """The model and tool calls of a run from a turn on, with these secrets put back."""
         return [call for call in self._calls(run, self.call_counts([run]), secrets) if call.turn >= turn]
 
     def _calls(self, run: str, counts: dict[str, int], secrets: Known | None) -> list[RecordedCall]:
@@ -297,7 +297,7 @@ class Records(Links):
         for event in events:
             self._apply(timeline, event)
             own += event["session"] == session
-            if not _adds_step(event):
+            if not adds_step(event):
                 continue
             of, turn = event["run"], turns.get(event["run"], 0)
             turns[of] = turn + 1
@@ -342,6 +342,6 @@ def apply_row(timeline: Timeline[Row], event: Row) -> None:
     timeline.apply(event["act"], event["step"], event["place"], content)
 
 
-def _adds_step(event: Row) -> bool:
+def adds_step(event: Row) -> bool:
     """Whether an event put a new step on the list."""
     return event["act"] == "insert" and event["record"] is not None and event["place"] is not None

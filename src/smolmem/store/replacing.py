@@ -29,7 +29,7 @@ _WAIT = 2.0  # seconds for a program that is about to close the file
 
 
 def replace_file(path: Path, key: Key | None, write: Callable[[apsw.Connection, Path], None]) -> None:
-    """Replaces a store by the file that `write` makes of it: it is given the open store and an empty file.
+    """Replaces a store by the file that `write` fills; `write` gets the open store and an empty file.
 
     Raises:
         StoreError: the key does not open the file, or another program has it open, or the new file cannot be written;
@@ -39,7 +39,7 @@ def replace_file(path: Path, key: Key | None, write: Callable[[apsw.Connection, 
     target = Path(os.path.realpath(path))
     if not target.exists():
         raise StoreError(f"{path} does not exist: check the path.")
-    SqliteStore(str(target), key=key).close()  # refuses what is not a store, and what the key does not open
+    SqliteStore(str(target), key=key).close()  # refuses a file that is not a store, or that the key does not open
     part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
         with _exclusive(target, key, path) as source:

@@ -1,9 +1,8 @@
-"""A SELECT over some scopes of a SQLite file, and nothing else: of an agent over its scope, or of a user.
+"""Runs a SELECT of an agent or a user over some scopes of a SQLite file, and nothing else.
 
-The connection can only read. It sees three views and the engine refuses to prepare anything that looks past them:
-another table, another file, a pragma, a function that could be made to work for long. A table may only be read
-through a view whose name is made up for the occasion: the engine tells a reader's own `WITH notes AS …` from a view
-by nothing but its name. What takes too long is stopped, and what is too much is cut.
+The connection can only read. It sees three views, and the engine refuses to prepare anything else: another table,
+another file, a pragma, a function that could run for long. Tables are readable only through views with random names,
+because the engine distinguishes a view from a reader's own `WITH notes AS …` only by name. Time and size are limited.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from smolmem.core.arguments import scope_filter
 from smolmem.core.errors import InvalidArgument
 from smolmem.store.base import Row, script
 from smolmem.store.encryption import Key, connect
+from smolmem.store.packed_text import add_functions
 
 
 class Limits(NamedTuple):
@@ -46,7 +46,7 @@ _FUNCTIONS = frozenset(
 
 @contextmanager
 def time_limit(connection: apsw.Connection, seconds: float | None) -> Iterator[None]:
-    """Stops what a connection does when it takes too long."""
+    """Stops statements of a connection after some seconds."""
     if seconds is None:
         yield
         return
@@ -77,6 +77,7 @@ def select_from(connection: apsw.Connection, scope: str, statement: str, limits:
         connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
         connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
         hidden = f"v{secrets.token_hex(16)}"
+        add_functions(connection)
         connection.execute(script("sqlite", "views").replace("hidden", hidden))
         bounds = scope_filter(scope)
         connection.execute(_SCOPES, bounds)
@@ -117,12 +118,12 @@ def _allowed(
     database: str | None,
     through: str | None,
 ) -> int:
-    """Whether the engine may prepare this: what is read is one of our views, or read through a hidden one."""
+    """Whether the engine may prepare this: a read of one of our views, or through a hidden view."""
     fine: Any = False
     if action in (apsw.SQLITE_SELECT, apsw.SQLITE_RECURSIVE):
         fine = True
     elif action == apsw.SQLITE_READ:
         fine = through in hidden or (database == "temp" and (one in VIEWS or (one in hidden and through in VIEWS)))
     elif action == apsw.SQLITE_FUNCTION:
-        fine = any_function or (two or "").lower() in _FUNCTIONS
+        fine = any_function or (two or "").lower() in _FUNCTIONS or (two == "plain" and through in hidden)
     return apsw.SQLITE_OK if fine else apsw.SQLITE_DENY

@@ -14,7 +14,7 @@ What must stay true:
 - A synced write fills its last sector. Otherwise the next write, which need not be synced, begins in the same sector,
   and a power cut that garbles that sector takes the synced write with it.
 - `BEGIN IMMEDIATE` only. A transaction that starts by reading and then writes fails under load, whatever the timeout.
-- Each transaction begins and ends with a look at whether the file still has its name (`vanished.py`).
+- Each transaction checks at its beginning and end whether the file still has its name (`vanished.py`).
 - A file is data: no trigger, no view, no schema that our own scripts do not make.
 """
 
@@ -34,6 +34,7 @@ import apsw
 
 from smolmem.core import faults
 from smolmem.core.errors import REPAIR, Busy, Damaged, NotAStore, StoreError, TooNew, Unwritable
+from smolmem.core.packing import Undecodable
 from smolmem.store import fork_hooks, private_files
 from smolmem.store.base import Durability, Progress, Row, T, migrations, statements
 from smolmem.store.copies import copy, give_name, sync_file
@@ -47,6 +48,7 @@ from smolmem.store.header import (
     owner_of,
     stored_header,
 )
+from smolmem.store.packed_text import unpacked
 from smolmem.store.sandboxed_select import select, time_limit
 from smolmem.store.sqlite_schema import expected_schema, migrate, schema
 from smolmem.store.vanished import Place, status_of
@@ -157,7 +159,7 @@ class SqliteStore:
                 names = [column[0] for column in cursor.get_description()]
             except apsw.ExecutionCompleteError:  # no rows
                 return []
-            return [dict(zip(names, row, strict=True)) for row in cursor]
+            return unpacked([dict(zip(names, row, strict=True)) for row in cursor])
 
     def rows_of_each(
         self, name: str, each: Sequence[Mapping[str, Any]], seconds: float | None = None
@@ -165,14 +167,14 @@ class SqliteStore:
         """The rows of a query for several sets of values; see `Store.rows_of_each`."""
         return [self.rows(name, values, seconds) for values in each]
 
-    def columns(self, name: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    def columns(self, name: str, values: Mapping[str, Any], seconds: float | None = None) -> list[tuple[Any, ...]]:
         """All rows of a query by column; see `Store.columns`."""
-        with self.lock, self._wrapped("read"):
-            found = self._following().execute(self._statements[name], dict(values)).fetchall()
+        with self.lock, self._wrapped("read"), time_limit(self._following(), seconds):
+            found = self._live().execute(self._statements[name], dict(values)).fetchall()
         return list(zip(*found, strict=True))
 
     def select(self, scope: str, statement: str) -> list[Row]:
-        """Somebody's own SELECT; see `Store.select`."""
+        """A user's SELECT; see `Store.select`."""
         self._secure()
         return select(str(self._absolute), scope, statement, self._key)
 
@@ -180,7 +182,7 @@ class SqliteStore:
         """SQLite's own integrity and foreign-key checks, on a connection of their own.
 
         FTS5 checks the segments that its connection knew last. While another connection writes, some of these are
-        gone, and the index is taken for damaged.
+        gone, and the index would be reported as damaged.
         """
         with self.lock, self._wrapped("checked"):
             live = self._live()
@@ -279,7 +281,7 @@ class SqliteStore:
         return True
 
     def _refuse_foreign(self) -> None:
-        """Looks at the file before SQLite runs a statement, which could change it."""
+        """Refuses a foreign file before SQLite runs a statement, which could change it."""
         try:
             found = os.stat(self.path)
             mode, size = found.st_mode, found.st_size
@@ -379,7 +381,7 @@ class SqliteStore:
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
 
     def _claim(self, connection: apsw.Connection) -> None:
-        """Writes our mark into the header before WAL mode begins, so that a look at the header always finds it."""
+        """Writes our application id into the header before WAL mode begins, so that the header always has it."""
         if connection.pragma("application_id") != APPLICATION_ID:
             connection.execute("BEGIN IMMEDIATE")
             connection.pragma("application_id", APPLICATION_ID)
@@ -466,12 +468,12 @@ class SqliteStore:
 
     @contextmanager
     def _wrapped(self, done: str) -> Iterator[None]:
-        """A driver's error as ours: what happened, where, what to do next."""
+        """Translates errors of the driver."""
         try:
             yield
         except apsw.Error as error:
             raise self._explained(error, done) from error
-        except UnicodeDecodeError as error:
+        except (UnicodeDecodeError, Undecodable) as error:
             raise Damaged(f"{self.path} cannot be {done}: it is damaged ({error}). {REPAIR}") from error
 
     def _explained(self, error: apsw.Error, done: str) -> StoreError:

@@ -1,18 +1,20 @@
-"""The schema of a SQLite file: what our scripts make, and what is found."""
+"""The schema of a SQLite file: migrations, and the comparison with the expected schema."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from functools import cache
 
 import apsw
 
 from smolmem.store.base import migrations
+from smolmem.store.packed_text import add_functions
 
 
 def migrate(connection: apsw.Connection, latest: int) -> None:
     """Brings the schema up to date in one transaction: all of it, or nothing.
 
-    What a statement could have to undo is kept in memory, not in the system's folder of temporary files.
+    Data for the rollback of a statement is kept in memory, not in temporary files.
     """
     before = connection.pragma("temp_store")
     connection.pragma("temp_store", "MEMORY")
@@ -31,18 +33,16 @@ def migrate(connection: apsw.Connection, latest: int) -> None:
 
 
 def schema(connection: apsw.Connection) -> frozenset[tuple[str, str, str]]:
-    """What a database consists of."""
+    """The schema of a database."""
     found = connection.execute("SELECT type, name, coalesce(sql, '') FROM sqlite_schema")
     return frozenset((str(kind), str(name), str(sql)) for kind, name, sql in found)
 
 
 @cache
 def expected_schema(version: int) -> frozenset[tuple[str, str, str]]:
-    """What our scripts make of an empty database."""
-    scratch = apsw.Connection(":memory:")
-    try:
+    """The schema that our scripts create in an empty database."""
+    with closing(apsw.Connection(":memory:")) as scratch:
+        add_functions(scratch)
         for script in migrations("sqlite")[:version]:
             scratch.execute(script)
         return schema(scratch)
-    finally:
-        scratch.close()

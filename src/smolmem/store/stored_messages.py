@@ -1,4 +1,4 @@
-"""What a model was sent, left on disk until it is looked at."""
+"""The messages of a prompt, left on disk until they are used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ log = logging.getLogger("smolmem")
 
 
 class StoredMessages(Sequence[Any]):
-    """The messages a model was sent, read from the store whenever they are looked at.
+    """The messages that a model was sent, read from the store whenever they are used.
 
     Replaces the list on a recorded step, so that a long run holds its conversation in RAM once, not once per step.
     Equal to the list it replaces; copies and pickles become that list.

@@ -1,7 +1,7 @@
-"""A file that can be read but not written is looked at as a private copy.
+"""Opens a file that cannot be written as a private copy.
 
 SQLite reads a file in WAL mode only where it can write files beside it. On the copy everything works as usual: an old
-format is migrated, what is pending is indexed. The file itself and its folder stay as they are.
+format is migrated, pending steps are indexed. The file itself and its folder do not change.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import apsw
@@ -54,12 +54,9 @@ def _copied_by_sqlite(path: Path, target: Path, key: Key | None, progress: Progr
     if not all(path.with_name(f"{path.name}-{end}").exists() for end in ("wal", "shm")):
         return False
     try:
-        reading = connect(str(path), apsw.SQLITE_OPEN_READONLY, key)
-        try:
+        with closing(connect(str(path), apsw.SQLITE_OPEN_READONLY, key)) as reading:
             reading.execute("BEGIN; SELECT count(*) FROM sqlite_schema")
             copy_from(reading, str(target), progress, key)
-        finally:
-            reading.close()
     except apsw.Error:
         target.unlink(missing_ok=True)
         return False

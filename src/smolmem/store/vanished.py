@@ -1,11 +1,11 @@
-"""A file that is deleted or replaced while it is open: all of it is written to a new file.
+"""Rescues a file that is deleted or replaced while it is open: copies all of it to a new file.
 
 SQLite continues to write to a file that has no name any more, and every write succeeds until the process ends. So a
-store compares device and inode of its files with what their names lead to, in each transaction. A process that still
-has the old file open can read all of it, and copies it to a new file: at the old path, if that is free.
+store compares the device and inode of its open files with those at their paths, in each transaction. A process that
+still has the old file open can read all of it, and copies it to a new file: at the old path, if that is free.
 
 What must stay true:
-- A file that somebody else put at the path is never changed; the copy then has a name beside it.
+- A foreign file at the path is never changed; the copy then gets a name beside it.
 - All processes that had the old file open continue in the same new file. The new file gets its name while the write
   lock of the old file is held, after a comparison has shown that the copy has every transaction. It says which file it
   continues, so that the others find it; the old file says that it is continued, so that nobody copies it again.
@@ -20,7 +20,7 @@ import os
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import apsw
@@ -87,7 +87,7 @@ class Place:
                 if self._continues(candidate):
                     return candidate
                 self._not_ours = found
-            except (StoreError, apsw.Error):  # it is gone again, or no store, or busy
+            except (StoreError, apsw.Error):  # the file is missing again, not a store, or busy
                 continue
         return None
 
@@ -110,7 +110,7 @@ class Place:
         raise Busy(f"{self.path} was deleted or replaced, and other processes keep writing to it. Close them.")
 
     def _awaited(self, connection: apsw.Connection) -> Path | None:
-        """The continuation. If it is gone, the process that has it open is waited for: that process has more."""
+        """The continuation. If it is missing, waits for the process that has it open: that process has newer data."""
         deadline = time.monotonic() + _WAIT
         while (found := self.continuation()) is None:
             if not self.is_continued_in(connection) or time.monotonic() > deadline:
@@ -121,7 +121,7 @@ class Place:
     # --- copying ---------------------------------------------------------------------------------------------------
 
     def _copied(self, connection: apsw.Connection, *, again: bool) -> Path | None:
-        """The new file; None if the old one was written meanwhile, or copied, unless it is copied again."""
+        """Makes the new file; None if the old file was meanwhile written, or copied by another process."""
         part = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}.part")
         private_files.create(part)
         try:
@@ -143,7 +143,7 @@ class Place:
                 Path(f"{part}{suffix}").unlink(missing_ok=True)
 
     def _put(self, part: Path) -> Path:
-        """Gives the copy its name: the old one, if nobody else has it."""
+        """Gives the copy its name: the old path, if it is free."""
         now = _file(str(self.path))
         if now in (None, self._file) and self._has_no_other_log(now):
             for suffix in _SUFFIXES:
@@ -168,14 +168,14 @@ class Place:
         return beside
 
     def _has_no_other_log(self, now: File | None) -> bool:
-        """Whether no log but ours is there, or only an empty one whose database is gone."""
+        """Whether only our log is there, or an empty log without a database."""
         if all(file in (None, *self._besides) for file in self._besides_now()):
             return True
         log = status_of(f"{self._real}{_SUFFIXES[0]}")
         return now is None and log is not None and log.st_size == 0
 
     def _drop_besides(self) -> None:
-        """Takes the names of the old log and shared memory away: SQLite would take them for those of the new file."""
+        """Deletes the old log and shared memory: SQLite would use them for the new file."""
         for suffix, ours, now in zip(_SUFFIXES, self._besides, self._besides_now(), strict=True):
             if ours is not None and ours == now:
                 Path(f"{self._real}{suffix}").unlink(missing_ok=True)
@@ -186,26 +186,20 @@ class Place:
     # --- which file continues which --------------------------------------------------------------------------------
 
     def _sign(self, part: Path) -> None:
-        writing = connect(str(part), apsw.SQLITE_OPEN_READWRITE, self._key)
-        try:
+        with closing(connect(str(part), apsw.SQLITE_OPEN_READWRITE, self._key)) as writing:
             writing.execute(_SIGN, (self._id, time.time()))
-        finally:
-            writing.close()
 
     def _continues(self, candidate: Path) -> bool:
-        """Whether a file says that it continues this one."""
+        """Whether a file records that it continues this one."""
         if owner_of(read_header(candidate, self._key)) != APPLICATION_ID:
             return False
-        reading = connect(str(candidate), apsw.SQLITE_OPEN_READWRITE, self._key)
-        try:
+        with closing(connect(str(candidate), apsw.SQLITE_OPEN_READWRITE, self._key)) as reading:
             reading.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             reading.set_busy_timeout(1000)
             return self.is_continued_in(reading)
-        finally:
-            reading.close()
 
     def is_continued_in(self, connection: apsw.Connection) -> bool:
-        """Whether a database, perhaps this one, says that this file is continued in another one."""
+        """Whether a database records that this file is continued in another file."""
         query = "SELECT count(*) FROM continued WHERE file = ? AND at >= ?"
         return bool(connection.execute(query, (self._id, self._since)).get)
 

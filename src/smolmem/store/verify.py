@@ -1,4 +1,4 @@
-"""Verification and statistics: is everything stored as it was written, and how much is there."""
+"""Verification (is everything stored as it was written?) and statistics (how much is stored?)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_NAMED = 100
 
 @dataclass
 class Report(Drawable):
-    """What `verify` found; true if there is no problem."""
+    """The result of `verify`; true if there is no problem."""
 
     url: str
     checked: dict[str, int] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Stats(Drawable):
 
 
 def stats(journal: Journal, failed_writes: int) -> Stats:
-    """Counts what is stored."""
+    """Counts the rows and bytes of a store."""
     store = journal.store
     counted: dict[str, Any] = store.rows("counts", {})[0]
     statuses = {row["status"]: row["runs"] for row in store.rows("statuses", {})}
@@ -118,7 +118,7 @@ def _check_seals(journal: Journal, report: Report) -> None:
 
 
 def _check_links(journal: Journal, report: Report) -> None:
-    """What belongs together must be found by every index, and no run or session may be a fork of itself."""
+    """Every index must find all rows, and no run or session may be a fork of itself."""
     checks: list[Callable[[], None]] = [journal.check_runs, journal.check_notes]
     sessions, runs = journal.store.rows("sessions", {}), journal.store.rows("runs", {})
     checks += [partial(journal.check_events, row["id"]) for row in sessions]
@@ -146,7 +146,7 @@ def _circles(origins: dict[str, str | None]) -> Iterator[str]:
 
 
 def _check_events(journal: Journal, report: Report) -> None:
-    """No event may be missing, except those that were erased: of these there is a receipt.
+    """No event may be missing, except erased events, which a receipt lists.
 
     Where numbers have gaps anyway, missing events are found by `check_events`.
     """
@@ -161,7 +161,7 @@ def _check_events(journal: Journal, report: Report) -> None:
 
 
 def _check_recall(journal: Journal, report: Report) -> None:
-    """Passages must be what was indexed, and the full-text index must be that of the passages."""
+    """Passages must be undamaged, and the full-text index must match them."""
     notes = journal.store.rows("notes", {})
     report.checked["notes"] = len(notes)
     for row in notes:
@@ -181,8 +181,7 @@ def _check_recall(journal: Journal, report: Report) -> None:
         report.add(f"passage {row['id']} is of a step or note that is missing")
     for row in journal.store.rows("unindexed_passages", {}):
         report.add(f"passage {row['id']} is missing in the full-text index")
-    for name in ("check_passage_words", "check_document_words"):
-        journal.store.transact(lambda name=name: journal.store.do(name, {}), sync=False)  # type: ignore[misc]
+    journal.store.transact(lambda: journal.store.do("check_document_words", {}), sync=False)
 
 
 def _check_seal(table: str, row: Row, report: Report) -> None:
@@ -191,7 +190,7 @@ def _check_seal(table: str, row: Row, report: Report) -> None:
 
 
 def _check_steps(journal: Journal, report: Report) -> None:
-    """Each step's columns must be what its record says, and its position what the events say."""
+    """The columns of each step must match its record, and its position the events."""
     places = _positions(journal, report)
     for row in _pages(journal, "steps_after", report, "steps"):
         _check_seal("step", row, report)

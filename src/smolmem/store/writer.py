@@ -38,7 +38,7 @@ def name_writer(pid: int, token: str) -> str:
 
 
 def is_dead(writer: str) -> bool:
-    """Whether a writer is known to be gone; false where its process id means nothing here."""
+    """Whether a writer is known to be gone; false if its process id is not valid here."""
     process = _process(writer)
     if process is None or process.place not in _places():
         return False
@@ -86,7 +86,7 @@ def _boot() -> str:
 
 
 def _namespace() -> str:
-    """The PID namespace of this process; empty where there is none. A number is given again once all of it is gone."""
+    """The PID namespace of this process; empty if there is none. Numbers are reused once all processes have ended."""
     try:
         return os.readlink("/proc/self/ns/pid").partition("[")[2].rstrip("]")
     except OSError:

@@ -1,10 +1,10 @@
-"""The folder or zip that an export is: written so that it is whole or not there, read as if an enemy had made it.
+"""The folder or zip file of an export: written completely or not at all, read as untrusted input.
 
     smolmem.jsonl          one JSON object a line
-    media/<hash>.<ext>     pictures, and whatever else is binary or long
+    media/<hash>.<ext>     pictures, and other content that is binary or long
 
-Nothing of it is ever unpacked to a disk: members are read, and what is read goes into the store. So there is no path to
-traverse; names that try are refused all the same. Sizes are counted while reading, never taken from a header.
+Nothing is unpacked to a disk: members are read into the store. So there is no path to traverse; names with paths are
+refused anyway. Sizes are counted while reading, never taken from a header.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -29,7 +29,7 @@ from smolmem.store.base import Progress
 
 JOURNAL = "smolmem.jsonl"
 LINE = 4 << 20
-"""Bytes of a line; what is longer is kept as a file."""
+"""Bytes of a line; longer content becomes a file."""
 LARGEST = 1 << 30
 """Bytes of one file in `media`."""
 RATIO = 100
@@ -73,7 +73,7 @@ class Outbox:
         self.bytes += len(data)
 
     def close(self) -> None:
-        """All is written."""
+        """Syncs and closes the file of lines."""
         if not self._file.closed:
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -82,10 +82,10 @@ class Outbox:
 
 @contextmanager
 def create(path: Path) -> Iterator[Outbox]:
-    """An export that appears under its name, as a folder or as `.zip`, when it is whole.
+    """Creates an export that appears under its name, as a folder or as `.zip`, when it is complete.
 
     Raises:
-        Unwritable: there is something under that name already, or it cannot be written.
+        Unwritable: if the path exists, or cannot be written.
     """
     if "\0" in str(path):
         raise Unwritable(f"{str(path)!r} is not a file name: give another path.")
@@ -96,11 +96,8 @@ def create(path: Path) -> Iterator[Outbox]:
         work = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.absolute().parent))
         made = work / "export"
         private_files.make_folder(made)
-        box = Outbox(made)
-        try:
+        with closing(Outbox(made)) as box:
             yield box
-        finally:
-            box.close()
         if path.suffix.lower() == ".zip":
             made = _zipped(made, work / "export.zip")
         os.rename(made, path)
@@ -120,7 +117,7 @@ def _zipped(folder: Path, target: Path) -> Path:
 
 
 def _method(file: Path) -> int:
-    """Compressed, but not so far that it looks like a bomb: zlib can do five times what it does at level 1."""
+    """Compressed, unless it would look like a bomb: zlib packs up to five times tighter than at level 1."""
     if file.suffix in (".png", ".jpg", ".gif", ".webp"):
         return zipfile.ZIP_STORED
     squeeze, size, squeezed = zlib.compressobj(1), 0, 1
@@ -148,22 +145,22 @@ class Inbox(Protocol):
         """The bytes of a file in `media`.
 
         Raises:
-            Damaged: it is not there, or is not a file.
+            Damaged: if it is missing, or not a regular file.
         """
         ...
 
     def close(self) -> None:
-        """Lets go of it."""
+        """Closes it."""
         ...
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[Inbox]:
-    """An export, whatever form it has.
+    """Opens an export, a folder or a zip file.
 
     Raises:
-        NotAStore: it is not there, or is something else.
-        Damaged: it holds what no export holds.
+        NotAStore: if it does not exist, or is not an export.
+        Damaged: if it contains files that no export has.
     """
     box: Inbox
     try:
@@ -172,10 +169,8 @@ def opened(path: Path) -> Iterator[Inbox]:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise NotAStore(f"{path} cannot be read: {reason}. Give the folder or zip of an export.") from error
-    try:
+    with closing(box):
         yield box
-    finally:
-        box.close()
 
 
 def lines(box: Inbox, progress: Progress | None) -> Iterator[tuple[int, bytes]]:
@@ -196,7 +191,7 @@ def lines(box: Inbox, progress: Progress | None) -> Iterator[tuple[int, bytes]]:
 
 
 def damaged(path: Path, what: str) -> Damaged:
-    """What to raise about an export that cannot be loaded."""
+    """The error about an export that cannot be loaded."""
     return Damaged(f"{path}: {what}. Nothing of it was loaded: export it again, or ask where it comes from.")
 
 
@@ -310,7 +305,7 @@ class Zip:
         return io.BufferedReader(_Metered(self, name, member), 1 << 16)
 
     def spend(self, count: int) -> None:
-        """So many bytes were unpacked."""
+        """Counts unpacked bytes."""
         self._left -= count
         if self._left < 0:
             raise damaged(self.path, f"it unpacks to more than {RATIO} times its size")

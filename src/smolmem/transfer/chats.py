@@ -42,7 +42,7 @@ _TABLES = {
 
 @dataclass(frozen=True)
 class Message:
-    """A message of a chat, in whatever form it was saved."""
+    """A message of a chat."""
 
     role: str
     text: str
@@ -240,7 +240,7 @@ def text_of(content: Any) -> str:
 
 @contextmanager
 def opened(path: Path) -> Iterator[apsw.Connection]:
-    """A SQLite file of others, read only; what its schema calls is not trusted.
+    """Opens a SQLite file of another tool, read only and without trusting its schema.
 
     Raises:
         Unreadable: if it cannot be read.
@@ -255,7 +255,7 @@ def opened(path: Path) -> Iterator[apsw.Connection]:
 
 
 def sqlite_format(path: Path) -> str | None:
-    """What wrote a SQLite file, as far as it is known here."""
+    """The tool that wrote a SQLite file; None if unknown."""
     with opened(path) as connection:
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     return next((name for name, own in _TABLES.items() if tables >= own), None)

@@ -1,7 +1,7 @@
-"""Copies a whole store to another one, of either kind: an export that is loaded at once, and verified on both sides.
+"""Copies a whole store to another one, of either kind: exports, loads, and verifies both sides.
 
-What is there already is not copied again, so a copy that was interrupted, or made last week, is continued by making it
-again. Passages and vectors are made anew from what was copied.
+Runs and notes that are there already are skipped, so an interrupted or outdated copy is continued by copying again.
+The target indexes passages and vectors itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _COUNTED = ("session", "run", "event", "call", "note")
 
 @dataclass(frozen=True)
 class Copied(Drawable):
-    """What was copied, and what was there already."""
+    """How many rows were copied, and how many were there already."""
 
     source: str
     target: str
@@ -34,11 +34,11 @@ class Copied(Drawable):
 def copy_store(source: Journal, target: Journal, progress: Progress | None = None) -> Copied:
     """Copies everything; origins and trust stay as they are.
 
-    The export lies in a private temporary folder meanwhile, as plain text.
+    The export is in a private temporary folder meanwhile, as plain text.
 
     Raises:
-        InvalidArgument: source and target are the same.
-        Damaged: a side is damaged, or something did not arrive; the message says what.
+        InvalidArgument: if source and target are the same.
+        Damaged: if a side is damaged, or the copy is incomplete.
     """
     if source.store.url == target.store.url:
         raise InvalidArgument(f"{source.store.url} cannot be copied to itself: name another store.")

@@ -22,7 +22,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Container, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import lru_cache
@@ -46,7 +46,7 @@ _FORMS = ((b"\x89PNG\r\n\x1a\n", "png"), (b"\xff\xd8\xff", "jpg"), (b"GIF8", "gi
 
 @dataclass(frozen=True)
 class Exported(Drawable):
-    """What was written, and where."""
+    """The result of an export."""
 
     path: str
     scope: str | None
@@ -64,7 +64,7 @@ def export(
     progress: Progress | None = None,
     redactor: Redactor | None = None,
 ) -> Exported:
-    """Writes everything, or a scope and (with `below`, its beginning) what lies in it, to a folder or a `.zip`.
+    """Writes everything, or a scope and (with `below`, their common beginning) the scopes in it, to a folder or `.zip`.
 
     With a redactor, secrets that are stored are replaced with placeholders, and variables are left out: they are stored
     in chunks, and a secret can lie in two of them.
@@ -81,13 +81,10 @@ def export(
 
 @contextmanager
 def _still(store: Store) -> Iterator[Store]:
-    """The store as it is now, through a connection of its own; others continue to write."""
-    other = store.reopened()
-    try:
+    """One state of the store, through a connection of its own; others continue to write."""
+    with closing(store.reopened()) as other:
         other.do("begin_reading", {})
         yield other
-    finally:
-        other.close()
 
 
 class _Everything:
@@ -116,7 +113,7 @@ class _Numbers:
 
 
 class _Export:
-    """One export: it walks the tables together, so that contents and prompts come just before what refers to them."""
+    """One export: it walks the tables together, so that contents and prompts precede the lines that refer to them."""
 
     def __init__(
         self, records: Records, box: Outbox, of: Row, progress: Progress | None, redactor: Redactor | None = None
@@ -286,7 +283,7 @@ class _Export:
         return any(self._is_within(row["scope"]) for row in self._store.rows("note_row", {"id": target}))
 
     def _choose(self) -> None:
-        """Marks what the rows of a scope refer to."""
+        """Marks the rows that a scope refers to."""
         contents, prompts, steps = _Numbers(), _Numbers(), _Numbers()
         for event in self._pages("export_events"):
             contents.add(event["record"], event["shown"], None if self._redaction else event["state"])
@@ -312,7 +309,7 @@ class _Export:
 
 
 def _in_line(data: bytes) -> tuple[dict[str, Any], str]:
-    """A content as its line says it; or, where it is long or not text, the ending of a file's name."""
+    """A content as fields of its line; or, if it is long or not text, the suffix of a file."""
     for beginning, form in _FORMS:
         if data.startswith(beginning):
             return {}, form

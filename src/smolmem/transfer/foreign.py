@@ -1,8 +1,7 @@
-"""Runs that another tool recorded, and how they are written to a store: all of them, or none.
+"""Writes runs that another tool recorded to a store: all of them, or none.
 
-Readers of files make a `ForeignRun` from whatever they read: smolagents steps, and the calls that are known. A run's id
-is a hash of where it comes from, so what is imported again is recognised and left as it is. Imported runs have the
-origin `import` and low trust, as everything that was loaded from a file of others.
+Readers of files make `ForeignRun`s: smolagents steps, and known calls. A run's id is a hash of its source, so a run
+that is imported again is recognised and left unchanged. Imported runs have the origin `import` and low trust.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class ForeignCall:
 
 @dataclass(frozen=True)
 class ForeignRun:
-    """A run of another tool; `key` and `session` are what it is known by there."""
+    """A run of another tool; `key` and `session` identify it there."""
 
     key: str
     session: str
@@ -94,7 +93,7 @@ class _Writing:
     """One import."""
 
     def __init__(self, journal: Journal, scope: str) -> None:
-        # with caches of its own: should all be undone, nothing stays behind
+        # with its own caches: a rollback leaves nothing behind
         self._journal = Journal(journal.store, journal.redactor)
         self._scope = scope
         self.added: Counter[str] = Counter()

@@ -1,7 +1,7 @@
 """Datasets of runs on the Hugging Face Hub: an export, and a card that says how much it holds.
 
-What agents read and did is private, so a dataset is private unless the user says otherwise, and nothing is written to a
-dataset that is public already. What is downloaded is untrusted input, as any export.
+Runs of agents are private, so a dataset is private unless the user says otherwise, and nothing is written to a dataset
+that is public already. A downloaded dataset is untrusted input, as any export.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FILES = [JOURNAL, "media/*"]
 
 @dataclass(frozen=True)
 class Pushed(Drawable):
-    """Where a dataset is, and what it holds."""
+    """The URL and contents of a dataset."""
 
     url: str
     commit: str

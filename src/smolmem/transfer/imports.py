@@ -1,4 +1,4 @@
-"""What other tools saved → runs: the format of a file or URL is recognised by its content; all is written, or nothing.
+"""Imports files of other tools as runs: the format is recognised by the content, and all or nothing is written.
 
 Files are untrusted: they are read as data, within limits, and pickles are never loaded.
 """
@@ -42,7 +42,7 @@ def import_runs(
     """Imports a file or URL into a scope, in one transaction.
 
     Raises:
-        Unreadable: if it cannot be read as what it is; nothing of it was imported.
+        Unreadable: if it cannot be read; nothing was imported.
     """
     name = os.fspath(source)
     try:
@@ -152,7 +152,7 @@ def json_values(data: bytes) -> list[Any]:
 
 
 def _from_url(url: str, progress: Progress | None) -> list[ForeignRun]:
-    """Spans from a server: all pages of `/v1/projects/<name>/spans` of Phoenix, or whatever JSON the URL gives."""
+    """Spans from a server: all pages of `/v1/projects/<name>/spans` of Phoenix, or the JSON at another URL."""
     parts = urlsplit(url)
     if not parts.path.strip("/"):
         url = f"{url.rstrip('/')}/v1/projects/default/spans"

@@ -1,10 +1,12 @@
-"""What each line of an export must look like: one table, checked before anything is done with a line."""
+"""The shape of each line of an export, checked before the line is used, and the numbers that lines refer to."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
+from array import array
+from bisect import bisect_left
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -30,14 +32,14 @@ _JSON = json.JSONDecoder(parse_constant=_refuse)
 
 
 class Wrong(Exception):
-    """A line that no export of ours has; it becomes `Damaged`, with its file and number."""
+    """A line that no export has; raised as `Damaged`, with its file and number."""
 
 
 def shaped(line: bytes) -> tuple[str, Row]:
-    """A line's type and its fields, each of them what it should be; fields that are not known are left out.
+    """The type of a line and its checked fields; unknown fields are left out.
 
     Raises:
-        Wrong: it is not such a line.
+        Wrong: if a field is missing or has a wrong value.
     """
     try:
         row = _JSON.decode(line.decode())
@@ -239,4 +241,31 @@ SHAPES: dict[str, dict[str, Check]] = {
     "forgotten": {"id": _number, "what": partial(_word, ("note", "step", "run")), "target": _source, "at": _time},
     "end": {"lines": _count},
 }
-"""For each type of line, its fields and what each must be."""
+"""For each type of line, its fields and their checks."""
+
+
+class Numbers:
+    """Maps numbers of an export to numbers of this store, 0 for a line that is left out. They ascend: two arrays do."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._there, self._here = array("q"), array("q")
+
+    def put(self, there: int, here: int) -> None:
+        """Adds the next number of the export, and the number it has here."""
+        if there < 1 or (self._there and there <= self._there[-1]):
+            raise Wrong(f"{self._what} {there} comes twice, or out of order")
+        self._there.append(there)
+        self._here.append(here)
+
+    def find(self, there: int) -> int | None:
+        """The number in this store; None if the export did not mention it yet."""
+        place = bisect_left(self._there, there)
+        return self._here[place] if place < len(self._there) and self._there[place] == there else None
+
+    def get(self, there: int) -> int:
+        """The number in this store of a row that a line refers to."""
+        found = self.find(there)
+        if found is None:
+            raise Wrong(f"it refers to {self._what} {there}, which did not come before")
+        return found

@@ -1,8 +1,8 @@
 """Loads an export into a store: line by line, in one transaction, trusting nothing.
 
-Every line is checked for its shape, and whatever it refers to must have come before. Contents are proved by their
-hashes. Events are applied to a `Timeline` and written by `Journal.append`, as when they were recorded: seals, steps
-and all else that can be derived is derived, not taken from the file.
+The shape of every line is checked, and it may only refer to earlier lines. Contents are checked by their hashes. Events
+are applied to a `Timeline` and written by `Journal.append`, as when they were recorded: seals, steps and everything
+else that can be derived is derived, not taken from the file.
 
 A session, run or note that is here already stays as it is here. Its numbers are matched with those of the file by their
 order, so that a fork in the file can continue from it.
@@ -28,13 +28,12 @@ from smolmem.store.base import Progress, Row
 from smolmem.store.contents import seal
 from smolmem.store.journal import Journal
 from smolmem.store.passage_rows import drop_passages
-from smolmem.store.reminders import quoted_lines
+from smolmem.store.side_tables import quoted_lines
 from smolmem.store.writer import IMPORTED, RESTORED
 from smolmem.transfer import archive
 from smolmem.transfer.archive import Inbox
-from smolmem.transfer.lines import FORMAT, VERSION, Wrong, shaped
+from smolmem.transfer.lines import FORMAT, VERSION, Numbers, Wrong, shaped
 from smolmem.transfer.media import step_facts
-from smolmem.transfer.numbers import Numbers
 
 Trusted = Literal["import", "keep"]
 WAITING = 10_000
@@ -43,7 +42,7 @@ WAITING = 10_000
 
 @dataclass(frozen=True)
 class Imported(Drawable):
-    """What was loaded, what was here already, and how many sessions continue differently in the export."""
+    """How many rows were loaded, how many were here already, and how many sessions continue differently."""
 
     path: str
     added: dict[str, int]
@@ -71,7 +70,7 @@ def load(
 
     Raises:
         NotAStore: it is not an export.
-        Damaged: it holds what no export holds; the message names the line.
+        Damaged: if a line is wrong; the message names it.
         TooNew: a later smolmem made it.
     """
     below = None if scope is None else check_scope(scope)
@@ -85,7 +84,7 @@ def load(
 
 
 class _Loading:
-    """One load: what has come so far, and what its numbers are here."""
+    """One load: the lines so far, and their numbers in this store."""
 
     def __init__(self, journal: Journal, box: Inbox, scope: str | None, *, keep: bool) -> None:
         self._keeps_origins = keep
@@ -397,7 +396,7 @@ class _Loading:
         row = self._numbered(row, "answer", "failure") | {"scope": self._moved(row["scope"])}
         row |= {"writer": RESTORED if self._keeps_origins else IMPORTED}
         self._check_failure(row["failure"])
-        if row["status"] == "running":  # there, perhaps; here nobody works on it
+        if row["status"] == "running":  # on the other machine, perhaps
             row |= {"status": "interrupted", **self._store.rows("run_counts", {"run": run})[0]}
         self._store.do("put_run", row | {"hash": seal("run", row)})
         self.added["run"] += 1
@@ -478,7 +477,7 @@ class _Loading:
             drop_passages(self._store, self._store.rows("note_passages", {"note": row["supersedes"]}))
 
     def _forgotten(self, row: Row) -> None:
-        """What is here already stays as it is here; so only what came with this file is forgotten."""
+        """Forgets only rows that came with this file: rows that were here before do not change."""
         del row["id"]
         what, target = row["what"], row["target"]
         if isinstance(target, int) != (what == "step"):

@@ -1,7 +1,7 @@
-"""Takes secrets out of an export: of stores that were recorded without redaction, or with fewer rules.
+"""Takes secrets out of an export of a store that was recorded without redaction, or with fewer rules.
 
-A content is known by the hash of its bytes, so a redacted content gets another hash, and what refers to it names that
-hash. Contents stand before what refers to them, so one pass is enough.
+A redacted content has another hash, and references to it are changed. Contents precede the lines that refer to them, so
+one pass is enough.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Redaction:
         return self._redactor.text(value) if isinstance(value, str) else value
 
     def contents(self, key: str, data: bytes) -> list[tuple[str, bytes]]:
-        """What to write in place of a content: texts that it refers to, then the content without secrets."""
+        """The replacement of a content: texts that it refers to, then the content without secrets."""
         tree = as_json(data)
         beside: dict[str, bytes] = {}
         if tree is not NOT_JSON:

@@ -6,8 +6,8 @@
     TOOL    a call of a tool; for a code agent below the code that made it
 
 Spans are made from the record, so failed, killed and resumed runs have them, too. Steps say what was done; the ledger
-says when each call began and ended. Nothing is decoded that a value could take part in: images and other media become
-references, and what was redacted stays redacted.
+says when each call began and ended. Images and other media become references, and secrets stay
+redacted.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class _RunSpans:
         )
 
     def _context(self) -> dict[str, Any]:
-        """What groups traces: the session and whose memory it is."""
+        """The attributes that group traces: the session and the scope."""
         return {spans.SESSION: self.session, spans.USER: self.run.scope}
 
     # --- steps -----------------------------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ class _RunSpans:
     @cached_property
     def _calls(self) -> dict[int, list[Call]]:
         """The calls of the run by turn: how many steps the run had when the call was made."""
-        calls = self.records.calls(self.run.id, 0)  # first: the run may go on, and these must all have a time
+        calls = self.records.calls(self.run.id, 0)  # read first: the run may continue, and each call needs a time
         times = {row["id"]: row for row in self.records.store.rows("calls", {"run": self.run.id})}
         found: dict[int, list[Call]] = {}
         for call in calls:
@@ -404,7 +404,7 @@ def _step_status(live: Any) -> dict[str, Any]:
 
 
 def live_text(live: Any) -> Any:
-    """What a step is given: the last message of its prompt."""
+    """The input of a step: the last message of its prompt."""
     prompt = getattr(live, "model_input_messages", None)
     return message_text(prompt[-1]) if prompt else None
 
@@ -429,7 +429,7 @@ def _output(value: Any) -> dict[str, Any]:
 
 
 def _said(answer: Any) -> Any:
-    """What a model answered, as text; a streamed answer is a list of pieces."""
+    """The answer of a model as text; a streamed answer is a list of pieces."""
     if isinstance(answer, list) and answer and hasattr(answer[0], "content"):
         return "".join(str(piece.content) for piece in answer if piece.content is not None)
     return None if answer is None else message_text(answer)
@@ -467,7 +467,7 @@ def _tokens(usage: Any, name: str) -> int | None:
 
 
 def _arguments(call: RecordedCall) -> Any:
-    """What a call was given; code gives a list and keywords."""
+    """The arguments of a call; code gives a list and keywords."""
     given = None
     with suppress(SmolmemError, TypeError, ValueError):
         given = call.arguments()

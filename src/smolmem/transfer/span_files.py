@@ -5,8 +5,8 @@
     REST        pages of Phoenix: data, next_cursor
     nested      published collections of traces: spans with their child_spans
 
-They differ in the names of fields, in times and in ids, and hold the same. Nothing in a file is trusted: what is not a
-span of this kind is refused with one sentence.
+They have the same content, with other names of fields, times and ids. Nothing in a file is trusted: a value that is not
+a span of this kind is refused with one sentence.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def read_spans(values: list[Any]) -> list[Span]:
 
 
 def _check_depths(found: Mapping[tuple[str, str], Span]) -> None:
-    """Refuses spans that are below themselves, or too deep to be those of an agent."""
+    """Refuses spans that are nested in themselves, or nested too deep."""
     depths: dict[tuple[str, str], int] = {}
     for start in found:
         path: dict[tuple[str, str], None] = {}

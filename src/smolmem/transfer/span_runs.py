@@ -96,8 +96,7 @@ class _Tree:
         found: dict[str, list[Span]] = {}
         for span in self.all:
             above = list(self.above(span))
-            acts = span.kind in ("LLM", "TOOL") or _is_step(span)
-            if acts and not any(each.kind == "AGENT" or _acts(each) for each in above):
+            if _acts(span) and not any(each.kind == "AGENT" or _acts(each) for each in above):
                 found.setdefault(span.trace, []).append(span)
         return found
 
@@ -194,7 +193,7 @@ class _Run:
     # --- steps -----------------------------------------------------------------------------------------------------
 
     def _units(self) -> list[tuple[Span, list[Span]]]:
-        """What becomes a step each: the span of the step, and what is in it."""
+        """The spans that become steps, each with the spans in it."""
         below = list(self.orphans) or self.tree.below(self.span)
         if any(_is_step(each) for each in below):
             acting = [each for each in below if _is_step(each) or each.kind == "LLM"]
@@ -300,7 +299,7 @@ def agent_error(name: str, message: str) -> Exception:
 
 
 def _code(said: str) -> str | None:
-    """The code in what a model said."""
+    """The code in a model's answer."""
     blocks = [first or second for first, second in _CODE.findall(said)]
     return "\n\n".join(block.strip("\n") for block in blocks) or None
 

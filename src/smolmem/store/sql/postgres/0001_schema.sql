@@ -3,8 +3,7 @@
 --
 --   store           one row: the format, and the lock that every writing transaction takes first
 --   document_words  full text over documents: the terms of each document, and how often it has them, weighed by where
---   passage_words   full text over passages
---   words_size      how many rows and terms both have
+--   words_size      how many rows and terms it has
 --
 -- Ids are handed out while the lock is held: their order is the order of the commits, with gaps. `rowid` is the order in
 -- which runs and notes were written. Ids that are texts sort by their bytes. An event may come before its run (an export
@@ -256,23 +255,15 @@ CREATE TABLE document_words (
     counts real[] NOT NULL               -- of each term, weighed by the column that it stands in
 );
 
-CREATE TABLE passage_words (
-    id     bigint PRIMARY KEY,
-    size   bigint NOT NULL,
-    terms  text[] COLLATE "C" NOT NULL,
-    counts real[] NOT NULL
-);
-
 CREATE INDEX document_words_by_term ON document_words USING gin (terms);
-CREATE INDEX passage_words_by_term ON passage_words USING gin (terms);
 
 CREATE TABLE words_size (
-    level text COLLATE "C" PRIMARY KEY CHECK (level IN ('documents', 'passages')),
+    id    bigint PRIMARY KEY CHECK (id = 1),
     rows  bigint NOT NULL,
     terms bigint NOT NULL
 );
 
-INSERT INTO words_size (level, rows, terms) VALUES ('documents', 0, 0), ('passages', 0, 0);
+INSERT INTO words_size (id, rows, terms) VALUES (1, 0, 0);
 
 CREATE TABLE vector (
     id      bigint PRIMARY KEY DEFAULT nextval('ids'),
@@ -312,3 +303,7 @@ CREATE FUNCTION json_each(given text) RETURNS TABLE (value text) LANGUAGE sql IM
     AS $$ SELECT json_array_elements_text(given::json) $$;
 CREATE FUNCTION instr(whole text, part text) RETURNS integer LANGUAGE sql IMMUTABLE
     AS $$ SELECT strpos(whole, part) $$;
+
+-- SQLite packs text; PostgreSQL does so by itself.
+CREATE FUNCTION packed(given text) RETURNS text LANGUAGE sql IMMUTABLE AS $$ SELECT given $$;
+CREATE FUNCTION plain(given text) RETURNS text LANGUAGE sql IMMUTABLE AS $$ SELECT given $$;

@@ -89,37 +89,21 @@ FROM lease WHERE name = :name AND abs(extract(epoch FROM clock_timestamp()) - re
 -- name: next_passage
 SELECT nextval('ids') FROM generate_series(1, :count) ORDER BY 1 LIMIT 1;
 
--- name: add_passage_words
-WITH counted AS (UPDATE words_size SET rows = rows + 1, terms = terms + :size WHERE level = 'passages')
-INSERT INTO passage_words (id, size, terms, counts)
-VALUES (:id, :size, CAST(:terms AS TEXT[]), CAST(:counts AS REAL[]));
-
 -- name: add_document_words
-WITH counted AS (UPDATE words_size SET rows = rows + 1, terms = terms + :size WHERE level = 'documents')
+WITH counted AS (UPDATE words_size SET rows = rows + 1, terms = terms + :size)
 INSERT INTO document_words (id, size, terms, counts)
 VALUES (:id, :size, CAST(:terms AS TEXT[]), CAST(:counts AS REAL[]));
 
--- name: drop_passage_words
-WITH dropped AS (DELETE FROM passage_words WHERE id = :id RETURNING size)
-UPDATE words_size SET rows = rows - 1, terms = terms - dropped.size FROM dropped WHERE level = 'passages';
-
 -- name: drop_document_words
 WITH dropped AS (DELETE FROM document_words WHERE id = :id RETURNING size)
-UPDATE words_size SET rows = rows - 1, terms = terms - dropped.size FROM dropped WHERE level = 'documents';
+UPDATE words_size SET rows = rows - 1, terms = terms - dropped.size FROM dropped;
 
 -- name: count_documents
 SELECT count(*) FROM document_words
 WHERE terms @> CAST(:all AS TEXT[]) AND (CAST(:any AS TEXT[]) IS NULL OR terms && CAST(:any AS TEXT[]));
 
--- name: count_passages
-SELECT count(*) FROM passage_words
-WHERE terms @> CAST(:all AS TEXT[]) AND (CAST(:any AS TEXT[]) IS NULL OR terms && CAST(:any AS TEXT[]));
-
 -- name: size_of_documents
-SELECT rows FROM words_size WHERE level = 'documents';
-
--- name: size_of_passages
-SELECT rows FROM words_size WHERE level = 'passages';
+SELECT rows FROM words_size;
 
 -- name: find_documents_where
 WITH
@@ -130,47 +114,24 @@ WITH
     rare AS MATERIALIZED (
         SELECT word, times * CAST(CASE WHEN 2 * seen < total.rows
             THEN ln((total.rows - seen + 0.5) / (seen + 0.5)) ELSE 1e-6 END AS DOUBLE PRECISION) AS weight
-        FROM asked, words_size AS total WHERE total.level = 'documents'
+        FROM asked, words_size AS total
     ),
     found AS (
         SELECT words.id, words.terms, words.counts,
             CAST(0.3 + 0.9 * words.size * total.rows / total.terms AS DOUBLE PRECISION) AS norm
-        FROM document_words AS words JOIN passage ON passage.id = words.id, words_size AS total
-        WHERE total.level = 'documents' AND words.terms @> CAST(:all AS TEXT[]) AND words.terms && CAST(:any AS TEXT[])
-          AND (:since IS NULL OR passage.at >= :since)
-          AND (:until IS NULL OR passage.at < :until)
-          AND (:runs IS NULL OR passage.run IN (SELECT value FROM json_each(:runs)))
-          AND (:agents IS NULL OR passage.agent IN (SELECT value FROM json_each(:agents)))
-          AND (:apart IS NULL OR passage.session <> :apart)
-    )
-SELECT found.id, sum(rare.weight * 2.2 * counts[place] / (counts[place] + norm)) AS score
-FROM found CROSS JOIN rare CROSS JOIN LATERAL array_position(found.terms, rare.word) AS place
-WHERE place IS NOT NULL GROUP BY found.id ORDER BY score DESC, found.id LIMIT :limit;
-
--- name: find_passages_where
-WITH
-    asked AS (
-        SELECT word, count(*) AS times, (SELECT count(*) FROM passage_words WHERE terms @> ARRAY[word]) AS seen
-        FROM unnest(CAST(:scored AS TEXT[])) AS word GROUP BY word
-    ),
-    rare AS MATERIALIZED (
-        SELECT word, times * CAST(CASE WHEN 2 * seen < total.rows
-            THEN ln((total.rows - seen + 0.5) / (seen + 0.5)) ELSE 1e-6 END AS DOUBLE PRECISION) AS weight
-        FROM asked, words_size AS total WHERE total.level = 'passages'
-    ),
-    found AS (
-        SELECT words.id, words.terms, words.counts,
-            CAST(0.3 + 0.9 * words.size * total.rows / total.terms AS DOUBLE PRECISION) AS norm
-        FROM passage_words AS words JOIN passage ON passage.id = words.id, words_size AS total
-        WHERE total.level = 'passages' AND words.terms @> CAST(:all AS TEXT[]) AND words.terms && CAST(:any AS TEXT[])
-          AND (:since IS NULL OR passage.at >= :since)
-          AND (:until IS NULL OR passage.at < :until)
-          AND (:runs IS NULL OR passage.run IN (SELECT value FROM json_each(:runs)))
-          AND (:agents IS NULL OR passage.agent IN (SELECT value FROM json_each(:agents)))
-          AND (:roles IS NULL OR passage.role IN (SELECT value FROM json_each(:roles)))
-          AND (:trusts IS NULL OR passage.trust IN (SELECT value FROM json_each(:trusts)))
-          AND passage.role NOT IN (SELECT value FROM json_each(:but))
-          AND (:apart IS NULL OR passage.session <> :apart)
+        FROM document_words AS words JOIN passage AS document ON document.id = words.id, words_size AS total
+        WHERE words.terms @> CAST(:all AS TEXT[]) AND words.terms && CAST(:any AS TEXT[])
+          AND (:since IS NULL OR document.at >= :since)
+          AND (:until IS NULL OR document.at < :until)
+          AND (:runs IS NULL OR document.run IN (SELECT value FROM json_each(:runs)))
+          AND (:agents IS NULL OR document.agent IN (SELECT value FROM json_each(:agents)))
+          AND (:apart IS NULL OR document.session <> :apart)
+          AND EXISTS (
+              SELECT 1 FROM passage WHERE passage.document = document.document
+                AND (:roles IS NULL OR passage.role IN (SELECT value FROM json_each(:roles)))
+                AND (:trusts IS NULL OR passage.trust IN (SELECT value FROM json_each(:trusts)))
+                AND passage.role NOT IN (SELECT value FROM json_each(:but))
+          )
     )
 SELECT found.id, sum(rare.weight * 2.2 * counts[place] / (counts[place] + norm)) AS score
 FROM found CROSS JOIN rare CROSS JOIN LATERAL array_position(found.terms, rare.word) AS place
@@ -181,11 +142,7 @@ SELECT DISTINCT term FROM document_words, unnest(terms) AS term WHERE term >= :f
 
 -- name: unindexed_passages
 SELECT id FROM passage
-WHERE NOT EXISTS (SELECT 1 FROM passage_words AS words WHERE words.id = passage.id)
-   OR (id = document AND NOT EXISTS (SELECT 1 FROM document_words AS words WHERE words.id = passage.id)) LIMIT 20;
-
--- name: check_passage_words
-SELECT count(*) FROM passage_words;
+WHERE id = document AND NOT EXISTS (SELECT 1 FROM document_words AS words WHERE words.id = passage.id) LIMIT 20;
 
 -- name: check_document_words
 SELECT count(*) FROM document_words;
@@ -238,9 +195,6 @@ SELECT 1;
 
 -- name: empty_log
 SELECT 0;
-
--- name: compact_passage_words
-SELECT 1;
 
 -- name: compact_document_words
 SELECT 1;

@@ -32,7 +32,6 @@ DROP POLICY IF EXISTS scope_of_exposure ON exposure;
 DROP POLICY IF EXISTS scope_of_call ON call;
 DROP POLICY IF EXISTS scope_of_recalled ON recalled;
 DROP POLICY IF EXISTS scope_of_words ON document_words;
-DROP POLICY IF EXISTS scope_of_words ON passage_words;
 
 CREATE POLICY scope_of_session ON session USING (is_visible(scope));
 CREATE POLICY scope_of_run ON run USING (is_visible(scope));
@@ -49,8 +48,6 @@ CREATE POLICY scope_of_call ON call USING (EXISTS (SELECT 1 FROM run WHERE run.i
 CREATE POLICY scope_of_recalled ON recalled USING (EXISTS (SELECT 1 FROM run WHERE run.id = recalled.run));
 CREATE POLICY scope_of_words ON document_words
     USING (EXISTS (SELECT 1 FROM passage WHERE passage.id = document_words.id));
-CREATE POLICY scope_of_words ON passage_words
-    USING (EXISTS (SELECT 1 FROM passage WHERE passage.id = passage_words.id));
 
 ALTER TABLE session ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
 ALTER TABLE run ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
@@ -65,4 +62,3 @@ ALTER TABLE exposure ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
 ALTER TABLE call ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
 ALTER TABLE recalled ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
 ALTER TABLE document_words ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
-ALTER TABLE passage_words ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;

@@ -63,14 +63,15 @@ INSERT INTO step
     (run, session, place, kind, number, at, seconds, error, tools, input_tokens, output_tokens, text, revision,
      record, prompt, hash)
 VALUES
-    (:run, :session, :place, :kind, :number, :at, :seconds, :error, :tools, :input_tokens, :output_tokens, :text,
-     :revision, :record, :prompt, :hash)
+    (:run, :session, :place, :kind, :number, :at, :seconds, :error, :tools, :input_tokens, :output_tokens,
+     packed(:text), :revision, :record, :prompt, :hash)
 RETURNING id;
 
 -- name: revise_step
 UPDATE step SET
     kind = :kind, number = :number, seconds = :seconds, error = :error, tools = :tools, input_tokens = :input_tokens,
-    output_tokens = :output_tokens, text = :text, revision = :revision, record = :record, prompt = :prompt, hash = :hash
+    output_tokens = :output_tokens, text = packed(:text), revision = :revision, record = :record, prompt = :prompt,
+    hash = :hash
 WHERE id = :id;
 
 -- name: shift_steps
@@ -203,7 +204,7 @@ WHERE (:scope IS NULL OR run.scope = :scope OR substr(run.scope, 1, length(:belo
   AND (:failed IS NULL OR CASE WHEN step.error IS NULL THEN 0 ELSE 1 END = :failed)
   AND (:error IS NULL OR step.error = :error)
   AND (:tool IS NULL OR EXISTS (SELECT 1 FROM json_each(step.tools) WHERE value = :tool))
-  AND (:text IS NULL OR instr(lower(step.text), lower(:text)) > 0)
+  AND (:text IS NULL OR instr(lower(plain(step.text)), lower(:text)) > 0)
 ORDER BY step.id DESC
 LIMIT :limit;
 
@@ -277,16 +278,10 @@ SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'passage'), 0) + 1
 
 -- name: add_passage
 INSERT INTO passage (id, document, scope, session, step, note, run, agent, role, tool, origin, trust, at, text, hash)
-VALUES (:id, :document, :scope, :session, :step, :note, :run, :agent, :role, :tool, :origin, :trust, :at, :text, :hash);
-
--- name: add_passage_words
-INSERT INTO passage_words (rowid, scope, before, text) VALUES (:id, :scope, :before, :text);
+VALUES (:id, :document, :scope, :session, :step, :note, :run, :agent, :role, :tool, :origin, :trust, :at, packed(:text), :hash);
 
 -- name: add_document_words
 INSERT INTO document_words (rowid, scope, date, before, text) VALUES (:id, :scope, :date, :before, :text);
-
--- name: drop_passage_words
-DELETE FROM passage_words WHERE rowid = :id;
 
 -- name: drop_document_words
 DELETE FROM document_words WHERE rowid = :id;
@@ -347,48 +342,31 @@ WHERE own.id = :id AND own.session <> '' ORDER BY other.step LIMIT :limit;
 -- name: count_documents
 SELECT count(*) FROM document_words WHERE document_words MATCH :match;
 
--- name: count_passages
-SELECT count(*) FROM passage_words WHERE passage_words MATCH :match;
-
 -- name: last_passage
 SELECT coalesce(max(id), 0) FROM passage;
 
 -- name: size_of_documents
 SELECT count(*) FROM document_words_docsize;
 
--- name: size_of_passages
-SELECT count(*) FROM passage_words_docsize;
-
 -- name: find_documents
 SELECT rowid AS id, -bm25(document_words, 0, 1, 0.2, 1) AS score FROM document_words
 WHERE document_words MATCH :match ORDER BY score DESC LIMIT :limit;
 
--- name: find_passages
-SELECT rowid AS id, -bm25(passage_words, 0, 0.2, 1) AS score FROM passage_words
-WHERE passage_words MATCH :match ORDER BY score DESC LIMIT :limit;
-
 -- name: find_documents_where
-SELECT passage.id, -bm25(document_words, 0, 1, 0.2, 1) AS score
-FROM document_words JOIN passage ON passage.id = document_words.rowid
+SELECT document.id, -bm25(document_words, 0, 1, 0.2, 1) AS score
+FROM document_words JOIN passage AS document ON document.id = document_words.rowid
 WHERE document_words MATCH :match
-  AND (:since IS NULL OR passage.at >= :since)
-  AND (:until IS NULL OR passage.at < :until)
-  AND (:runs IS NULL OR passage.run IN (SELECT value FROM json_each(:runs)))
-  AND (:agents IS NULL OR passage.agent IN (SELECT value FROM json_each(:agents)))
-  AND (:apart IS NULL OR passage.session <> :apart)
-ORDER BY score DESC LIMIT :limit;
-
--- name: find_passages_where
-SELECT passage.id, -bm25(passage_words, 0, 0.2, 1) AS score FROM passage_words JOIN passage ON passage.id = passage_words.rowid
-WHERE passage_words MATCH :match
-  AND (:since IS NULL OR passage.at >= :since)
-  AND (:until IS NULL OR passage.at < :until)
-  AND (:runs IS NULL OR passage.run IN (SELECT value FROM json_each(:runs)))
-  AND (:agents IS NULL OR passage.agent IN (SELECT value FROM json_each(:agents)))
-  AND (:roles IS NULL OR passage.role IN (SELECT value FROM json_each(:roles)))
-  AND (:trusts IS NULL OR passage.trust IN (SELECT value FROM json_each(:trusts)))
-  AND (:apart IS NULL OR passage.session <> :apart)
-  AND passage.role NOT IN (SELECT value FROM json_each(:but))
+  AND (:since IS NULL OR document.at >= :since)
+  AND (:until IS NULL OR document.at < :until)
+  AND (:runs IS NULL OR document.run IN (SELECT value FROM json_each(:runs)))
+  AND (:agents IS NULL OR document.agent IN (SELECT value FROM json_each(:agents)))
+  AND (:apart IS NULL OR document.session <> :apart)
+  AND EXISTS (
+      SELECT 1 FROM passage WHERE passage.document = document.document
+        AND (:roles IS NULL OR passage.role IN (SELECT value FROM json_each(:roles)))
+        AND (:trusts IS NULL OR passage.trust IN (SELECT value FROM json_each(:trusts)))
+        AND passage.role NOT IN (SELECT value FROM json_each(:but))
+  )
 ORDER BY score DESC LIMIT :limit;
 
 -- name: terms_from
@@ -467,7 +445,7 @@ ORDER BY CASE WHEN :newest THEN -pending.step ELSE pending.step END LIMIT :limit
 -- name: pending_with
 SELECT step, words FROM (
     SELECT pending.step AS step,
-        (SELECT count(*) FROM json_each(:words) AS word WHERE instr(lower(step.text), word.value) > 0) AS words
+        (SELECT count(*) FROM json_each(:words) AS word WHERE instr(lower(plain(step.text)), word.value) > 0) AS words
     FROM pending JOIN step ON step.id = pending.step
 ) AS counted
 WHERE words > 0 ORDER BY words DESC, step DESC LIMIT :limit;
@@ -740,11 +718,7 @@ WHERE (step IS NOT NULL AND NOT EXISTS (SELECT 1 FROM step WHERE step.id = passa
 
 -- name: unindexed_passages
 SELECT id FROM passage
-WHERE NOT EXISTS (SELECT 1 FROM passage_words_docsize AS words WHERE words.id = passage.id)
-   OR (id = document AND NOT EXISTS (SELECT 1 FROM document_words_docsize AS words WHERE words.id = passage.id)) LIMIT 20;
-
--- name: check_passage_words
-INSERT INTO passage_words (passage_words) VALUES ('integrity-check');
+WHERE id = document AND NOT EXISTS (SELECT 1 FROM document_words_docsize AS words WHERE words.id = passage.id) LIMIT 20;
 
 -- name: check_document_words
 INSERT INTO document_words (document_words) VALUES ('integrity-check');
@@ -800,7 +774,7 @@ ORDER BY event.id LIMIT 500;
 
 -- name: export_steps
 SELECT step.id, step.run, session, kind, number, place, step.at, seconds, error, tools, step.input_tokens,
-    step.output_tokens, revision, substr(text, 1, 20000) AS text
+    step.output_tokens, revision, substr(plain(text), 1, 20000) AS text
 FROM step JOIN session ON session.id = step.session
 WHERE step.id > :id
   AND (:scope IS NULL OR session.scope = :scope OR substr(session.scope, 1, length(:below)) = :below)
@@ -892,8 +866,8 @@ WHERE id IN (SELECT id FROM step ORDER BY id DESC LIMIT :newest) AND kind = 'act
 GROUP BY run ORDER BY tokens DESC LIMIT :limit;
 
 -- name: long_texts
-SELECT id, run, number, octet_length(text) AS bytes FROM step
-WHERE id IN (SELECT id FROM step ORDER BY id DESC LIMIT :newest) AND octet_length(text) > :bytes
+SELECT id, run, number, octet_length(plain(text)) AS bytes FROM step
+WHERE id IN (SELECT id FROM step ORDER BY id DESC LIMIT :newest) AND octet_length(plain(text)) > :bytes
 ORDER BY bytes DESC LIMIT :limit;
 
 -- name: expired_notes
@@ -993,7 +967,7 @@ WHERE kind = 'tool' AND began >= :since
 GROUP BY name ORDER BY calls DESC, name LIMIT 12;
 
 -- name: recent_failures
-SELECT step.id, step.run, step.error, substr(step.text, -300) AS text FROM step
+SELECT step.id, step.run, step.error, substr(plain(step.text), -300) AS text FROM step
 WHERE step.error IS NOT NULL
   AND step.id >= coalesce((
       SELECT min(first.id) FROM (SELECT id FROM run WHERE began >= :since ORDER BY began LIMIT 20) AS early
@@ -1021,7 +995,7 @@ SELECT * FROM run WHERE fork_of = :run ORDER BY began;
 
 -- name: outline
 SELECT run, id, kind, number, place, at, seconds, error, tools, input_tokens, output_tokens, revision,
-    substr(text, 1, 200) AS text
+    substr(plain(text), 1, 200) AS text
 FROM step WHERE run IN (SELECT value FROM json_each(:runs)) AND kind <> 'system_prompt'
 ORDER BY run, place IS NULL, place, id LIMIT 20000;
 
@@ -1069,9 +1043,6 @@ VACUUM;
 
 -- name: empty_log
 PRAGMA wal_checkpoint (TRUNCATE);
-
--- name: compact_passage_words
-INSERT INTO passage_words (passage_words) VALUES ('optimize');
 
 -- name: compact_document_words
 INSERT INTO document_words (document_words) VALUES ('optimize');
@@ -1190,7 +1161,7 @@ UPDATE event SET session = :session, run = :run, place = :place, state = :state,
 -- name: put_step
 UPDATE step SET
     run = :run, session = :session, place = :place, kind = :kind, number = :number, seconds = :seconds, error = :error,
-    tools = :tools, input_tokens = :input_tokens, output_tokens = :output_tokens, text = :text, revision = :revision,
+    tools = :tools, input_tokens = :input_tokens, output_tokens = :output_tokens, text = packed(:text), revision = :revision,
     record = :record, prompt = :prompt, hash = :hash
 WHERE id = :id;
 
@@ -1267,7 +1238,11 @@ DELETE FROM alert WHERE id IN (SELECT CAST(value AS BIGINT) FROM json_each(:ids)
 
 -- name: fitting_passages
 SELECT passage.* FROM json_each(:ids) AS wanted JOIN passage ON passage.document = CAST(wanted.value AS BIGINT)
-WHERE passage.id IN (SELECT CAST(value AS BIGINT) FROM json_each(:known)) OR passage.id < passage.document + 4 ORDER BY passage.id;
+WHERE passage.id < passage.document + :most
+   OR passage.id IN (SELECT CAST(value AS BIGINT) FROM json_each(:known))
+   OR passage.role IN (SELECT value FROM json_each(:roles))
+   OR passage.trust IN (SELECT value FROM json_each(:trusts))
+ORDER BY passage.id;
 
 -- name: fingerprint_key
 SELECT key FROM fingerprint_key WHERE id = 1;

@@ -11,7 +11,7 @@ FROM main.run WHERE scope IN (SELECT scope FROM temp.mine)
 
 CREATE TEMP VIEW hidden_steps AS
 SELECT step.id, step.run, run.scope, run.agent, step.kind, step.number, datetime(step.at, 'unixepoch') AS at, step.seconds,
-    step.error, step.tools, step.input_tokens, step.output_tokens, substr(step.text, 1, 20000) AS text
+    step.error, step.tools, step.input_tokens, step.output_tokens, plain(step.text, 20000) AS text
 FROM main.step JOIN main.run ON run.id = step.run WHERE run.scope IN (SELECT scope FROM temp.mine)
   AND NOT EXISTS (SELECT 1 FROM main.forgotten WHERE what = 'step' AND target = CAST(step.id AS TEXT))
   AND NOT EXISTS (SELECT 1 FROM main.forgotten WHERE what = 'run' AND target = step.run);
