@@ -72,6 +72,7 @@ def more_payloads() -> list[str]:
     return [*PAYLOADS, *made][:500]
 
 
+@pytest.mark.promise("D9")
 class Conformance:
     """Runs unchanged on every backend."""
 

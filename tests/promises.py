@@ -9,12 +9,14 @@ PROMISES = {
     "D6": "Many writers, one file: nothing lost, nothing doubled, no lock shown.",
     "D7": "Recording never changes what the agent does.",
     "D8": "What comes back is what went in, or a placeholder that says what it was.",
+    "D9": "Backends behave alike.",
     "D10": "Old files open; a failed upgrade does nothing; a newer file is refused.",
     "D11": "What a model was sent can be rebuilt, message by message.",
     "D12": "A crash at any point resumes, and every finished tool call happened exactly once.",
     "D13": "A backup made while others write opens, verifies, and is a moment of the whole.",
     "D14": "One writer per run, across containers: the old writer's next write is refused.",
     "D15": "A file that vanishes is noticed: said once, nothing acknowledged is lost.",
+    "D16": "Recording never costs the user an answer.",
     "S1": "Loading a memory file runs no code.",
     "S2": "No SQL injection by value, key, sort, limit or table.",
     "S3": "Any search text is safe and quick.",
@@ -28,19 +30,9 @@ PROMISES = {
     "S11": "Secrets are not stored, and files are readable only by their owner.",
     "S12": "Erased means gone: from the file, its log, the index, the vectors, and every later copy.",
     "S13": "A foreign database is only data: unknown triggers and views are refused.",
-    "S16": "Imports are not believed.",
+    "S14": "MCP server: least power.",
     "S15": "Terminal output is inert.",
+    "S16": "Imports are not believed.",
     "S17": "No telemetry, also none of dependencies: no name is resolved, no file is written outside the store.",
     "S18": "Encrypted means encrypted: no word on disk; a wrong or missing key is one sentence; never silently plain.",
 }
-
-UNTESTED = {
-    "D9": "Backends behave alike.",
-    "D14": "One writer per run, across hosts and containers.",
-    "D15": "A store that vanishes is noticed.",
-    "D16": "Recording never costs the user an answer.",
-    "S11": "Secrets are not stored.",
-    "S14": "MCP server: least power.",
-    "S17": "No telemetry, also none of dependencies.",
-}
-"""Promises that no test is marked with yet; the torture report names them."""

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from workers import fork
 
 from smolmem import CannotResume, Memory
 from smolmem.core.errors import NotFound, TakenOver
+from smolmem.core.values import Alert, Trim
 from smolmem.store import heartbeat, writer
 from smolmem.store.base import migrations
 from smolmem.store.leases import Lease
@@ -150,6 +152,59 @@ def test_no_tool_is_called_for_a_run_that_was_taken_over(path: Path, clock: Cloc
         (alert,) = new.alerts(run=run)
         assert (alert.rule, "continues the run of process" in alert.reason) == ("takeover", True)
         assert new.verify()
+
+
+@pytest.mark.promise("D14")
+def test_trims_reminders_and_alerts_of_a_run_that_was_taken_over_are_refused(path: Path, clock: Clock) -> None:
+    seen: list[str] = []
+    with Memory(path) as old, Memory(path) as new:
+
+        def takeover(_: Any) -> None:
+            clock.pass_by(heartbeat.LEASE_SECONDS + 1)
+            run = new.runs()[0]
+            assert new.resume(continued("code"), run) == "done"
+            before = rows_besides(path)
+            journal = old._journal
+            for write in (
+                lambda: journal.trims.add(run.session, Trim("v", 1, 1, 2, 1, "", at=1.0)),
+                lambda: journal.reminders.add(run.id, None, "q", [], []),
+                lambda: journal.alerts.add(
+                    Alert("r", "why", "worker", run.id, 1, datetime.now(timezone.utc)), "default"
+                ),
+            ):
+                with pytest.raises(TakenOver):
+                    write()
+                seen.append("refused")
+            assert rows_besides(path) == before
+
+        with pytest.raises(TakenOver):
+            old.attach(worker("code", takeover)).run("Go")
+    assert seen == ["refused"] * 3
+
+
+@pytest.mark.promise("D14")
+def test_a_view_that_trims_for_a_run_that_was_taken_over_ends_the_agent(path: Path, clock: Clock) -> None:
+    with Memory(path) as old, Memory(path) as new:
+        shown: list[int] = []
+
+        def trims(parts: Any, chain: Any) -> Any:
+            shown.append(len(parts))
+            if len(shown) == 2:
+                clock.pass_by(heartbeat.LEASE_SECONDS + 1)
+                assert new.resume(continued("code"), new.runs()[0]) == "done"
+                chain.trim(parts, parts, parts[-1:])
+            return parts
+
+        agent = worker("code")
+        with pytest.raises(TakenOver):
+            old.attach(agent, views=[trims]).run("Go")
+        assert len(agent.model.prompts) <= 1
+        assert rows_besides(path)[0] == 0
+
+
+def rows_besides(path: Path) -> list[int]:
+    with apsw.Connection(str(path)) as reading:
+        return [reading.execute(f"SELECT count(*) FROM {table}").get for table in ("cut", "recalled", "alert")]
 
 
 @pytest.mark.promise("D14")

@@ -125,6 +125,7 @@ def initialize(url: str, **headers: str) -> httpx.Response:
 # --- smolagents as the client -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("S14")
 @pytest.mark.parametrize("sdk", SDKS)
 def test_smolagents_recalls_over_stdio_and_without_write_nothing_can_write(store: Path, sdk: tuple[Path, ...]) -> None:
     with MCPClient(stdio(sdk, store), structured_output=False) as tools:
@@ -173,6 +174,7 @@ def test_what_a_client_remembers_is_a_models_note_and_can_be_taken_back(address:
         assert memory.note(newer["note"]).status == "forgotten", "forgetting erases nothing"
 
 
+@pytest.mark.promise("S14")
 def test_a_users_note_is_neither_superseded_nor_forgotten_by_a_client(address: str) -> None:
     with MCPClient(with_token(address), structured_output=True) as tools:
         by_name = {tool.name: tool for tool in tools}
@@ -474,6 +476,7 @@ def test_a_copy_has_the_log_of_a_file_that_nobody_closed(tmp_path: Path) -> None
 # --- access over HTTP -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("S14")
 def test_over_http_only_the_token_holder_on_the_servers_own_host_is_served(address: str) -> None:
     assert initialize(address).status_code == 200
     host = address.split("/")[2]
@@ -494,6 +497,7 @@ def test_over_http_only_the_token_holder_on_the_servers_own_host_is_served(addre
             assert TOKEN not in refused.text
 
 
+@pytest.mark.promise("S14")
 def test_the_guard_trusts_no_header_that_is_sent_twice() -> None:
     hosts = {"127.0.0.1:80"}
     fine = {"host": "127.0.0.1:80", "authorization": f"bearer {TOKEN}"}

@@ -446,6 +446,161 @@ def test_a_class_is_never_looked_up_because_a_file_names_it() -> None:
         assert isinstance(codec.decode(hostile, {}.__getitem__), wire.Placeholder)
 
 
+# --- the step that was interrupted -----------------------------------------------------------------------------------
+
+
+def interrupted_in(memory: Memory, tmp_path: Path, step: str) -> tuple[Path, list[str]]:
+    """A run that was killed in its second step, in the tool `stop`, or in the line `1 / cut`; the folder, emptied."""
+    folder = tmp_path / "outside"
+    folder.mkdir()
+
+    class Falls:
+        def __rtruediv__(self, other: Any) -> Any:
+            raise Cut
+
+    agent = code_agent(
+        code("known = [1]"), code(f"folder = {str(folder)!r}\n{step}"), tools=stepping(stopped=True), **ANY
+    )
+    memory.attach(agent)
+    with pytest.raises(Cut):
+        agent.run("Go", additional_args={"cut": Falls()} if "cut" in step else None)
+    memory.detach(agent)
+    made = [path.name for path in folder.iterdir()]
+    for path in folder.iterdir():
+        path.rmdir() if path.is_dir() else path.unlink()
+    return folder, made
+
+
+def stepping(*, stopped: bool = False) -> list[Any]:
+    @tool
+    def send(to: str) -> str:
+        """Sends.
+
+        Args:
+            to: where
+        """
+        return f"sent to {to}"
+
+    @tool
+    def stop() -> str:
+        """Stops the process."""
+        if stopped:
+            raise Cut
+        return "on"
+
+    stop.safe_to_repeat = True
+    return [send, stop]
+
+
+@pytest.mark.promise("D12")
+@pytest.mark.parametrize(
+    ("effect", "unknown"),
+    [*((effect, "raise") for effect in EFFECTS.values()), (EFFECTS["mkdir"], "rerun"), (EFFECTS["mkdir"], "skip")],
+    ids=[*EFFECTS, "rerun", "skip"],
+)
+def test_what_an_interrupted_step_did_outside_before_a_call_is_never_done_again(
+    memory: Memory, tmp_path: Path, effect: str, unknown: Any
+) -> None:
+    folder, made = interrupted_in(memory, tmp_path, f"{effect}\nsent = send('Oslo')\nknown.append(2)\nstop()\ny = 1")
+    assert made
+    again = code_agent(code("final_answer(known)"), tools=stepping(), **ANY)
+    if unknown == "raise":
+        with pytest.raises(UnknownOutcome, match="whose code may have had an effect outside: the code"):
+            memory.resume(again)
+        unknown = "skip"
+    assert memory.resume(again, unknown=unknown) == [1]
+    told = str(again.model.prompts[-1][-1])
+    assert "the step's code is not run again" in told
+    assert "send with [['Oslo'], {}], which gave 'sent to Oslo'; stop with" in told
+    assert list(folder.iterdir()) == []
+    assert memory.verify()
+
+
+@pytest.mark.promise("D12")
+@pytest.mark.parametrize("effect", [EFFECTS["io"], EFFECTS["process"], EFFECTS["swallowed"]])
+def test_what_an_interrupted_step_may_have_done_outside_is_done_again_only_if_that_is_asked_for(
+    path: Path, tmp_path: Path, effect: str
+) -> None:
+    folder = tmp_path / "outside"
+    folder.mkdir()
+    step = f"folder = {str(folder)!r}\nsent = send('Oslo')\n{effect}\nimport os\nos.kill(os.getpid(), 9)\nstop()"
+
+    def killed() -> None:
+        with Memory(path) as memory:
+            memory.attach(code_agent(code(step), tools=stepping(), **ANY)).run("Go")
+
+    assert os.WIFSIGNALED(os.waitpid(fork(killed), 0)[1])
+    for made in folder.iterdir():
+        made.rmdir() if made.is_dir() else made.unlink()
+    with Memory(path) as memory:
+        with pytest.raises(UnknownOutcome, match="may have had an effect outside"):
+            memory.resume(code_agent(tools=stepping(), **ANY))
+        assert list(folder.iterdir()) == []
+        again = code_agent(code("final_answer(1)"), tools=stepping(), **ANY)
+        assert memory.resume(again, unknown="skip") == 1
+        assert list(folder.iterdir()) == []
+
+
+def test_the_effect_is_repeated_where_a_caller_says_rerun(memory: Memory, tmp_path: Path) -> None:
+    step = "import os\nsent = send('Oslo')\nos.mkdir(f'{folder}/note')\n1 / cut"
+    folder, made = interrupted_in(memory, tmp_path, step)
+    assert made == ["note"]
+    with pytest.raises(UnknownOutcome, match=r"the code would os.mkdir"):
+        memory.resume(code_agent(tools=stepping(), **ANY))
+    again = code_agent(code("final_answer(1)"), tools=stepping(), **ANY)
+    again.state["cut"] = 2
+    assert memory.resume(again, unknown="rerun") == 1
+    assert [path.name for path in folder.iterdir()] == ["note"]
+
+
+def test_an_interrupted_step_that_only_computes_is_run_again_once(memory: Memory, tmp_path: Path) -> None:
+    step = "import json\nknown.append(len(json.loads('[7]')))\nsent = send('Oslo')\nstop()\nknown.append(3)"
+    interrupted_in(memory, tmp_path, step)
+    again = code_agent(code("final_answer(known)"), tools=stepping(), **ANY)
+    assert memory.resume(again) == [1, 1, 3]
+
+
+def test_a_rehearsal_leaves_the_objects_of_the_agents_state_as_they_are(memory: Memory) -> None:
+    numbers = [1]
+    agent = code_agent(code("numbers.append(2)\nstop()"), tools=stepping(stopped=True))
+    memory.attach(agent)
+    with pytest.raises(Cut):
+        agent.run("Go", additional_args={"numbers": numbers})
+    memory.detach(agent)
+    again = code_agent(code("final_answer(numbers)"), tools=stepping())
+    again.state["numbers"] = fresh = [1]
+    assert memory.resume(again) == [1, 2]
+    assert fresh in ([1], [1, 2])
+
+
+@pytest.mark.promise("D12")
+@pytest.mark.parametrize("printed", ["'same'", "random.random()"], ids=["run again", "snapshot"])
+def test_a_function_of_an_earlier_step_calls_no_tool_in_a_rehearsal(memory: Memory, printed: str) -> None:
+    send, made = counting_tool()
+    first = code(f"import random\ndef f(to):\n    return send(to)\nprint({printed})")
+    agent = code_agent(first, code("a = f('Oslo')\nstop()\nb = f('Bergen')"), tools=[send, stepping(stopped=True)[1]])
+    memory.attach(agent)
+    with pytest.raises(Cut):
+        agent.run("Go")
+    memory.detach(agent)
+    again = code_agent(code("final_answer([a, b])"), tools=[send, stepping()[1]])
+    assert memory.resume(again) == ["sent to Oslo", "sent to Bergen"]
+    assert made == ["Oslo", "Bergen"]
+
+
+def test_a_step_that_was_skipped_is_not_run_after_a_second_kill_either(memory: Memory, tmp_path: Path) -> None:
+    folder, _ = interrupted_in(memory, tmp_path, "import os\nos.mkdir(f'{folder}/note')\nstop()")
+    again = code_agent(STOP, tools=stepping(), **ANY)
+    memory.attach(again)
+    with pytest.raises(Exception, match="429"):
+        memory.resume(again, unknown="skip")
+    memory.detach(again)
+    last = code_agent(code("final_answer(known)"), tools=stepping(), **ANY)
+    assert memory.resume(last) == [1]
+    assert list(folder.iterdir()) == []
+    assert [step.number for step in memory.runs()[0].steps if step.kind == "action"] == [1, 2, 3]
+
+
 # --- changed arguments -----------------------------------------------------------------------------------------------
 
 

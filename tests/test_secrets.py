@@ -86,6 +86,37 @@ def parts(text: str) -> list[str]:
 
 
 @pytest.mark.promise("S11")
+@pytest.mark.promise("S11")
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("ghp_" + "aB3dE6gH9j" * 3 + "kL2mN5", "ghp_" + "Zz8Yy7Xx6W" * 3 + "vV5uU4"),
+        ("AKIA7B4QCVJO256XM6V7", "AKIATYKRPGXCJSWN3FOG"),
+        ("hf_" + "AbCdEfGhIjKlMnOpQr" * 2, "npm_" + "a1B2c3D4e5F6" * 3),
+        ("SG." + "a1B2c3D4e5F" * 2 + "." + "Zz8Yy7Xx6W" * 4, "SG." + "q1W2e3R4t5Y" * 2 + "." + "Mm8Nn7Bb6V" * 4),
+    ],
+)
+def test_keys_that_follow_each_other_without_a_gap_are_all_removed(first: str, second: str) -> None:
+    told = Redactor(b"k" * 32).text(f"keys: {first}{second}.")
+    assert first[-12:] not in told
+    assert second[-12:] not in told
+
+
+@pytest.mark.promise("S11")
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("https://hooks.slack.com/services/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", "aB3dE6gH9jkL2mN5pQ8rS1tU"),
+        ("postgresql://bob:aB3dE6gH9jkL2mN5@db.example.org/shop", "aB3dE6gH9jkL2mN5"),
+        ("-----BEGIN RSA PRIVATE KEY-----\n" + "aB3+dE6/gH9j" * 40 + "\n-----END RSA PRIVATE KEY-----", "gH9jaB3"),
+    ],
+)
+def test_a_secret_by_its_place_is_found_where_it_is_encoded_for_a_url(text: str, secret: str) -> None:
+    told = Redactor(b"k" * 32).text(f"GET https://api.example.org/v1?from={quote(text)}&limit=2")
+    assert secret not in told
+    assert told.endswith("&limit=2")
+
+
 def test_hashes_ids_logs_code_and_pictures_are_left_alone() -> None:
     lines, redactor = benign(random.Random(2), BENIGN), Redactor(b"key")
     changed = [line for line in lines if redactor.text(line) != line]

@@ -11,6 +11,7 @@ import re
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import apsw
 import pytest
 from scripted import Scripted, answer, calling_agent, calls, code, code_agent
 from smolagents import AgentMemory, CodeAgent, ToolCallingAgent, tool
+from smolagents.memory import FinalAnswerStep
 from workers import fork
 
 from smolmem import Memory, Watch
@@ -353,6 +355,66 @@ def test_an_unreadable_store_does_not_cost_the_answer(path: Path) -> None:
         assert agent.run("Again", return_full_result=True, reset=False).output == 3
         assert "cannot be read" in str(agent.memory.get_full_steps()[1]["model_input_messages"])
         agent.replay(detailed=True)
+
+
+def planning_agent() -> Any:
+    return code_agent("a plan", code("x = 1"), code("final_answer(7)"), planning_interval=5)
+
+
+def managing_agent() -> Any:
+    helper = code_agent(code("final_answer(7)"), name="helper", description="helps")
+    return code_agent(code("final_answer(helper(task='go'))"), managed_agents=[helper])
+
+
+def streamed(agent: Any) -> Any:
+    return [event for event in agent.run("Go", stream=True) if isinstance(event, FinalAnswerStep)][-1].output
+
+
+WAYS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "code": (lambda: code_agent(code("x = 1"), code("final_answer(7)")), lambda agent: agent.run("Go")),
+    "calling": (lambda: calling_agent(calls(("weather", {"city": "Oslo"})), answer(7)), lambda agent: agent.run("Go")),
+    "planning": (planning_agent, lambda agent: agent.run("Go")),
+    "managed": (managing_agent, lambda agent: agent.run("Go")),
+    "streamed": (lambda: code_agent(code("x = 1"), code("final_answer(7)")), streamed),
+    "full result": (
+        lambda: code_agent(code("x = 1"), code("final_answer(7)")),
+        lambda agent: agent.run("Go", return_full_result=True).output,
+    ),
+}
+
+
+@pytest.mark.promise("D16")
+@pytest.mark.parametrize(("make", "run"), WAYS.values(), ids=WAYS)
+def test_a_store_that_fails_at_any_moment_costs_no_answer(
+    path: Path, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None], make: Any, run: Any
+) -> None:
+    left = [0]
+
+    def failing(original: Any) -> Any:
+        def operation(*args: Any, **given: Any) -> Any:
+            left[0] -= 1
+            if left[0] < 0:
+                raise StoreError("the disk is gone")
+            return original(*args, **given)
+
+        return operation
+
+    memory = Memory(path, embedder="off")
+    for name in ("rows", "do", "transact"):
+        monkeypatch.setattr(memory._journal.store, name, failing(getattr(memory._journal.store, name)))
+    cases, step = 0, 1 if os.environ.get("SMOLMEM_TORTURE") else 11
+    while left[0] <= 0:  # until nothing fails any more
+        left[0] = 10**6
+        agent = memory.attach(make())
+        left[0] = cases * step
+        assert run(agent) == 7
+        cases += 1
+        left[0], still = 10**6, left[0]
+        memory.detach(agent)
+        left[0] = still
+    record_property("cases", cases)
+    left[0] = 10**6
+    memory.close()
 
 
 def test_a_run_killed_after_its_last_step_gives_its_variables_too(path: Path) -> None:

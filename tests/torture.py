@@ -1,7 +1,8 @@
 """Writes `docs/torture.md`: for each promise how many cases ran, with which seeds, and what failed.
 
-A pytest plugin (`-p torture`, see `make torture`). Results are kept by test in `.torture.json`, so that a run of some
-promises (`make torture ARGS="-k power"`) replaces their results alone. The page holds what ran, and nothing else.
+A pytest plugin (`-p torture`, see `make torture`). Results are kept by test in `docs/torture.json`, with their day, so
+that a run of some promises (`make torture ARGS="-k power"`) replaces their results alone. The page holds what ran, and
+nothing else.
 
 A test that tries many cases reports them with `record_property("cases", 250)` and `record_property("seeds", "0–249")`;
 any other test is one case. smolagents' own tests are run by `smolagents_suite.py`, whose results are on the page, too.
@@ -22,10 +23,10 @@ from typing import Any
 
 import apsw
 import pytest
-from promises import PROMISES, UNTESTED
+from promises import PROMISES
 
 ROOT = Path(__file__).parent.parent
-RESULTS = ROOT / ".torture.json"
+RESULTS = ROOT / "docs" / "torture.json"
 PAGE = ROOT / "docs" / "torture.md"
 Result = dict[str, Any]
 
@@ -83,7 +84,7 @@ def add(found: dict[str, Result]) -> None:
 def _own_arguments(config: pytest.Config) -> list[str]:
     """The arguments that a user gave beside those of the Makefile."""
     given = list(config.invocation_params.args)
-    ours = ["-p", "torture", "-n", "auto", "--dist", "worksteal", "-m", "promise"]
+    ours = ["-p", "torture", "-n", "auto", "--dist", "worksteal", "--timeout", "1800", "-m", "promise"]
     return given[len(ours) :] if given[: len(ours)] == ours else given
 
 
@@ -104,8 +105,7 @@ def page(results: dict[str, Result]) -> str:
 
 
 def _all_promises() -> list[str]:
-    names = {*PROMISES, *UNTESTED}
-    return sorted(names, key=lambda name: (name[0], int(name[1:])))
+    return sorted(PROMISES, key=lambda name: (name[0], int(name[1:])))
 
 
 def _head(results: dict[str, Result], failed: dict[str, Result]) -> list[str]:
@@ -140,10 +140,8 @@ def _table(by_promise: dict[str, list[Result]]) -> list[str]:
     ]
     for name, results in by_promise.items():
         ran = [one for one in results if one["outcome"] != "skipped"]
-        said = PROMISES.get(name) or UNTESTED[name]
-        if name not in PROMISES:
-            lines.append(f"| {name} | {said} | **not tested** | | | | | |")
-        elif not ran:
+        said = PROMISES[name]
+        if not ran:
             lines.append(f"| {name} | {said} | **not run** | | | | | |")
         else:
             skipped = len(results) - len(ran)

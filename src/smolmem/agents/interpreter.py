@@ -17,13 +17,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 from smolmem.agents import compat, variables
 from smolmem.agents.compat import Interpreter
 from smolmem.agents.known_classes import classes_of
-from smolmem.agents.replay_guard import SILENT, Guard, is_seen
+from smolmem.agents.replay_guard import SILENT, Guard, is_confined, is_seen
 from smolmem.core import codec
+from smolmem.core.chunks import ATOMS
 from smolmem.core.instances import NotRestored
 from smolmem.core.rows import LoadedOutcome, RecordedCall, RecordedCode, StoredSession
 from smolmem.core.wire import Placeholder
@@ -44,6 +45,8 @@ class Restored:
     """Variables that had another value when the code was run again, and have the snapshot's value now."""
     partial: list[str] = field(default_factory=list)
     """Variables that hold a placeholder somewhere inside."""
+    playback: _Playback | None = None
+    """The tools that functions of the restored code call."""
 
     def __str__(self) -> str:
         named = (
@@ -121,34 +124,54 @@ def _named(restored: Restored, now: dict[str, Any], wanted: dict[str, Any]) -> R
 
 def _run_again(agent: Any, local: Interpreter, code: Sequence[RecordedCode]) -> Restored:
     given = {name: value for name, value in agent.state.items() if not codec.is_described(value)}
-    _check_names(code, agent.state.keys() - given.keys())
+    _check_names([piece.code for piece in code], agent.state.keys() - given.keys())
     local.clear({name: codec.copy(value) for name, value in given.items()})  # code may change its arguments
     playback, deadline = _Playback(local), time.monotonic() + MAX_SECONDS
     local.tools = playback.tools
+    confined = _is_confined([piece.code for piece in code]) and _are_plain(given)
     for piece in code:
-        guard = Guard(deadline - time.monotonic(), local.stop)
-        playback.answer(piece.calls, classes_of(agent), guard)
+        playback.answer(piece.calls, classes_of(agent))
+        confined = confined and playback.is_plain
+        guard = playback.guard = Guard(deadline - time.monotonic(), local.stop, traced=not confined)
         printed = guard.run(partial(local.run, piece.code))
         if guard.reason is not None:
             raise _Differs(guard.reason)
         if not _as_recorded(printed, piece):
             raise _Differs("the code printed something else")
     playback.is_over = True
-    return Restored("by running the recorded code again" if code else "nothing to restore")
+    return Restored("by running the recorded code again" if code else "nothing to restore", playback=playback)
 
 
-def _check_names(code: Sequence[RecordedCode], foreign: Set[str]) -> None:
+def _check_names(code: Sequence[str], foreign: Set[str]) -> None:
     """Looks for uses that the guard could not judge: modules it does not see, and objects that the agent was given."""
-    nodes = [node for piece in code for node in _nodes(piece.code)]
+    nodes = [node for piece in code for node in _nodes(piece)]
     strange = sorted({name for node in nodes for name in _imported(node) if not is_seen(name)})
     if strange:
         raise _Differs(f"the code uses {', '.join(strange)}")
-    silent = sorted({node.attr for node in nodes if isinstance(node, ast.Attribute)} & SILENT)
+    silent = sorted({name for node in nodes for name in _attributes(node)} & SILENT)
     if silent:
         raise _Differs(f"the code calls {', '.join(silent)}")
     used = sorted({node.id for node in nodes if isinstance(node, ast.Name)} & foreign)
     if used:
         raise _Differs(f"the code uses {', '.join(used)}, which the agent was given")
+
+
+def _is_confined(code: Sequence[str]) -> bool:
+    return all(is_confined(name) for piece in code for node in _nodes(piece) for name in _imported(node))
+
+
+def _are_plain(values: Any, limit: int = 10_000) -> bool:
+    """Whether values are plain data, whose methods are Python's own."""
+    coming, seen = [values], set[int]()
+    while coming:
+        value = coming.pop()
+        if type(value) in ATOMS or id(value) in seen:
+            continue
+        seen.add(id(value))
+        if type(value) not in (dict, list, tuple, set, frozenset) or len(seen) + len(value) > limit:
+            return False
+        coming += [*value, *value.values()] if type(value) is dict else value
+    return True
 
 
 def _as_recorded(printed: str | None, piece: RecordedCode) -> bool:
@@ -164,15 +187,24 @@ class _Playback:
     """
 
     def __init__(self, local: Interpreter) -> None:
-        self.is_over = False
+        self.is_over = self.has_refused = False
         self.tools = {name: self._replaced(name, tool) for name, tool in local.tools.items()}
+        self.guard: Guard
         self._left: list[tuple[str, LoadedOutcome | None]] = []
-        self._guard: Guard
 
-    def answer(self, calls: Sequence[RecordedCall], classes: Mapping[str, type], guard: Guard) -> None:
+    def answer(self, calls: Sequence[RecordedCall], classes: Mapping[str, type]) -> None:
         """From now on returns the results of these calls; a call that is not among them is refused."""
         self._left = [(call.name, _loaded(call, classes)) for call in calls if call.kind == "tool" and call.ended]
-        self._guard = guard
+
+    @property
+    def calls_left(self) -> int:
+        """How many recorded calls were not made yet."""
+        return len(self._left)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the results are plain data."""
+        return all(outcome is None or _are_plain(outcome.outcome) for _, outcome in self._left)
 
     def _replaced(self, name: str, tool: Any) -> Any:
         if compat.is_builtin(name):
@@ -187,16 +219,51 @@ class _Playback:
                 return tool(*args, **given)
             place = next((place for place, (made, _) in enumerate(self._left) if made == name), None)
             if place is None:
-                self._guard.refuse(f"{name} is called once more than it was")
+                self._refuse(f"{name} is called once more than it was")
             outcome = self._left.pop(place)[1]
             if outcome is None:
-                self._guard.refuse(f"the outcome of {name} could not be stored")
+                self._refuse(f"the outcome of {name} could not be stored")
             try:
                 return outcome.replay([*args, *given.values()])
             except NotRestored:
-                self._guard.refuse(f"{name} is given other objects than it was, and had changed them")
+                self._refuse(f"{name} is given other objects than it was, and had changed them")
 
         return call
+
+    def _refuse(self, reason: str) -> NoReturn:
+        self.has_refused = True
+        self.guard.refuse(reason)
+
+
+class Outside(NamedTuple):
+    """What code would do outside; `has_happened` if it is known that the code came so far."""
+
+    reason: str
+    has_happened: bool
+
+
+def reaches_outside(agent: Any, code: str, calls: Sequence[RecordedCall], restored: Restored) -> Outside | None:
+    """What the code of an interrupted step does outside before it makes a call that is not recorded.
+
+    The interpreter is left as the code leaves it: restore the variables again. The agent's state is not changed.
+    """
+    local, playback = compat.interpreter_of(agent), restored.playback
+    if local is None or playback is None:
+        return None
+    foreign = {name for name, value in agent.state.items() if codec.is_described(value)}
+    local.variables.update({name: codec.copy(agent.state[name]) for name in agent.state.keys() - foreign})
+    try:
+        _check_names([code], foreign)
+    except _Differs as why:
+        return Outside(str(why), has_happened=bool(calls))
+    tools, local.tools, playback.is_over = local.tools, playback.tools, False  # functions of earlier code call these
+    playback.answer(calls, classes_of(agent))
+    guard = playback.guard = Guard(MAX_SECONDS, local.stop)
+    guard.run(partial(local.run, code))
+    local.tools = tools
+    if guard.reason is None or playback.has_refused:
+        return None
+    return Outside(guard.reason, has_happened=playback.calls_left > 0 or any(not call.ended for call in calls))
 
 
 def _loaded(call: RecordedCall, classes: Mapping[str, type]) -> LoadedOutcome | None:
@@ -233,25 +300,25 @@ def _from_snapshot(
     agent: Any, local: Interpreter, code: Sequence[RecordedCode], load: Load, why: str
 ) -> tuple[Restored, dict[str, Any]]:
     local.clear(agent.state)
-    restored = Restored(f"from the snapshot, because {why}", _define(local, code))
+    playback = _Playback(local)
+    restored = Restored(f"from the snapshot, because {why}", _define(local, code, playback), playback=playback)
     values = _snapshot(agent, load)
     local.send(_without_placeholders(values.get("variables", {})))
     return restored, values
 
 
-def _define(local: Interpreter, code: Sequence[RecordedCode]) -> list[str]:
+def _define(local: Interpreter, code: Sequence[RecordedCode], playback: _Playback) -> list[str]:
     """Makes the imports, functions and classes of the code; returns the names of classes that could not be made.
 
     The body of a class is code: a class whose body calls something is left out, and the others are made under a guard.
     """
-    playback, lost = _Playback(local), dict[str, bool]()
+    lost = dict[str, bool]()
     local.tools = playback.tools
     for node in [node for piece in code for node in _statements(piece.code)]:
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             local.run(ast.unparse(node))
         elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            guard = Guard(MAX_SECONDS, local.stop)
-            playback.answer([], {}, guard)
+            guard = playback.guard = Guard(MAX_SECONDS, local.stop)
             made = not _calls(node) and guard.run(partial(local.run, ast.unparse(node))) is not None
             lost[node.name] = not made
     playback.is_over = True
@@ -274,6 +341,17 @@ def _statements(code: str) -> list[ast.stmt]:
 
 def _nodes(code: str) -> Iterator[ast.AST]:
     return (node for statement in _statements(code) for node in ast.walk(statement))
+
+
+def _attributes(node: ast.AST) -> list[str]:
+    """The attributes that code uses, with and without the name that they are of; names imported from a module, too."""
+    if isinstance(node, ast.Attribute):
+        of = node.value.id if isinstance(node.value, ast.Name) else ""
+        return [node.attr, f"{of}.{node.attr}"]
+    if isinstance(node, ast.ImportFrom):
+        return [name for alias in node.names for name in (alias.name, f"{node.module}.{alias.name}")]
+    renamed = isinstance(node, ast.Import) and [alias.name for alias in node.names if alias.asname]
+    return [f"{name}.write" for name in renamed or ()]
 
 
 def _imported(node: ast.AST) -> list[str]:

@@ -85,6 +85,7 @@ class Ledger:
         self._recorded: list[RecordedCall] = []
         self._in_order = True
         self._unknown: Unknown = "raise"
+        self._replayed: Turn | None = None
 
     def expect(self, recorded: Sequence[RecordedCall], *, in_order: bool, unknown: Unknown) -> None:
         """Takes the calls that an earlier process recorded of the turn that is to be finished.
@@ -101,7 +102,7 @@ class Ledger:
     def generate(self, original: Callable[..., Any], messages: Sequence[Any], args: Any, kwargs: Any) -> Any:
         """The model's answer: the recorded one, or a new one that is recorded before it is used."""
         question = self._question(messages)
-        recorded = self._take("model", "", question)
+        recorded = self._take_answer(question)
         if recorded is not None:
             return recorded.result
         began = time.time()
@@ -113,7 +114,7 @@ class Ledger:
     def stream(self, original: Callable[..., Any], messages: Sequence[Any], args: Any, kwargs: Any) -> Iterator[Any]:
         """The same for an answer that is streamed."""
         question = self._question(messages)
-        recorded = self._take("model", "", question)
+        recorded = self._take_answer(question)
         if recorded is not None:
             yield from recorded.result
             return
@@ -132,6 +133,17 @@ class Ledger:
         """What is enough to recognise a prompt: its length, and the hash of its last message as it is stored."""
         last = self._encoded(messages[-1]) if messages else None
         return self._encoded([len(messages), last and last.key])
+
+    @property
+    def is_replaying(self) -> bool:
+        """Whether the model's answer of this turn is one that an earlier process recorded, and may have acted on."""
+        return self._replayed is not None and self._replayed == self._turn()
+
+    def _take_answer(self, question: Encoded | None) -> RecordedCall | None:
+        recorded = self._take("model", "", question)
+        if recorded is not None:
+            self._replayed = self._turn()
+        return recorded
 
     def _answered(self, question: Encoded | None, began: float, answer: Any) -> None:
         row, encoded = self._row("model", "", began), self._encoded(answer)

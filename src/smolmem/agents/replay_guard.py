@@ -4,9 +4,13 @@ Two things watch that thread:
 
     the audit hook          Python reports file access, sockets, processes and the like as events before they happen;
                             every event that is not known to be harmless is refused
-    the trace function      sees every call of a Python function; code of modules that are not `SEEN` is refused,
-                            because the methods of foreign objects can do anything, and compiled libraries (pyarrow,
-                            HDF5, database drivers) write files and open sockets without an event
+    the trace function      sees every call of a Python function. Code of the application itself is refused: it can hand
+                            work to another thread or change an object of the process, which no event tells. So are
+                            compiled libraries (pyarrow, HDF5, database drivers): they write files and open sockets
+                            without an event. Python's own modules and libraries in Python alone are watched by the hook
+
+Tracing makes code three to four times slower, so it is left out where the code can reach neither: where it imports
+nothing but Python's own modules and was given nothing but plain data.
 
 What is refused does not happen. The reason stays in the guard, so that code cannot hide a refusal by catching it.
 """
@@ -16,27 +20,72 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import sysconfig
 import threading
 import time
 from collections.abc import Callable
+from functools import cache
+from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.util import find_spec
+from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
+import smolagents
+
+import smolmem
 from smolmem.agents import compat
 
 T = TypeVar("T")
 
-_UNREPORTED = frozenset({"ctypes", "_ctypes", "dbm", "_dbm", "_gdbm", "tkinter", "_tkinter", "_thread", "posix", "nt"})
-"""Modules of the standard library whose compiled code opens files, or calls anything, without an event."""
+_UNREPORTED = frozenset(
+    {
+        *("ctypes", "_ctypes", "dbm", "_dbm", "_gdbm", "tkinter", "_tkinter", "_thread", "posix", "nt", "curses"),
+        *("logging", "atexit", "signal", "_signal", "faulthandler", "readline", "resource"),
+    }
+)
+"""Modules of the standard library that open files, write to open ones, or change the process without an event."""
+_REACHING = frozenset(
+    {
+        *(
+            "sys",
+            "builtins",
+            "importlib",
+            "imp",
+            "pkgutil",
+            "runpy",
+            "inspect",
+            "gc",
+            "traceback",
+            "unittest",
+            "doctest",
+        ),
+        *(
+            "pickle",
+            "_pickle",
+            "copyreg",
+            "copy",
+            "shelve",
+            "marshal",
+            "code",
+            "codeop",
+            "pydoc",
+            "trace",
+            "pdb",
+            "bdb",
+        ),
+        *("multiprocessing", "concurrent", "threading", "asyncio", "weakref", "types", "site", "zipimport", "ast"),
+    }
+)
+"""Modules of the standard library that lead to other modules, or to objects of the process."""
 
-SEEN = (sys.stdlib_module_names - _UNREPORTED) | {
-    *("smolagents", "smolmem", "numpy", "pandas", "PIL", "scipy", "sklearn", "joblib", "threadpoolctl"),
-    *("sympy", "mpmath", "dateutil", "pytz", "tzdata", "six", "pydantic", "pydantic_core", "typing_extensions"),
-}
-"""Modules that open files and sockets through Python alone, so that the audit hook sees all they do."""
-
-_COMPUTING = frozenset({"pyarrow.pandas_compat", "pyarrow.types", "pyarrow.compute"})
-"""Parts of other libraries that only compute: pandas calls them where pyarrow is installed."""
+_COMPUTING = frozenset(
+    {
+        *("numpy", "pandas", "PIL", "scipy", "sklearn", "pydantic_core", "regex", "yaml"),
+        *("pyarrow.pandas_compat", "pyarrow.types", "pyarrow.compute"),  # pandas calls them where pyarrow is installed
+    }
+)
+"""Compiled libraries, or modules of them, that open files and sockets through Python alone: the hook sees it."""
 
 _HARMLESS = frozenset(
     {
@@ -51,8 +100,14 @@ _HARMLESS = frozenset(
 )
 """Audit events that stay within the process or only read."""
 
-SILENT = frozenset({"mkfifo", "mknod"})
-"""Functions of `os` that create files without an event."""
+SILENT = frozenset(
+    {
+        *("mkfifo", "mknod", "pwrite", "pwritev", "writev", "sendfile", "splice", "copy_file_range", "posix_fallocate"),
+        *("dup2", "closerange", "_exit", "abort", "setuid", "setgid", "setsid", "setpgid", "nice", "umask", "fdopen"),
+        *("os.write", "os.close", "posix.write", "posix.close"),
+    }
+)
+"""Functions of `os` that have an effect outside without an event."""
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
@@ -69,16 +124,18 @@ class Guard:
     `reason` says what was refused first; None if nothing was.
     """
 
-    def __init__(self, seconds: float, stop: Callable[[], None]) -> None:
+    def __init__(self, seconds: float, stop: Callable[[], None], *, traced: bool = True) -> None:
         """Watches nothing yet.
 
         Args:
             seconds: how long the code may take.
             stop: makes the interpreter evaluate nothing more, not even a `finally`.
+            traced: whether to look at every call; not needed for code that can reach Python's own modules alone.
         """
         self.reason: str | None = None
         self._deadline = time.monotonic() + seconds
         self._stop = stop
+        self._traced = traced
         self._checked = False
         self._is_watching = False
 
@@ -98,9 +155,12 @@ class Guard:
         gc.disable()  # lest finalizers of unrelated objects run in the watched thread
         try:
             thread.start()
-            thread.join()
+            thread.join(max(0.0, self._deadline - time.monotonic()))
+            if thread.is_alive():
+                self._end("the code takes too long")
+                thread.join(_PATIENCE)  # what still computes then is left behind: it can do nothing any more
         except BaseException:
-            self._deadline = 0.0
+            self._end("the replay was interrupted")
             raise
         finally:
             if collecting:
@@ -111,15 +171,19 @@ class Guard:
 
     def refuse(self, reason: str) -> NoReturn:
         """Notes that the code would reach outside, and ends the code."""
+        self._end(reason)
+        raise Refused(reason)
+
+    def _end(self, reason: str) -> None:
         if self.reason is None:
             self.reason = reason
         self._stop()
-        raise Refused(reason)
 
     def _watched(self, act: Callable[[], T]) -> T:
         _install()
         _watching[threading.get_ident()] = self
-        sys.settrace(self._called)
+        if self._traced:
+            sys.settrace(self._called)
         self._is_watching = True
         try:
             sys.audit(_CHECK)
@@ -128,7 +192,8 @@ class Guard:
             return act()
         finally:
             self._is_watching = False
-            sys.settrace(None)
+            if self._traced:
+                sys.settrace(None)
             del _watching[threading.get_ident()]
 
     # --- what the thread does ----------------------------------------------------------------------------------------
@@ -142,41 +207,77 @@ class Guard:
         elif event == "time.sleep":
             if time.monotonic() + float(args[0]) > self._deadline:
                 self.refuse("the code takes too long")
-        elif not _is_importing(sys._getframe()):
+        elif self.reason is not None or not _is_importing(sys._getframe()):
             about = f" {args[0]}" if args and isinstance(args[0], (str, os.PathLike)) else ""
             self.refuse(f"the code would {_ACTS.get(event, event)}{about}")
 
     def _called(self, frame: FrameType, event: str, arg: Any) -> None:
         """Refuses a call of code whose effects the audit hook might not see."""
-        module = frame.f_globals.get("__name__")
-        if not self._is_watching or (module in _trusted and time.monotonic() < self._deadline):
+        if (frame.f_code.co_filename in _watched_files and self.reason is None) or not self._is_watching:
             return
-        if time.monotonic() > self._deadline:
-            self.refuse("the code takes too long")
-        if (not _trust(module) or frame.f_code is _START_THREAD) and not _is_importing(frame):
-            self.refuse(f"the code calls {module}.{frame.f_code.co_name}")
+        if self.reason is not None:
+            self.refuse(self.reason)
+        if not (_is_watched(frame) or _is_importing(frame)):
+            self.refuse(f"the code calls {frame.f_globals.get('__name__')}.{frame.f_code.co_name}")
 
 
 _START_THREAD = threading.Thread.start.__code__
+_PATIENCE = 1.0
 _ACTS = {"open": "write to", "subprocess.Popen": "start", "socket.connect": "connect to", "sqlite3.connect": "open"}
 
 
-def is_seen(module: str) -> bool:
-    """Whether the audit hook sees all that a module does."""
-    return module.partition(".")[0] in SEEN or module in _COMPUTING
+# --- whose code it is ------------------------------------------------------------------------------------------------
+
+_LIBRARIES = tuple({f"{sysconfig.get_path(name)}{os.sep}" for name in ("purelib", "platlib")})
+_OURS = tuple(f"{Path(package.__file__ or '').parent}{os.sep}" for package in (smolagents, smolmem))
+_watched_files: set[str] = set()
+"""Files whose functions may be called."""
 
 
-_trusted: set[Any] = set()
-"""Names of modules whose functions may be called."""
-
-
-def _trust(module: Any) -> bool:
-    """Whether functions of a module may be called; functions of no module are made by a library (`namedtuple`)."""
-    if module == "threading":  # some may, see `_START_THREAD`
+def _is_watched(frame: FrameType) -> bool:
+    """Whether the audit hook sees all that a function does."""
+    file, module = frame.f_code.co_filename, frame.f_globals.get("__name__")
+    if frame.f_code is _START_THREAD:  # what another thread does is not watched
+        return False
+    if file.startswith("<") or file == threading.__file__:  # made at run time: a library's, if no module holds it
+        return not isinstance(module, str) or module not in sys.modules or is_seen(module)
+    if file.startswith(_OURS) or (isinstance(module, str) and is_seen(module)):
+        _watched_files.add(file)
         return True
-    if not isinstance(module, str) or is_seen(module) or module not in sys.modules:
-        _trusted.add(module)
-    return module in _trusted
+    return False
+
+
+@cache
+def is_seen(module: str) -> bool:
+    """Whether the audit hook sees all that a module does: Python's own, or of a library without compiled code."""
+    package = module.partition(".")[0]
+    if package in sys.stdlib_module_names or package in ("smolagents", "smolmem"):
+        return package not in _UNREPORTED
+    if package in _COMPUTING or module in _COMPUTING:
+        return True
+    file = getattr(sys.modules.get(package), "__file__", None) or _found(package)
+    return file is not None and file.startswith(_LIBRARIES) and not _is_compiled(Path(file))
+
+
+def is_confined(module: str) -> bool:
+    """Whether code that imports a module can reach nothing but Python's own modules through it."""
+    package = module.partition(".")[0]
+    return package in sys.stdlib_module_names and package not in _UNREPORTED | _REACHING
+
+
+def _found(package: str) -> str | None:
+    try:
+        spec = find_spec(package)
+    except (ImportError, ValueError):
+        return None
+    return spec.origin if spec is not None else None
+
+
+def _is_compiled(file: Path) -> bool:
+    """Whether a library is compiled, or has a part that is."""
+    if file.name != "__init__.py":
+        return file.name.endswith(tuple(EXTENSION_SUFFIXES))
+    return any(path.name.endswith(tuple(EXTENSION_SUFFIXES)) for path in file.parent.rglob("*"))
 
 
 def _opens_for_writing(path: Any, mode: Any, flags: Any) -> bool:

@@ -37,6 +37,7 @@ from smolmem.agents.known_classes import classes_of
 from smolmem.agents.ledger import Diverged, Unknown
 from smolmem.agents.missing_secrets import check_secrets
 from smolmem.agents.recorder import Recorder
+from smolmem.agents.rehearsal import OutsideEffect, Rehearsal, before_code
 from smolmem.core import codec
 from smolmem.core.errors import CannotResume, UnknownOutcome
 from smolmem.core.injected import Injected
@@ -169,8 +170,7 @@ class Resumption:
             self.recorder.drop_expired_injections()
             agent.memory.steps.extend(waiting)
             waiting = []
-        answered = any(call.kind == "model" for call in begun)
-        events = self._continue(row, stored, answered=answered, waiting=waiting)
+        events = self._continue(row, stored, begun, waiting)
         next(events)  # started, so that closing it is noticed even if no event was asked for
         return events
 
@@ -196,7 +196,7 @@ class Resumption:
         return drain(replace(self, recorder=recorder, run=child).start())
 
     def _continue(
-        self, row: RunRow, stored: StoredSession, *, answered: bool, waiting: list[Injected]
+        self, row: RunRow, stored: StoredSession, begun: Sequence[RecordedCall], waiting: list[Injected]
     ) -> Iterator[Any]:
         recorder, agent = self.recorder, self.recorder.agent
         task = next(step for step in reversed(agent.memory.steps) if isinstance(step, TaskStep))
@@ -217,13 +217,26 @@ class Resumption:
                 helper.continuations.clear()
             agent.memory.steps.extend(waiting)
 
+        def rehearsed(code: str) -> None:
+            if recorder.ledger.is_replaying:
+                Rehearsal(agent, begun, stored, restored, self.unknown).check(code)
+
         planned = isinstance(_last_recorded(agent.memory.steps), PlanningStep)
         with compat.continued_numbering(agent, number, planned=planned, corrected=corrected):
             with recorder.paused(), recorder.working_on(active):
                 events = compat.start_without_task(recorder.original_run, agent, task, most)
-            self._restore_variables(stored, number, answered=answered)
+            restored = self._restore_variables(stored, number, answered=any(call.kind == "model" for call in begun))
             try:
-                yield from recorder.follow(active, events)
+                with before_code(agent, rehearsed):
+                    yield from recorder.follow(active, events)
+            except OutsideEffect as why:
+                agent.memory.steps.pop()
+                raise UnknownOutcome(
+                    f"run {row['id'][:8]} was interrupted in step {number}, whose code may have had an effect outside: "
+                    f"{why}. Find out, then resume(agent, unknown='rerun') to run the code again where it is unknown "
+                    "how far it came, or unknown='skip' to continue with another step; what is known to have happened "
+                    "is never repeated."
+                ) from None
             except Diverged as why:
                 agent.memory.steps.pop()
                 raise CannotResume(
@@ -231,7 +244,7 @@ class Resumption:
                     "Its earlier steps are unchanged; restore() them into an agent to continue from there."
                 ) from None
 
-    def _restore_variables(self, stored: StoredSession, number: int, *, answered: bool) -> None:
+    def _restore_variables(self, stored: StoredSession, number: int, *, answered: bool) -> Restored:
         agent = self.recorder.agent
         restored = interpreter.restore(agent, stored.code, stored.variables)
         self._log(f"is resumed at step {number}", restored)
@@ -242,6 +255,7 @@ class Resumption:
             note = f"[The process was restarted{gone}"
             note += f"; these hold placeholders instead of some objects: {described}]" if described else "]"
             last.observations = f"{last.observations}\n{note}" if last.observations else note
+        return restored
 
     def _log(self, what: str, restored: Restored) -> None:
         level = logging.WARNING if restored.corrected or not restored.is_complete else logging.INFO

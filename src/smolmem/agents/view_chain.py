@@ -16,10 +16,11 @@ from typing import Any
 
 from smolagents.models import ChatMessage
 
+from smolmem.agents.ledger import Fenced
 from smolmem.agents.prompt_parts import Part, messages_of
 from smolmem.core import codec
 from smolmem.core.codec import Encoded
-from smolmem.core.errors import BudgetTooSmall, InvalidArgument
+from smolmem.core.errors import BudgetTooSmall, InvalidArgument, TakenOver
 from smolmem.core.tokens import REPORTS, Tokens, size
 from smolmem.core.values import Trim
 from smolmem.store.side_tables import Trims
@@ -156,6 +157,8 @@ class ViewChain:
         if self._trims is not None and self._session is not None and not self.dry_run and last.recorded:
             try:
                 self._trims.add(self._session, trim)
+            except TakenOver as error:
+                raise Fenced(error) from error
             except Exception as error:  # it holds in this process
                 self.warn_once("unrecorded", f"a trim of the view {self._view} could not be recorded: {error}")
 

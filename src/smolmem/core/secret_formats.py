@@ -56,7 +56,7 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
     ("alibaba", "LTAI", rf"{_ALNUM}{{16,24}}(?!\w)"),
     ("anthropic", "sk-ant-", rf"{_WORD}{{20,}}"),
     ("atlassian", "ATATT3|ATCTT3", r"[\w=-]{40,}"),
-    ("aws", "AKIA|ASIA|ABIA|ACCA", r"[A-Z2-7]{16}(?!\w)"),
+    ("aws", "AKIA|ASIA|ABIA|ACCA", r"[A-Z2-7]{16}(?:(?!\w)|(?=A[KSBC][IC]A))"),
     ("aws", "ABSK", r"[A-Za-z0-9+/=]{60,}"),
     ("brave", "BSA", rf"{_WORD}{{24,}}(?<=[\w-])"),
     ("brevo", "xkeysib-", rf"{_HEX}{{40,}}-{_ALNUM}{{10,}}"),
@@ -72,7 +72,9 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
     ("elevenlabs", "sk_", rf"{_HEX}{{48}}"),
     ("facebook", "EAAC|EAAB|EAAG", rf"{_ALNUM}{{60,}}"),
     ("figma", "figd_", rf"{_WORD}{{20,}}"),
+    ("firecrawl", "fc-", rf"{_HEX}{{32}}(?!\w)"),
     ("fireworks", "fw_", rf"{_ALNUM}{{22,}}"),
+    ("flyio", "fo1_|fm1a_|fm1r_|fm2_", r"[\w+/=-]{40,}"),
     ("github", "ghp_|gho_|ghu_|ghs_|ghr_", rf"{_ALNUM}{{20,}}"),
     ("github", "github_pat_", r"\w{22,}"),
     ("gitlab", "glpat-|gldt-|glrt-|glcbt-|glptt-|glft-|glimt-|glagent-|gloas-|glsoat-", rf"{_WORD}{{16,}}"),
@@ -84,6 +86,7 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
     ("heroku", "HRKU-", rf"{_WORD}{{30,}}"),
     ("huggingface", "hf_", rf"{_ALNUM}{{30,}}"),
     ("huggingface", "api_org_", rf"{_ALNUM}{{30,}}"),
+    ("jina", "jina_", rf"{_WORD}{{50,}}"),
     ("jwt", "eyJ", rf"{_WORD}{{8,}}\.{_WORD}{{8,}}\.{_WORD}{{8,}}"),
     ("langfuse", "sk-lf-", rf"{_WORD}{{30,}}"),
     ("langsmith", "lsv2_pt_|lsv2_sk_", r"\w{32,}"),
@@ -96,7 +99,7 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
     ("npm", "npm_", rf"{_ALNUM}{{30,}}"),
     ("nuget", "oy2", r"[a-z0-9]{43}(?!\w)"),
     ("nvidia", "nvapi-", rf"{_WORD}{{40,}}"),
-    ("onepassword", "ops_eyJ", rf"{_WORD}{{50,}}"),
+    ("onepassword", "ops_eyJ", r"[\w+/=-]{50,}"),
     ("openai", "sk-proj-|sk-svcacct-|sk-admin-", rf"{_WORD}{{20,}}"),
     ("openai", "sk-", rf"{_ALNUM}{{20,}}"),
     ("openrouter", "sk-or-v1-", rf"{_HEX}{{32,}}"),
@@ -136,7 +139,7 @@ def _formats() -> Iterator[_Format]:
             yield _Format(kind, prefix.encode(), (re.escape(prefix) + rest).encode())
 
 
-KINDS: frozenset[str] = frozenset(kind for kind, _, _ in _TABLE)
+KINDS: frozenset[str] = frozenset(kind for kind, _, _ in _TABLE) | {"asana", "mailchimp"}
 """The kinds that are recognised by their format alone."""
 
 _RUN = 16
@@ -197,7 +200,8 @@ _HEADER = re.compile(
     re.IGNORECASE,
 )
 _URL = re.compile(
-    rb"://(?:[^\s/:@\"'<>\\]{0,128}:(?P<password>[^\s/@\"'<>\\]{3,256})@"
+    rb"(?::|%3A)//(?:[^\s/:@\"'<>\\]{0,128}:(?P<password>[^\s/@\"'<>\\]{3,256})@"
+    rb"|[\w.~-]{0,128}%3A(?P<encoded>[^\s/:@\"'<>\\&]{3,256}?)%40"
     rb"|hooks\.slack\.com/(?:services|workflows)/(?P<slack>[\w/]{16,100})"
     rb"|(?:\w{1,20}\.)?discord(?:app)?\.com/api/(?:v\d+/)?webhooks/\d{5,25}/(?P<discord>[\w-]{30,100})"
     rb"|[^\s\"'<>]{1,500}?[?&](?:sig|X-Amz-Signature|X-Amz-Security-Token|X-Goog-Signature)="
@@ -206,8 +210,9 @@ _URL = re.compile(
 )
 _NO_PASSWORD = re.compile(rb"[$%*<{?].*|\\u27e8.*|pass(?:word|wd)?|pw|pwd|secret|x+|\.+|token", re.IGNORECASE)
 _KEY_BODY = re.compile(
-    rb"KEY(?: BLOCK)?-----(?:\s|\\{1,4}[nr])*(?P<body>"
-    rb"(?:[A-Za-z][\w-]{2,20}: [^\r\n\\]{0,100}(?:\s|\\{1,4}[nr])+){0,5}(?:[A-Za-z0-9+/=\s]|\\{1,4}[nr]){40,16384})"
+    rb"KEY(?: BLOCK)?-----(?:\s|\\{1,4}[nr]|%0[AD])*(?P<body>"
+    rb"(?:[A-Za-z][\w-]{2,20}: [^\r\n\\]{0,100}(?:\s|\\{1,4}[nr])+){0,5}"
+    rb"(?:[A-Za-z0-9+/=\s]|\\{1,4}[nr]|%(?:0[AD]|2[BF]|3D)){40,16384})"
 )
 
 
@@ -217,7 +222,7 @@ def find(data: bytes) -> list[Found]:
     lower = data.lower()
     for clue in _CLUES:
         found += _by_name(data, lower, clue)
-    for place, pattern in ((b"://", _URL), (b"authorization", _HEADER)):
+    for place, pattern in ((b"://", _URL), (b"%3a//", _URL), (b"authorization", _HEADER)):
         found += _by_place(data, lower, place, pattern)
     return without_overlaps(found) if len(found) > 1 else found
 
@@ -234,15 +239,18 @@ def named(name: str, value: str) -> str | None:
 
 
 def _by_format(data: bytes) -> Iterator[Found]:
-    runs = data.translate(_IN_RUN)
+    runs, last = data.translate(_IN_RUN), 0
     start = runs.find(_RUN_OF)
     while start >= 0:
         end = runs.find(b" ", start)
         end = len(data) if end < 0 else end
-        found = _at(data, start + _escaped(data, start)) or _after_dot(data, start) or _after_dash(data, start, end)
+        at = start + _escaped(data, start)
+        found = _at(data, at) or _after_dot(data, start) or _after_dash(data, start, end) or _around_hash(data, at, end)
         if found is not None:
-            yield found
-            end = max(end, found.end)
+            yield found._replace(start=max(found.start, last))
+            if end - found.end >= _RUN:  # keys that follow each other without a gap
+                yield Found(found.end, end, found.kind)
+            end = last = max(end, found.end)
         start = runs.find(_RUN_OF, end)
 
 
@@ -270,6 +278,19 @@ def _after_dash(data: bytes, start: int, end: int) -> Found | None:
         return None
     dashes = _DASH.finditer(data, start, end)
     return next((found for dash in dashes if (found := _at(data, dash.end())) is not None), None)
+
+
+def _around_hash(data: bytes, start: int, end: int) -> Found | None:
+    """The token that is a hash with something of its issuer behind or before it."""
+    if 36 <= end - start <= 38 and _MAILCHIMP.fullmatch(data, start, end):
+        return Found(start, end, "mailchimp")
+    if end - start == 32 and (match := _ASANA.search(data, max(0, start - 48), end)) is not None:
+        return Found(*match.span(), "asana")
+    return None
+
+
+_MAILCHIMP = re.compile(rb"[0-9a-f]{32}-us\d{1,2}")
+_ASANA = re.compile(rb"\b\d/\d{10,20}/\d{10,20}(?::|%3A)[0-9a-f]{32}\Z|\b\d/\d{10,20}(?::|%3A)[0-9a-f]{32}\Z")
 
 
 def _escaped(data: bytes, start: int) -> int:
@@ -312,7 +333,7 @@ def _name_before(lower: bytes, at: int) -> bytes:
 
 
 def _key_body(data: bytes, lower: bytes, at: int) -> Found | None:
-    match = _KEY_BODY.match(data, at) if lower.endswith(b"private ", 0, at) else None
+    match = _KEY_BODY.match(data, at) if lower.endswith((b"private ", b"private%20", b"private+"), 0, at) else None
     return None if match is None else Found(*match.span("body"), "private-key")
 
 
@@ -349,7 +370,7 @@ def _by_place(data: bytes, lower: bytes, place: bytes, pattern: re.Pattern[bytes
         at = lower.find(place, after)
 
 
-_PLACES = {"password": "url-password", "signature": "url-signature"}
+_PLACES = {"password": "url-password", "encoded": "url-password", "signature": "url-signature"}
 
 
 def _is_there(group: str, value: bytes) -> bool:

@@ -42,6 +42,11 @@ class Heartbeat:
         """The runs, of those given, that this writer works on."""
         return [run for run in runs if run in self._runs] if self._pid == os.getpid() else []
 
+    @property
+    def runs(self) -> list[str]:
+        """The runs that this writer works on."""
+        return self.of(list(self._runs))
+
     def add(self, runs: Iterable[str]) -> None:
         """The writer works on more runs; it has the lease."""
         if self._pid != os.getpid():

@@ -40,9 +40,9 @@ class Journal(Records):
 
     def __init__(self, store: Store, redactor: Redactor | None = None) -> None:
         super().__init__(store, redactor)
-        self.reminders = Reminders(self)
-        self.trims = Trims(self)
-        self.alerts = Alerts(self)
+        self.reminders = Reminders(self, self._refuse_taken_over)
+        self.trims = Trims(self, self._refuse_taken_session)
+        self.alerts = Alerts(self, self._refuse_taken_over)
         self._token = secrets.token_hex(4)
         self._heartbeat = Heartbeat(self._renew_lease)
         self._own_runs: dict[str, Any] = {}  # the runs that were ours, and after which writes of others
@@ -293,6 +293,10 @@ class Journal(Records):
                 "the run as the other process continues it."
             )
         self._own_runs = dict.fromkeys(mine, seen)
+
+    def _refuse_taken_session(self, session: str) -> None:
+        mine = [run for run in self._heartbeat.runs if self.run_row(run)["session"] == session]
+        self._refuse_taken_over(mine)
 
     def _renew_lease(self) -> None:
         self.store.transact(self._renew_within, sync=False)

@@ -301,10 +301,10 @@ class Records(Links):
                 continue
             of, turn = event["run"], turns.get(event["run"], 0)
             turns[of] = turn + 1
-            variables = event["state"] if event["state"] is not None else variables
             step, _ = step_and_key(event["record"], event["prompt"])
             if codec.is_interrupted(step):
-                continue  # the step that takes its place finishes what this one began
+                continue  # the step that takes its place finishes what this one began, from the variables before it
+            variables = event["state"] if event["state"] is not None else variables
             if getattr(step, "code_action", None):
                 made = [call for call in calls(of) if done.get(of, 0) <= call.turn <= turn]
                 code.append(RecordedCode(step.code_action, step.observations, step.error is not None, made))

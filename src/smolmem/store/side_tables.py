@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,8 +29,10 @@ _ALERT_FILTERS: dict[str, Any] = dict.fromkeys(("scope", "below", "run", "rule")
 class Reminders:
     """The reminders of a store."""
 
-    def __init__(self, contents: Contents) -> None:
+    def __init__(self, contents: Contents, fence: Callable[[Sequence[str]], None]) -> None:
+        """`fence` raises `TakenOver` for runs that another process has taken over."""
         self._contents = contents
+        self._fence = fence
 
     def add(self, run: str, step: int | None, query: str, messages: list[Any], found: Sequence[Any]) -> Reminder:
         """Records a reminder before it is shown; `found` names its sources, steps and notes."""
@@ -38,6 +40,7 @@ class Reminders:
         encoded = self._contents.encode(messages)
 
         def write() -> int:
+            self._fence([run])
             content = self._contents.keep(encoded)
             self._contents.add("recalled", {**row, "block": content})
             return content
@@ -66,8 +69,10 @@ def quoted_lines(messages: Sequence[Any]) -> list[str]:
 class Trims:
     """The trims of a store."""
 
-    def __init__(self, contents: Contents) -> None:
+    def __init__(self, contents: Contents, fence: Callable[[str], None]) -> None:
+        """`fence` raises `TakenOver` for a session that another process has taken over."""
         self._contents = contents
+        self._fence = fence
 
     def of(self, session: str) -> list[Trim]:
         """The trims of a session, in order."""
@@ -82,18 +87,30 @@ class Trims:
     def add(self, session: str, trim: Trim) -> None:
         """Writes a trim before the prompt that it shortens is sent."""
         row = {"session": session, **vars(trim), "text": storable(trim.text), "at": trim.at or time.time()}
-        self._contents.store.transact(lambda: self._contents.add("cut", row), sync=False)
+
+        def write() -> None:
+            self._fence(session)
+            self._contents.add("cut", row)
+
+        self._contents.store.transact(write, sync=False)
 
 
 class Alerts:
     """The alerts of a store."""
 
-    def __init__(self, contents: Contents) -> None:
+    def __init__(self, contents: Contents, fence: Callable[[Sequence[str | None]], None]) -> None:
+        """`fence` raises `TakenOver` for runs that another process has taken over."""
         self._contents = contents
+        self._fence = fence
 
     def add(self, alert: Alert, scope: str) -> None:
         """Writes that a rule fired."""
-        self._contents.store.transact(lambda: self.add_within(alert, scope), sync=False)
+
+        def write() -> None:
+            self._fence([alert.run])
+            self.add_within(alert, scope)
+
+        self._contents.store.transact(write, sync=False)
 
     def add_within(self, alert: Alert, scope: str) -> None:
         """`add` as part of the caller's transaction."""
