@@ -363,7 +363,7 @@ def planning_agent() -> Any:
 
 def managing_agent() -> Any:
     helper = code_agent(code("final_answer(7)"), name="helper", description="helps")
-    return code_agent(code("final_answer(helper(task='go'))"), managed_agents=[helper])
+    return code_agent(code("final_answer(int(helper(task='go')[-1]))"), managed_agents=[helper])
 
 
 def streamed(agent: Any) -> Any:

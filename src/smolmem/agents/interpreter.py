@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from smolmem.agents import compat, variables
 from smolmem.agents.compat import Interpreter
-from smolmem.agents.known_classes import classes_of
+from smolmem.agents.known_classes import classes_of, methods_of
 from smolmem.agents.replay_guard import SILENT, Guard, is_confined, is_seen
 from smolmem.core import codec
 from smolmem.core.chunks import ATOMS
@@ -130,9 +130,11 @@ def _run_again(agent: Any, local: Interpreter, code: Sequence[RecordedCode]) -> 
     local.tools = playback.tools
     confined = _is_confined([piece.code for piece in code]) and _are_plain(given)
     for piece in code:
-        playback.answer(piece.calls, classes_of(agent))
+        classes = classes_of(agent)
+        playback.answer(piece.calls, classes)
         confined = confined and playback.is_plain
-        guard = playback.guard = Guard(deadline - time.monotonic(), local.stop, traced=not confined)
+        seconds = deadline - time.monotonic()
+        guard = playback.guard = Guard(seconds, local.stop, traced=not confined, methods=methods_of(classes.values()))
         printed = guard.run(partial(local.run, piece.code))
         if guard.reason is not None:
             raise _Differs(guard.reason)
@@ -257,8 +259,9 @@ def reaches_outside(agent: Any, code: str, calls: Sequence[RecordedCall], restor
     except _Differs as why:
         return Outside(str(why), has_happened=bool(calls))
     tools, local.tools, playback.is_over = local.tools, playback.tools, False  # functions of earlier code call these
-    playback.answer(calls, classes_of(agent))
-    guard = playback.guard = Guard(MAX_SECONDS, local.stop)
+    classes = classes_of(agent)
+    playback.answer(calls, classes)
+    guard = playback.guard = Guard(MAX_SECONDS, local.stop, methods=methods_of(classes.values()))
     guard.run(partial(local.run, code))
     local.tools = tools
     if guard.reason is None or playback.has_refused:

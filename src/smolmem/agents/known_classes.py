@@ -8,8 +8,8 @@ says is looked up anywhere else.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from types import CellType, FunctionType, MethodType, ModuleType
+from collections.abc import Iterable, Iterator
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from smolmem.agents import compat
@@ -30,6 +30,13 @@ def classes_of(agent: Any) -> dict[str, type]:
     for value in [] if local is None else list(local.variables.values()):
         _add(value, found)
     return found
+
+
+def methods_of(classes: Iterable[type]) -> frozenset[CodeType]:
+    """The code of the methods and properties of classes."""
+    members = (member for cls in classes for base in cls.__mro__ for member in vars(base).values())
+    plain = (getattr(member, "__func__", getattr(member, "fget", member)) for member in members)
+    return frozenset(member.__code__ for member in plain if type(member) is FunctionType)
 
 
 def _functions(value: Any, seen: set[int]) -> Iterator[FunctionType]:

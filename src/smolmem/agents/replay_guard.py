@@ -23,12 +23,12 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.util import find_spec
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, NoReturn, TypeVar
 
 import smolagents
@@ -124,18 +124,27 @@ class Guard:
     `reason` says what was refused first; None if nothing was.
     """
 
-    def __init__(self, seconds: float, stop: Callable[[], None], *, traced: bool = True) -> None:
+    def __init__(
+        self,
+        seconds: float,
+        stop: Callable[[], None],
+        *,
+        traced: bool = True,
+        methods: Collection[CodeType] = frozenset(),
+    ) -> None:
         """Watches nothing yet.
 
         Args:
             seconds: how long the code may take.
             stop: makes the interpreter evaluate nothing more, not even a `finally`.
             traced: whether to look at every call; not needed for code that can reach Python's own modules alone.
+            methods: code of the application that may be called: that of the data classes which results are made of.
         """
         self.reason: str | None = None
         self._deadline = time.monotonic() + seconds
         self._stop = stop
         self._traced = traced
+        self._methods = methods
         self._checked = False
         self._is_watching = False
 
@@ -217,7 +226,7 @@ class Guard:
             return
         if self.reason is not None:
             self.refuse(self.reason)
-        if not (_is_watched(frame) or _is_importing(frame)):
+        if not (frame.f_code in self._methods or _is_watched(frame) or _is_importing(frame)):
             self.refuse(f"the code calls {frame.f_globals.get('__name__')}.{frame.f_code.co_name}")
 
 
