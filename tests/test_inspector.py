@@ -1642,7 +1642,7 @@ def test_concurrent_requests_are_answered_while_an_agent_writes(path: Path) -> N
             targets = ["/", "/data-version", "/memory", "/patterns", "/compare", "/?fragment=1"] * 5
             return await asyncio.gather(*(asked(site.app, "GET", target, headers) for target in targets))
 
-        statuses: set[int] = set()
+        statuses = {one.status for one in run(all_at_once())}
         while thread.is_alive():
             statuses |= {one.status for one in run(all_at_once())}
         thread.join()

@@ -17,6 +17,7 @@ from scripted import code, code_agent
 
 from smolmem import Memory
 from smolmem.doctor import examine_path, versions
+from smolmem.store.encryption import connect, resolve_key
 
 HERE = Path(__file__).parent
 
@@ -166,7 +167,7 @@ def test_a_fork_while_other_threads_open_files_leaves_a_child_that_works(path: P
 def test_a_check_beside_a_writer_of_the_index_finds_no_damage(path: Path) -> None:
     chance = random.Random(1)
     with Memory(path, embedder="off") as memory:
-        writer = apsw.Connection(str(path))
+        writer = connect(str(path), apsw.SQLITE_OPEN_READWRITE, resolve_key(None))
         writer.set_busy_timeout(5000)
         for turn in range(80):  # a connection that has searched before is wrong in one of twelve
             memory.recall("word1", floor=0.0)

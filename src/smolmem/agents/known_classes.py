@@ -35,8 +35,14 @@ def classes_of(agent: Any) -> dict[str, type]:
 def methods_of(classes: Iterable[type]) -> frozenset[CodeType]:
     """The code of the methods and properties of classes."""
     members = (member for cls in classes for base in cls.__mro__ for member in vars(base).values())
-    plain = (getattr(member, "__func__", getattr(member, "fget", member)) for member in members)
-    return frozenset(member.__code__ for member in plain if type(member) is FunctionType)
+    functions = (_plain_function(member) for member in members)
+    return frozenset(function.__code__ for function in functions if type(function) is FunctionType)
+
+
+def _plain_function(member: Any) -> Any:
+    if type(member) in (classmethod, staticmethod):
+        return member.__func__
+    return member.fget if type(member) is property else member
 
 
 def _functions(value: Any, seen: set[int]) -> Iterator[FunctionType]:
