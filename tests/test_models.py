@@ -902,3 +902,37 @@ def test_a_forked_child_can_use_the_local_model(monkeypatch: pytest.MonkeyPatch)
     assert embedder is not None
     before = np.array(embedder.query("a vehicle"))
     assert in_child(lambda: np.testing.assert_array_equal(before, np.array(embedder.query("a vehicle")))) == 0
+
+
+EXIT = """
+import sys, time
+from smolmem import Memory
+from smolmem.recall import indexer
+
+indexer.EMBED_DELAY = 0.0
+
+def embed(texts):
+    print("begins", flush=True)
+    time.sleep(1)
+    print("ends", flush=True)
+    return [[1.0, 0.0]] * len(texts)
+
+memory = Memory(sys.argv[1], embedder=embed)
+memory.remember("Deploys happen on Tuesdays")
+memory._recall.recorded()
+time.sleep(0.5)
+"""
+
+
+def test_a_process_that_ends_waits_for_the_batch_that_is_being_embedded(tmp_path: Path) -> None:
+    """A thread that is inside a model when the interpreter ends makes the process abort."""
+    done = subprocess.run(
+        [sys.executable, "-c", EXIT, str(tmp_path / "agent.db")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "begins" in done.stdout
+    assert done.stdout.count("begins") == done.stdout.count("ends")

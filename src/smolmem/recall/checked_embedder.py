@@ -18,6 +18,8 @@ log = logging.getLogger("smolmem")
 
 MAX_CHARACTERS = 4_000
 """Characters of a question that are embedded: more than the models read."""
+BATCH = 32
+"""Passages that are sent to a server, or given to a function, at a time."""
 PAUSE_SECONDS = 10.0
 """How long no question is embedded after a failure."""
 PROBE = "how long is a vector?"
@@ -29,6 +31,8 @@ class CheckedEmbedder:
 
     def __init__(self, embedder: Embedder) -> None:
         self.model = embedder.model
+        self.batch: int = getattr(embedder, "batch", BATCH)
+        """How many passages to embed at a time."""
         self._embedder = embedder
         self._failure: str | None = None
         self._ask_after = 0.0

@@ -184,6 +184,9 @@ _inherited: list[Any] = []
 class LocalModel:
     """A small model on the CPU: 384 numbers, English above all, some milliseconds for a question."""
 
+    batch = 4
+    """Passages that are embedded before the indexer looks whether it should end: a long one can take 0.2 s."""
+
     def __init__(self, local: Local, folder: Any) -> None:
         self.model = f"{local.files.name}-int8"
         self._local = local

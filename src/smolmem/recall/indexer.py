@@ -11,10 +11,12 @@ question, so that a step can be found from the moment it is written. It never ru
 
 from __future__ import annotations
 
+import atexit
 import logging
 import secrets
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -133,6 +135,16 @@ def _passages(journal: Journal, row: Row, recalled_in: Callable[[str], frozenset
         return []
 
 
+_all: weakref.WeakSet[BackgroundIndexer] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Ends indexing before the process does: a thread inside a model would abort the process at its end."""
+    for indexer in list(_all):
+        indexer.close()
+
+
 class BackgroundIndexer:
     """The thread of a process that indexes one store; there is none while nothing is pending."""
 
@@ -151,6 +163,7 @@ class BackgroundIndexer:
         self._closed = False
         self._failures = 0
         self._embed_after = 0.0
+        _all.add(self)
 
     def _after_fork(self) -> None:
         """The thread is the parent's, and may have been using the event."""

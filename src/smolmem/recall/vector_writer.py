@@ -11,9 +11,7 @@ from smolmem.recall.semantic import model_key
 from smolmem.recall.vectors import facts_of, numbers_of
 from smolmem.store.base import Row, Store
 
-BATCH = 32
-"""Passages that are embedded and written together."""
-PAGE = 8 * BATCH
+PAGE = 256
 """Passages that are sorted by kind at a time."""
 LONG = ("code", "call", "observation", "other")
 MAX_PASSAGES = 12
@@ -47,10 +45,10 @@ class VectorWriter:
         """
         if not self._page:
             self._page = self._next_page()
-        batch = self._page[:BATCH]
+        batch = self._page[: self._embedder.batch]
         if batch:
             self._write(batch)
-            del self._page[:BATCH]
+            del self._page[: self._embedder.batch]
         return len(batch)
 
     def _next_page(self) -> list[Row]:
