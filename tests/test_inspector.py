@@ -814,7 +814,7 @@ def test_paging_through_older_runs_lists_each_run_once(many: Site) -> None:
 
 def test_the_list_shows_called_runs_below_their_caller_and_the_origin_of_a_fork(shown: Site) -> None:
     text = shown.get("/").text
-    listed = re.findall(r'<tr class="(\w+)( called)?" data-href="/runs/(\w+)"', text)
+    listed = re.findall(r'<tr class="(\w+)( called depth-1)?" data-href="/runs/(\w+)"', text)
     helper, manager = of(shown.memory, "librarian"), of(shown.memory, "researcher")
     places = [id for _, _, id in listed]
     assert places.index(helper.id) == places.index(manager.id) + 1

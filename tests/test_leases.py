@@ -29,6 +29,7 @@ from smolmem.core.values import Alert, Trim
 from smolmem.store import heartbeat, writer
 from smolmem.store.base import migrations
 from smolmem.store.leases import Lease
+from smolmem.store.packed_text import add_functions
 
 TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))
 HERE = Path(__file__).parent
@@ -400,6 +401,7 @@ def make_older(path: Path, version: int) -> None:
     """Gives a file the schema of an earlier release, with the rows of the tables that are in both."""
     old, contents = path.with_name("old.db"), unpacked(path)
     raw = apsw.Connection(str(old))
+    add_functions(raw)
     for script in migrations("sqlite")[:version]:
         raw.execute(script)
     raw.execute("ATTACH ? AS now", (str(path),))
@@ -408,7 +410,9 @@ def make_older(path: Path, version: int) -> None:
     )
     for (table,) in raw.execute(f"{kept.format('main')} INTERSECT {kept.format('now')}").fetchall():
         if table not in ("vector", "content"):
-            raw.execute(f"INSERT INTO main.{table} SELECT * FROM now.{table}")
+            columns = [row[1] for row in raw.execute(f"PRAGMA main.table_info({table})")]
+            values = ("plain(text)" if name == "text" else name for name in columns)
+            raw.execute(f"INSERT INTO main.{table} ({', '.join(columns)}) SELECT {', '.join(values)} FROM now.{table}")
     rows = raw.execute("SELECT id, hash FROM now.content ORDER BY id").fetchall()
     kept_alone = [(*row, b"=" + data) for row, data in zip(rows, contents, strict=True)]
     raw.executemany("INSERT INTO main.content VALUES (?, ?, ?)", kept_alone)

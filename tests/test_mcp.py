@@ -460,7 +460,7 @@ def test_a_read_only_file_is_not_served_for_writing(
 ) -> None:
     monkeypatch.setattr("smolmem.store.unwritable_files.can_be_written", lambda path: False)
     assert main(["mcp", str(store), "--write"]) == 3
-    assert "is read-only: make it writable, or leave out --write." in capsys.readouterr().err
+    assert "is read-only: make the file and its folder writable" in capsys.readouterr().err
 
 
 def test_a_copy_has_the_log_of_a_file_that_nobody_closed(tmp_path: Path) -> None:

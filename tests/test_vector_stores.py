@@ -394,7 +394,7 @@ def test_a_damaged_faiss_file_is_made_again(tmp_path: Path, caplog: Any) -> None
         file.write_bytes(garbage)
         with opened(tmp_path, vectors) as memory:
             assert semantic(memory, "which vehicle?") == ["the automobile is blue"]
-        assert "makes it again" in caplog.text
+        assert "rebuilds it" in caplog.text
         caplog.clear()
         with np.load(file) as saved:
             assert saved.files, "closing the memory saved the index"

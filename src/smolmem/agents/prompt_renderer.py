@@ -75,8 +75,11 @@ class PromptRenderer:
         def render(*args: Any, **kwargs: Any) -> list[Any]:
             self._state.save_edits()
             messages = original(*args, **kwargs)
-            known = self._known_parts(messages) if as_documented and not args and not kwargs else None
+            known: Sequence[int | Encoded] | None = None
             due: list[tuple[Entry, Reminder]] = []
+            with self._state.guard():
+                if as_documented and not args and not kwargs:
+                    known = self._known_parts(messages)
             with self._state.guard():
                 due = self._due()
             if due or self.chain.views:

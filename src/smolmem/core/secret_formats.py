@@ -284,13 +284,13 @@ def _around_hash(data: bytes, start: int, end: int) -> Found | None:
     """The token that is a hash with something of its issuer behind or before it."""
     if 36 <= end - start <= 38 and _MAILCHIMP.fullmatch(data, start, end):
         return Found(start, end, "mailchimp")
-    if end - start == 32 and (match := _ASANA.search(data, max(0, start - 48), end)) is not None:
+    if end - start == 32 and (match := _ASANA.search(data, max(0, start - 64), end)) is not None:
         return Found(*match.span(), "asana")
     return None
 
 
 _MAILCHIMP = re.compile(rb"[0-9a-f]{32}-us\d{1,2}")
-_ASANA = re.compile(rb"\b\d/\d{10,20}/\d{10,20}(?::|%3A)[0-9a-f]{32}\Z|\b\d/\d{10,20}(?::|%3A)[0-9a-f]{32}\Z")
+_ASANA = re.compile(rb"\b\d(?:(?:/|%2F)\d{10,20}){1,2}(?::|%3A)[0-9a-f]{32}\Z")
 
 
 def _escaped(data: bytes, start: int) -> int:

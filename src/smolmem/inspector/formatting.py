@@ -100,7 +100,9 @@ def code(source: str) -> Markup:
 
 def text(value: Any) -> str:
     """Any value as sanitized text."""
-    if isinstance(value, (str, Exception)):
+    if isinstance(value, str):
+        return sanitize(value)
+    if isinstance(value, Exception):
         return sanitize(safe_text(str, value))
     try:
         pieces = json.JSONEncoder(indent=1, ensure_ascii=False, default=_describe).iterencode(value)

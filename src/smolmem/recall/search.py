@@ -55,7 +55,7 @@ SEMANTIC = 0.7
 NEAR, FAR = 0.3, 0.15
 """Shares of the scores of the next document on either side, and of the one after that."""
 SESSION = 0.3
-ALONE = 0.8
+ALONE = 0.65
 """What a note gets of its own score, because it has no neighbours: about as much as a step in a run that fits."""
 TIME_BONUS = 0.3
 RECENCY_BONUS = 0.05
