@@ -30,7 +30,7 @@ LEXICAL_SPREAD = 0.19
 """How much coverage differs between unrelated questions, for one word; the more words, the less it differs."""
 SEMANTIC_SPREAD = 0.01
 """How much the nearest cosine differs between unrelated questions, at least."""
-LEXICAL_MIDDLE, MIDDLE = 4.0, 5.5
+LEXICAL_MIDDLE, MIDDLE = 4.4, 5.9
 """Spreads above the noise at which a question is as likely known as not: by words alone, and with vectors."""
 DOUBT = 2.3
 """Spreads that words must be better by if the vectors do not agree with them."""

@@ -49,7 +49,7 @@ SEARCH_SECONDS, REMOTE_SEARCH_SECONDS = 0.05, 0.3
 """How long a search indexes what is pending before it searches."""
 MATCHING = 32
 """Pending steps with a word of the question that a search indexes besides."""
-MATCHING_SECONDS = 0.2
+MATCHING_SECONDS = 0.5
 LEASE_SECONDS = 30.0
 IDLE_SECONDS = 5.0
 """How long the thread waits for more before it ends, and for another process that has the lease."""

@@ -132,9 +132,8 @@ class LexicalSearch:
             weights[word] = weight
             information += told
             for id, score in hits:
-                share = score / scored
-                total[id] += weight * share
-                covered[id] += told * (math.sqrt(share) if share < 1 else 1.0)
+                total[id] += weight * score / scored
+                covered[id] += told
         best = sorted(total.items(), key=lambda hit: (-hit[1], hit[0]))
         return self._matches(best, limit, max(covered.values(), default=0.0) / information, weights)
 
