@@ -132,9 +132,9 @@ class Variables:
             self._unlink(name)
             del self._kept[name]
         for name in (name for name in values if name in changed):
-            began = time.perf_counter()
+            began = time.thread_time()
             kept = self._kept[name] = self._keep(name.name, values[name], self._kept.get(name))
-            kept.seconds = time.perf_counter() - began
+            kept.seconds = time.thread_time() - began
             self._unsaved |= kept.new
         for name in changed:
             self._link(name)
