@@ -47,34 +47,10 @@ _UNREPORTED = frozenset(
 """Modules of the standard library that open files, write to open ones, or change the process without an event."""
 _REACHING = frozenset(
     {
-        *(
-            "sys",
-            "builtins",
-            "importlib",
-            "imp",
-            "pkgutil",
-            "runpy",
-            "inspect",
-            "gc",
-            "traceback",
-            "unittest",
-            "doctest",
-        ),
-        *(
-            "pickle",
-            "_pickle",
-            "copyreg",
-            "copy",
-            "shelve",
-            "marshal",
-            "code",
-            "codeop",
-            "pydoc",
-            "trace",
-            "pdb",
-            "bdb",
-        ),
-        *("multiprocessing", "concurrent", "threading", "asyncio", "weakref", "types", "site", "zipimport", "ast"),
+        *("sys", "builtins", "importlib", "imp", "pkgutil", "runpy", "inspect", "gc", "traceback", "unittest"),
+        *("doctest", "pickle", "_pickle", "copyreg", "copy", "shelve", "marshal", "code", "codeop", "pydoc"),
+        *("trace", "pdb", "bdb", "multiprocessing", "concurrent", "threading", "asyncio", "weakref", "types"),
+        *("site", "zipimport", "ast"),
     }
 )
 """Modules of the standard library that lead to other modules, or to objects of the process."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from smolmem.recall import query
 from smolmem.recall.filters import Filter
 from smolmem.store.base import Row, Store
-from smolmem.store.passage_rows import json_list, scope_term
+from smolmem.store.passage_rows import documents_of, scope_term
 
 log = logging.getLogger("smolmem")
 
@@ -35,7 +35,7 @@ documents, no word is common."""
 SHORTEST_PREFIX = 3
 
 Hits = list[tuple[int, float]]
-"""Documents with their scores."""
+"""Documents, or sections of documents, with their scores."""
 
 
 @dataclass(frozen=True)
@@ -160,8 +160,7 @@ class LexicalSearch:
     def _matches(self, sections: Hits, limit: int, coverage: float, weights: dict[str, float]) -> Matches:
         """The documents of the best sections; a document has the score of its best section."""
         best = sections[: SECTIONS * limit]
-        rows = self._store.rows("there", {"ids": json_list(id for id, _ in best)})
-        documents = {row["id"]: row["document"] for row in rows}
+        documents = documents_of(self._store, (id for id, _ in best))
         found: dict[int, float] = {}
         places: dict[int, int] = {}
         for section, score in best:

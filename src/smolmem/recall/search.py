@@ -24,7 +24,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Literal
 
 from smolmem.core.errors import Damaged, InvalidArgument
@@ -37,7 +37,7 @@ from smolmem.recall.lexical import LexicalSearch
 from smolmem.recall.query import Anchor, Span
 from smolmem.store.base import Row
 from smolmem.store.contents import Contents
-from smolmem.store.passage_rows import json_list
+from smolmem.store.passage_rows import documents_of, json_list
 
 if TYPE_CHECKING:
     from smolmem.recall.embedders import Reranker
@@ -86,10 +86,15 @@ class Found:
     passages: Scores
     evidence: Evidence
 
-    def fit(self, passage: int, words: Iterable[str]) -> float:
-        """How well a passage with some words of the question shows why its document was found."""
-        share = sum(self.weights[word] for word in words) / (sum(self.weights.values()) or 1.0)
-        return share + self.passages.get(passage, 0.0)
+    @cached_property
+    def highlighter(self) -> Highlighter:
+        """Finds the words of the question in texts."""
+        return Highlighter(self.words)
+
+    def fit(self, passage: Row) -> float:
+        """How well a passage shows why its document was found: by the words of the question, and by its vector."""
+        told = sum(self.weights[word] for word in self.highlighter.words_in(passage["text"]))
+        return told / (sum(self.weights.values()) or 1.0) + self.passages.get(passage["id"], 0.0)
 
 
 class Search:
@@ -135,10 +140,9 @@ class Search:
             ranked = _once_per_run(ranked, documents)
         copies = without_copies(ranked, {id: _words_of(rows) for id, rows in documents.items()}, limit)
         shown = self._read(list(copies), found, filters, closely=True)
-        highlighter = Highlighter(found.words)
         return [
             replace(
-                self._recollection(rows, _of(signals, document), scale * total[document], highlighter),
+                self._recollection(rows, _of(signals, document), scale * total[document], found.highlighter),
                 copies=copies[document],
             )
             for document, rows in shown.items()
@@ -158,15 +162,10 @@ class Search:
         if near:
             worst = near[-1][1] if len(near) == PASSAGES * listed else self._noise_in(filters).cosine
             near = [(passage, max(0.0, cosine - worst)) for passage, cosine in near]
-            nearest = scaled(_best_of(near, self._documents([passage for passage, _ in near])))
+            nearest = scaled(_best_of(near, documents_of(self._store, (passage for passage, _ in near))))
             signals["semantic"] = {document: SEMANTIC * score for document, score in nearest.items()}
         evidence = Evidence(_telling(words), matches.coverage, cosine)
         return Found(words, matches.weights, matches.sections, signals, scaled(dict(near)), evidence)
-
-    def _documents(self, passages: Sequence[int]) -> dict[int, int]:
-        """The document of each passage."""
-        rows = self._store.rows("there", {"ids": json_list(passages)})
-        return {row["id"]: row["document"] for row in rows}
 
     def _add_context(self, signals: dict[str, Scores]) -> None:
         """Adds what documents get from their neighbours and their session; a note has neither, and gets a share."""
@@ -272,9 +271,8 @@ class Search:
             if filters.admits(row) and self._is_sound(row):
                 read[row["document"]].append(row)
         if closely:
-            fits = Highlighter(found.words).words_in
             for several in read.values():
-                scores = {row["id"]: found.fit(row["id"], fits(row["text"])) for row in several}
+                scores = {row["id"]: found.fit(row) for row in several}
                 several.sort(key=lambda row: (-scores[row["id"]], TELLING.get(row["role"], 0), row["id"]))
         return {document: read[document] for document in documents if document in read}
 
@@ -310,7 +308,7 @@ class Search:
         before, after = ([row["id"] for row in self._store.rows(side, asked)] for side in ("before", "after"))
         nothing = Found([], {}, {}, {}, {}, Evidence(0, 0.0, None))
         read = self._read([*reversed(before), *after], nothing, Filter())
-        return [self._recollection(rows, {}, 0.0, Highlighter(())) for rows in read.values()]
+        return [self._recollection(rows, {}, 0.0, nothing.highlighter) for rows in read.values()]
 
 
 def _telling(words: Iterable[str]) -> float:

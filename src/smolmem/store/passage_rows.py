@@ -126,6 +126,11 @@ def _date(at: float) -> str:
         return ""
 
 
+def documents_of(store: Store, passages: Iterable[int]) -> dict[int, int]:
+    """The document of each passage that still exists."""
+    return {row["id"]: row["document"] for row in store.rows("there", {"ids": json_list(passages)})}
+
+
 def json_list(values: Iterable[Any]) -> str:
     """Numbers or texts as a list for a query."""
     return json.dumps(list(values))
