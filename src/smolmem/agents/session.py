@@ -26,6 +26,7 @@ Care = Literal["glance", "fields", "inside"]
 """How closely to look for edits of saved steps. Set fields are always noticed. `glance` looks into the lists of a few
 steps, `fields` into all lists and at what a model is shown of each step, and `inside` compares everything."""
 
+_OUTPUT = "action_output"
 _GLANCE = 8
 """How many older steps are checked at each event, in turn, for lists edited in place."""
 
@@ -376,9 +377,12 @@ def _common(entries: Sequence[Entry], steps: Sequence[Any]) -> tuple[int, int]:
 
 
 def _fields(step: Any) -> dict[str, Any]:
-    """A step's fields as they are now; lists are copied, because they are edited in place."""
+    """A step's fields as they are now; lists are copied, because they are edited in place.
+
+    The output of a step is often a variable of the agent: a list that later steps append to is no edit of this step.
+    """
     own = getattr(step, "__dict__", {})
-    return {name: list(item) if type(item) is list else item for name, item in own.items()}
+    return {name: list(item) if type(item) is list and name != _OUTPUT else item for name, item in own.items()}
 
 
 def _same(entry: Entry) -> bool:

@@ -14,6 +14,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from smolmem.core import chunks, packing, prompts, wire
@@ -44,12 +45,17 @@ _CACHED_PARTS = 1024
 
 def seal(table: str, row: Mapping[str, Any]) -> bytes:
     """The hash of a row's columns and their names, except ids that the database gives."""
-    left_out = _UNSEALED.get(table, {"id", "hash"})
     try:
-        text = wire.dumps([table, *sorted((name, value) for name, value in row.items() if name not in left_out)])
+        text = wire.dumps([table, *((name, row[name]) for name in _sealed_columns(table, tuple(row)))])
     except (TypeError, ValueError):  # bytes or NaN where neither is written: a damaged row, which fits no hash
         return b""
     return hashlib.blake2b(text, digest_size=16).digest()
+
+
+@cache
+def _sealed_columns(table: str, columns: tuple[str, ...]) -> list[str]:
+    left_out = _UNSEALED.get(table, {"id", "hash"})
+    return sorted(name for name in columns if name not in left_out)
 
 
 def fingerprint_key(store: Store) -> bytes:

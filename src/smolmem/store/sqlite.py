@@ -14,7 +14,8 @@ What must stay true:
 - A synced write fills its last sector. Otherwise the next write, which need not be synced, begins in the same sector,
   and a power cut that garbles that sector takes the synced write with it.
 - `BEGIN IMMEDIATE` only. A transaction that starts by reading and then writes fails under load, whatever the timeout.
-- Each transaction checks at its beginning and end whether the file still has its name (`vanished.py`).
+- Each transaction checks whether the file still has its name, a synced one also the log, and again at its end
+  (`vanished.py`).
 - A file is data: no trigger, no view, no schema that our own scripts do not make.
 """
 
@@ -128,7 +129,7 @@ class SqliteStore:
                     faults.point("write.done")
                     self._live().execute("COMMIT")
                     faults.point("write.committed")
-                    if not self._place.has_name:
+                    if sync and not self._place.has_name:
                         self._secure()
             except BaseException as error:
                 self._roll_back()
@@ -423,7 +424,7 @@ class SqliteStore:
             self._set_sync(sync)
             self._live().execute("BEGIN IMMEDIATE")
             self._foreign_writes = None
-            if self._place.is_whole:
+            if self._place.is_whole if sync else self._place.has_name:
                 return
             self._live().execute("ROLLBACK")
             self._secure()
