@@ -27,6 +27,10 @@ class Allowance(NamedTuple):
         """How many bytes `packed` bytes may unpack to; the environment variable `SMOLMEM_MAX_UNPACKED` allows more."""
         return max(self.size, self.times * packed, int(os.environ.get(MAX_UNPACKED, 0)))
 
+    def allows(self, size: int, packed: int) -> bool:
+        """Whether `packed` bytes may unpack to `size` bytes."""
+        return size <= self.size or size <= self.limit(packed)
+
 
 MAX_UNPACKED = "SMOLMEM_MAX_UNPACKED"
 RECORD = Allowance(1_000_000, 8)
@@ -44,7 +48,7 @@ def pack(data: bytes, dictionary: bytes = b"") -> bytes:
     allowed = RECORD if data[:1] in b"{[" else BLOB
     for form, given in ((b"d", dictionary), (b"s", b"")) if dictionary else ((b"s", b""),):
         packed = _zstd(given).compress(data) if len(data) > _SHORT else data
-        if len(packed) < len(data) <= allowed.limit(len(packed)):
+        if len(packed) < len(data) and allowed.allows(len(data), len(packed)):
             return form + packed
     return b"=" + data
 

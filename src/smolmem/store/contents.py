@@ -290,7 +290,7 @@ class Contents:
     def without_secrets(self, table: str, row: Mapping[str, Any]) -> Row:
         """A row without the secrets in its columns."""
         texts = {name: row[name] for name in _WITHOUT_SECRETS.get(table, ()) if isinstance(row.get(name), str)}
-        return {**row, **{name: self.redactor.text(text) for name, text in texts.items()}}
+        return dict(row) | {name: self.redactor.text(text) for name, text in texts.items()}
 
     def step_of(self, row: Row) -> Any:
         """The smolagents step that a row of `step` or `event` holds the record of."""
