@@ -84,6 +84,8 @@ class Memory(Exchange):
         StoreError: if the file cannot be used; the message says why and what to do.
     """
 
+    _operations: Operations
+
     def __init__(
         self,
         url: str | os.PathLike[str] = "smolmem.db",

@@ -20,8 +20,7 @@ from smolmem.core.text import sanitize
 if TYPE_CHECKING:
     from smolmem.core.values import Run
     from smolmem.memory import Memory
-    from smolmem.queries import Queries
-    from smolmem.reader import Reader
+    from smolmem.queries import Queries, Reader
     from smolmem.store.encryption import Key
     from smolmem.store.journal import Journal
 
@@ -166,7 +165,7 @@ class Environment:
             NotAStore: the file does not exist.
             StoreError: the file cannot be used.
         """
-        from smolmem.reader import Reader
+        from smolmem.queries import Reader
 
         return Reader(self.readable, scope="*", key=self.key)
 
