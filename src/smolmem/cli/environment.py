@@ -134,8 +134,8 @@ class Environment:
     @cached_property
     def readable(self) -> str:
         """The store to look at: a private copy of a file that cannot be written, else the store itself."""
+        from smolmem.store.copies import can_be_written, private_copy
         from smolmem.store.encryption import resolve_key
-        from smolmem.store.unwritable_files import can_be_written, private_copy
 
         self.require_file()
         path = Path(self.path)
@@ -152,7 +152,7 @@ class Environment:
         Raises:
             Unwritable: the file, or its folder, is read-only.
         """
-        from smolmem.store.unwritable_files import can_be_written
+        from smolmem.store.copies import can_be_written
 
         if self.is_file and not can_be_written(Path(self.path)):
             raise Unwritable(f"{self.path} is read-only: make the file and its folder writable, or copy the file.")
