@@ -88,12 +88,10 @@ def _still(store: Store) -> Iterator[Store]:
         yield other
 
 
-class _Everything:
-    def __contains__(self, number: object) -> bool:
-        return True
+_EVERYTHING = range(1 << 62)
 
 
-class _Numbers:
+class _RowSet:
     """A set of row numbers, one byte each."""
 
     def __init__(self) -> None:
@@ -125,9 +123,9 @@ class _Export:
         self._progress = progress
         self._total = sum(self._store.rows("export_sizes", {})[0].values()) if progress else 0
         self._hash = lru_cache(4096)(self._read_hash)
-        self.contents: Container[int] = _Everything()
-        self.prompts: Container[int] = _Everything()
-        self.steps: Container[int] = _Everything()
+        self.contents: Container[int] = _EVERYTHING
+        self.prompts: Container[int] = _EVERYTHING
+        self.steps: Container[int] = _EVERYTHING
         if of["scope"] is not None or self._redaction is not None:
             self._choose()
         self._coming = self._content_ids()
@@ -282,7 +280,7 @@ class _Export:
 
     def _choose(self) -> None:
         """Marks the rows that a scope refers to."""
-        contents, prompts, steps = _Numbers(), _Numbers(), _Numbers()
+        contents, prompts, steps = _RowSet(), _RowSet(), _RowSet()
         for event in self._pages("export_events"):
             contents.add(event["record"], event["shown"], None if self._redaction else event["state"])
             prompts.add(event["prompt"])
