@@ -49,7 +49,7 @@ from smolmem.cli.watching import make_rule, watch
 from smolmem.core import rows
 from smolmem.core.text import sanitize as harmless
 from smolmem.core.values import Alert
-from smolmem.policies.store_watcher import StoreWatcher
+from smolmem.policies.recorded_rules import StoreWatcher
 from smolmem.render.as_json import as_json
 from smolmem.render.consoles import PipeConsole
 

@@ -36,7 +36,7 @@ from smolmem.mcp.bearer import check
 from smolmem.mcp.server import make_server
 from smolmem.mcp.transports import http_app
 from smolmem.store import sqlite
-from smolmem.store.unwritable_files import can_be_written, private_copy
+from smolmem.store.copies import can_be_written, private_copy
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Use `streamable_http_client` instead:DeprecationWarning"),  # in mcpadapt
@@ -458,7 +458,7 @@ def test_a_read_only_file_is_served_from_a_copy(tmp_path: Path) -> None:
 def test_a_read_only_file_is_not_served_for_writing(
     store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("smolmem.store.unwritable_files.can_be_written", lambda path: False)
+    monkeypatch.setattr("smolmem.store.copies.can_be_written", lambda path: False)
     assert main(["mcp", str(store), "--write"]) == 3
     assert "is read-only: make the file and its folder writable" in capsys.readouterr().err
 

@@ -29,8 +29,8 @@ from smolmem.core.values import Run
 from smolmem.exchange import Exchange
 from smolmem.operations import Operations
 from smolmem.policies.attached_rules import AttachedRules
-from smolmem.policies.backtest import Backtest, backtest
 from smolmem.policies.detectors import alert_lines
+from smolmem.policies.recorded_rules import Backtest, backtest
 from smolmem.policies.transcript import TOKENS, as_text
 from smolmem.policies.watch import Watch
 from smolmem.recall.engine import EmbedderChoice, RecallEngine
@@ -83,6 +83,8 @@ class Memory(Exchange):
     Raises:
         StoreError: if the file cannot be used; the message says why and what to do.
     """
+
+    _operations: Operations
 
     def __init__(
         self,

@@ -5,9 +5,9 @@ A value that comes from a `Memory` holds a reference to these operations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from rich.console import Console
 from smolagents import MultiStepAgent
@@ -22,15 +22,14 @@ from smolmem.core.display import draw
 from smolmem.core.errors import CannotResume, InvalidArgument
 from smolmem.core.values import Diff, Event, Note, Revision, Run, Step
 from smolmem.policies.transcript import Messages, to_messages
+from smolmem.queries import Lookup, Value
 from smolmem.recall.distill import distill
 from smolmem.recall.engine import RecallEngine
 from smolmem.store import forks
 from smolmem.store.journal import Journal
 
-Value = TypeVar("Value", Run, Step, Note)
 
-
-class Operations:
+class Operations(Lookup):
     """The operations of one `Memory`.
 
     Args:
@@ -47,8 +46,7 @@ class Operations:
         attach: Callable[[MultiStepAgent, str | None], Recorder],
         bounds: ScopeFilter,
     ) -> None:
-        self._bounds = bounds
-        self._journal = journal
+        super().__init__(journal, bounds)
         self._recall = recall
         self._attach = attach
 
@@ -58,18 +56,6 @@ class Operations:
             load = value._load_steps
             return replace(value, _operations=self, _load_steps=lambda: self.bind_all(load()))
         return replace(value, _operations=self)
-
-    def bind_all(self, values: Iterable[Value]) -> list[Value]:
-        """Gives values their operations."""
-        return [self.bind(value) for value in values]
-
-    def run(self, run: Run | str) -> Run:
-        """A run, given itself or the beginning of its id.
-
-        Raises:
-            NotFound: if there is none, or several.
-        """
-        return run if isinstance(run, Run) else self.bind(self._journal.run(run, self._bounds))
 
     # --- continuing a run ------------------------------------------------------------------------------------------
 

@@ -1,18 +1,46 @@
-"""The part of `Memory` that finds runs and steps."""
+"""The part of `Memory` that finds runs and steps, and `Reader`, which is that part alone.
+
+Nothing here imports smolagents, which takes a second: commands that only list use a `Reader`.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import Any, TypeVar
 
 from smolmem.core.arguments import ScopeFilter, Time, check_choice, check_count, check_text, scope_filter, to_timestamp
 from smolmem.core.errors import NotFound
 from smolmem.core.rows import STATUSES, STEP_KINDS
-from smolmem.core.values import Alert, Run, Step
+from smolmem.core.values import Alert, Note, Run, Step
 from smolmem.store.journal import Journal
+from smolmem.store.opening import open_store
 
-if TYPE_CHECKING:  # imports smolagents, which `Reader` does without
-    from smolmem.operations import Operations
+Value = TypeVar("Value", Run, Step, Note)
+
+
+class Lookup:
+    """Finds runs by id within some scopes. The values it returns have no operations, such as `run.fork()`."""
+
+    def __init__(self, journal: Journal, bounds: ScopeFilter) -> None:
+        self._journal = journal
+        self._bounds = bounds
+
+    def bind(self, value: Value) -> Value:
+        """Gives a value its operations, if there are any."""
+        return value
+
+    def bind_all(self, values: Iterable[Value]) -> list[Value]:
+        """Gives values their operations."""
+        return [self.bind(value) for value in values]
+
+    def run(self, run: Run | str) -> Run:
+        """A run, given itself or the beginning of its id.
+
+        Raises:
+            NotFound: if there is none, or several.
+        """
+        return run if isinstance(run, Run) else self.bind(self._journal.run(run, self._bounds))
 
 
 class Queries:
@@ -21,7 +49,7 @@ class Queries:
     scope: str
     _bounds: ScopeFilter
     _journal: Journal
-    _operations: Operations
+    _operations: Lookup
 
     def runs(
         self,
@@ -170,6 +198,30 @@ class Queries:
 
     def _scope_filter(self, scope: str | None) -> ScopeFilter:
         return scope_filter(self.scope if scope is None else scope)
+
+
+class Reader(Queries):
+    """Finds runs, steps and alerts. Methods that act, such as `run.fork()`, need a `Memory`.
+
+    Raises:
+        StoreError: if the file cannot be used; the message says why and what to do.
+    """
+
+    def __init__(self, url: str | os.PathLike[str], *, scope: str = "default", key: str | bytes | None = None) -> None:
+        self._bounds = scope_filter(scope)
+        self.scope = scope
+        self._journal = Journal(open_store(url, key=key))
+        self._operations = Lookup(self._journal, self._bounds)
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._journal.close()
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
 
 
 def _below(id: str, called: dict[str, list[Run]]) -> list[Run]:

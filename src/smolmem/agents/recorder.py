@@ -35,7 +35,6 @@ from smolagents.memory import ActionStep, FinalAnswerStep, TaskStep
 from smolmem.agents import compat, ledger, observed_list, observed_models
 from smolmem.agents.active_runs import ActiveRun, ActiveRuns
 from smolmem.agents.failures import Failures
-from smolmem.agents.injections import Injections
 from smolmem.agents.known_classes import classes_of
 from smolmem.agents.ledger import Fenced, Ledger
 from smolmem.agents.prompt_renderer import PromptRenderer, RecorderState
@@ -44,7 +43,7 @@ from smolmem.agents.variables import Variables
 from smolmem.core import codec
 from smolmem.core.codec import Encoded
 from smolmem.core.errors import TakenOver
-from smolmem.core.injected import Injected
+from smolmem.core.injected import Injected, Injections
 from smolmem.core.rows import Batch, RunRow, SessionRow, Status, StoredSession
 from smolmem.core.text import storable
 from smolmem.store.journal import Journal

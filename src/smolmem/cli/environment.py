@@ -20,8 +20,7 @@ from smolmem.core.text import sanitize
 if TYPE_CHECKING:
     from smolmem.core.values import Run
     from smolmem.memory import Memory
-    from smolmem.queries import Queries
-    from smolmem.reader import Reader
+    from smolmem.queries import Queries, Reader
     from smolmem.store.encryption import Key
     from smolmem.store.journal import Journal
 
@@ -135,8 +134,8 @@ class Environment:
     @cached_property
     def readable(self) -> str:
         """The store to look at: a private copy of a file that cannot be written, else the store itself."""
+        from smolmem.store.copies import can_be_written, private_copy
         from smolmem.store.encryption import resolve_key
-        from smolmem.store.unwritable_files import can_be_written, private_copy
 
         self.require_file()
         path = Path(self.path)
@@ -153,7 +152,7 @@ class Environment:
         Raises:
             Unwritable: the file, or its folder, is read-only.
         """
-        from smolmem.store.unwritable_files import can_be_written
+        from smolmem.store.copies import can_be_written
 
         if self.is_file and not can_be_written(Path(self.path)):
             raise Unwritable(f"{self.path} is read-only: make the file and its folder writable, or copy the file.")
@@ -166,7 +165,7 @@ class Environment:
             NotAStore: the file does not exist.
             StoreError: the file cannot be used.
         """
-        from smolmem.reader import Reader
+        from smolmem.queries import Reader
 
         return Reader(self.readable, scope="*", key=self.key)
 

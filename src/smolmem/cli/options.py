@@ -120,24 +120,23 @@ def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 
     from smolmem.store.base import migrations
     from smolmem.store.header import read_version
+    from smolmem.store.records import Records
     from smolmem.store.sqlite import SqliteStore
 
     env = ctx.find_object(Environment) or Environment()
     env.asks = False
-    names = ("scope", "below", "agent", "status", "since", "until", "text", "parent", "session", "roots")
-    filters = {**dict.fromkeys(names), "gone": "[]", "limit": _MOST_COMPLETIONS}
     try:
         key = env.known_key()
         if not os.path.isfile(env.path) or read_version(Path(env.path), key) != len(migrations("sqlite")):
             return []
         store = SqliteStore(env.path, key=key)
         try:
-            rows = store.rows("find_runs", filters)
+            runs = Records(store).find_runs(limit=_MOST_COMPLETIONS)
         finally:
             store.close()
     except (StoreError, InvalidArgument):
         return []
-    found = [(str(row["id"]), one_line(str(row["title"]), 60)) for row in rows]
+    found = [(run.id, one_line(run.title, 60)) for run in runs]
     return [CompletionItem(id[:8], help=title) for id, title in found if id.startswith(incomplete)]
 
 

@@ -98,7 +98,7 @@ def _group(drawings: list[Any]) -> Any:
 
 
 def _watch(env: Environment, rules: list[Watch], agent: str | None, once: bool) -> None:
-    from smolmem.policies.store_watcher import StoreWatcher
+    from smolmem.policies.recorded_rules import StoreWatcher
 
     with env.open_journal() as journal:
         watcher = StoreWatcher(journal, rules, scope=env.read_scope, agent=agent)

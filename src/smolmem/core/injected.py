@@ -1,12 +1,17 @@
-"""An injected step: history, a known issue, a baseline, another agent's run.
+"""Injected steps: history, a known issue, a baseline, another agent's run.
 
-It is an `ActionStep` with number 0, as in the documented way to inject, so that everything that reads steps can read
-it. It has a timing, so that nothing fails on it, and it says where it comes from.
+An injected step is an `ActionStep` with number 0, as in the documented way to inject, so that all code that reads steps
+can read it. It has a timing, so that no such code fails on it, and it says where it comes from.
+
+smolagents drops injected steps at the next `run()`. Here an injection is at the beginning of every run until it
+is withdrawn or expires. A step that is injected while no run is active belongs to the next run; until that begins,
+the list is recorded without it.
 """
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -58,3 +63,38 @@ def copy_of(step: Injected) -> Injected:
 def expired(step: Any) -> bool:
     """Whether a step is an injection that has expired."""
     return isinstance(step, Injected) and step.until is not None and step.until <= clock.now()
+
+
+class Injections:
+    """The injections of one agent."""
+
+    def __init__(self) -> None:
+        self.standing: list[Injected] = []
+        self._waiting: list[Injected] = []
+
+    def for_new_list(self) -> list[Injected]:
+        """The steps that a new list begins with."""
+        self.standing = [step for step in self.standing if not expired(step)]
+        return [copy_of(step) for step in self.standing]
+
+    def wait(self, step: Injected) -> None:
+        """Keeps a step for the next run."""
+        self._waiting.append(step)
+
+    def is_waiting(self, step: Any) -> bool:
+        """Whether a step belongs to the next run."""
+        return any(step is other for other in self._waiting)
+
+    def without_waiting(self, steps: list[Any]) -> list[Any]:
+        """A list without the steps that belong to the next run."""
+        return [step for step in steps if not self.is_waiting(step)] if self._waiting else steps
+
+    def take_waiting(self) -> list[Injected]:
+        """The steps that wait for the next run, which is beginning."""
+        waiting, self._waiting = self._waiting, []
+        return waiting
+
+    @staticmethod
+    def expired_positions(steps: Sequence[Any]) -> list[int]:
+        """The positions of expired injections on a list, the last first."""
+        return [position for position, step in enumerate(steps) if expired(step)][::-1]

@@ -76,19 +76,17 @@ def _unzone(stored: str | float) -> Any:
     return ZoneInfo(stored) if isinstance(stored, str) else timezone(timedelta(seconds=stored))
 
 
-def _undatetime(decoder: Decoder, stored: dict[str, Json]) -> datetime:
-    made = datetime.fromisoformat(stored["v"]).replace(fold=stored.get("fold", 0))
-    return made.replace(tzinfo=_unzone(stored["tz"])) if "tz" in stored else made
+def _untimed(cls: type[datetime] | type[time]) -> Decode:
+    def decode(decoder: Decoder, stored: dict[str, Json]) -> Any:
+        zone = _unzone(stored["tz"]) if "tz" in stored else None
+        return cls.fromisoformat(stored["v"]).replace(fold=stored.get("fold", 0), tzinfo=zone)
+
+    return decode
 
 
 def _time(encoder: Encoder, value: time) -> Json:
     made = {"$": "time", "v": value.replace(tzinfo=None, fold=0).isoformat(), "fold": value.fold}
     return made if value.tzinfo is None else made | {"tz": _zone(value.tzinfo, None)}
-
-
-def _untime(decoder: Decoder, stored: dict[str, Json]) -> time:
-    made = time.fromisoformat(stored["v"]).replace(fold=stored["fold"])
-    return made.replace(tzinfo=_unzone(stored["tz"])) if "tz" in stored else made
 
 
 _PATHS: dict[str, type[PurePath]] = {
@@ -118,10 +116,6 @@ def _array(encoder: Encoder, value: Any) -> Json:
     return made | {"dtype": described, **encoder.data(value.tobytes())}
 
 
-def _scalar(encoder: Encoder, value: Any) -> Json:
-    return _array(encoder, value) | {"scalar": True}
-
-
 def _unarray(decoder: Decoder, stored: dict[str, Json]) -> Any:
     import numpy as np
 
@@ -135,17 +129,15 @@ def _unarray(decoder: Decoder, stored: dict[str, Json]) -> Any:
         for position, item in enumerate(stored["items"]):
             made[position] = decoder(item)
         made = made.reshape(shape)
-        return made[()] if stored.get("scalar") else made
-    described = (
-        stored["dtype"] if isinstance(stored["dtype"], str) else [tuple(field) for field in decoder(stored["dtype"])]
-    )
-    dtype = np.dtype(described)
-    if dtype.hasobject:
-        raise Undecodable("an array of objects stored as bytes")
-    data = decoder.data(stored)
-    if not data and 0 not in shape and (dtype.itemsize or math.prod(shape) > 1_000_000):
-        raise Undecodable("an array without its items")
-    made = np.frombuffer(data, dtype=dtype).reshape(shape).copy() if data else np.empty(shape, dtype=dtype)
+    else:
+        described = stored["dtype"]
+        dtype = np.dtype(described if isinstance(described, str) else [tuple(each) for each in decoder(described)])
+        if dtype.hasobject:
+            raise Undecodable("an array of objects stored as bytes")
+        data = decoder.data(stored)
+        if not data and 0 not in shape and (dtype.itemsize or math.prod(shape) > 1_000_000):
+            raise Undecodable("an array without its items")
+        made = np.frombuffer(data, dtype=dtype).reshape(shape).copy() if data else np.empty(shape, dtype=dtype)
     return made[()] if stored.get("scalar") else made
 
 
@@ -198,14 +190,16 @@ def _unindex(decoder: Decoder, stored: dict[str, Json]) -> Any:
     return pd.Index(_uncolumn(decoder, stored["column"]), name=decoder(stored["name"]))
 
 
-def _checked(encode: Encode, decode: Decode, same: Callable[[Any, Any], Any]) -> Encode:
+def _checked(encode: Encode, decode: Decode, assertion: str, **options: bool) -> Encode:
     """Decodes the value at once and refuses it if it differs: pandas has too many dtypes to list."""
 
     def checked(encoder: Encoder, value: Any) -> Json:
+        import pandas as pd
+
         made = encode(encoder, value)
         trial = Encoder(encoder.exact, encoder.kin)
         alone = encode(trial, value)
-        same(decode(_holding(trial.blobs), alone), value)
+        getattr(pd.testing, assertion)(decode(_holding(trial.blobs), alone), value, **options)
         return made
 
     return checked
@@ -257,24 +251,6 @@ def _pandas_index(encoder: Encoder, value: Any) -> Json:
     return {"$": "index", **_index(encoder, value)}
 
 
-def _same_frame(made: Any, value: Any) -> None:
-    import pandas as pd
-
-    pd.testing.assert_frame_equal(made, value, check_exact=True, check_freq=False)
-
-
-def _same_series(made: Any, value: Any) -> None:
-    import pandas as pd
-
-    pd.testing.assert_series_equal(made, value, check_exact=True, check_freq=False)
-
-
-def _same_index(made: Any, value: Any) -> None:
-    import pandas as pd
-
-    pd.testing.assert_index_equal(made, value, exact=True)
-
-
 def _timestamp(encoder: Encoder, value: Any) -> Json:
     zone = getattr(value.tzinfo, "key", None) or (None if value.tzinfo is None else str(value.tzinfo))
     return {"$": "timestamp", "v": int(value.value), "unit": value.unit, "tz": zone}
@@ -285,10 +261,6 @@ def _untimestamp(decoder: Decoder, stored: dict[str, Json]) -> Any:
 
     made = pd.Timestamp(int(stored["v"]), unit="ns", tz=stored["tz"])
     return made.as_unit(str(stored["unit"]))
-
-
-def _missing(encoder: Encoder, value: Any) -> Json:
-    return {"$": "missing", "v": str(value)}
 
 
 def _unmissing(decoder: Decoder, stored: dict[str, Json]) -> Any:
@@ -304,9 +276,8 @@ def optional(encoder: Encoder, value: Any) -> Json:
         np = sys.modules["numpy"]
         if type(value) is np.ndarray and not (value.dtype.hasobject and value.dtype.names):
             return _array(encoder, value)
-        return (
-            _scalar(encoder, value) if isinstance(value, np.generic) and not value.dtype.hasobject else NotImplemented
-        )
+        if isinstance(value, np.generic) and not value.dtype.hasobject:
+            return {**_array(encoder, value), "scalar": True}
     if root == "pandas":
         encode = _PANDAS.get("Index" if name.endswith("Index") else name)
         return NotImplemented if encode is None else encode(encoder, value)
@@ -314,12 +285,12 @@ def optional(encoder: Encoder, value: Any) -> Json:
 
 
 _PANDAS: dict[str, Encode] = {
-    "DataFrame": _checked(_frame, _unframe, _same_frame),
-    "Series": _checked(_series, _unseries, _same_series),
-    "Index": _checked(_pandas_index, _unindex, _same_index),
+    "DataFrame": _checked(_frame, _unframe, "assert_frame_equal", check_exact=True, check_freq=False),
+    "Series": _checked(_series, _unseries, "assert_series_equal", check_exact=True, check_freq=False),
+    "Index": _checked(_pandas_index, _unindex, "assert_index_equal", exact=True),
     "Timestamp": _timestamp,
-    "NaTType": _missing,
-    "NAType": _missing,
+    "NaTType": _text("missing"),
+    "NAType": _text("missing"),
 }
 
 # --- the tables ---------------------------------------------------------------------------------------------------
@@ -359,9 +330,9 @@ DECODERS: dict[str, Decode] = {
     "complex": lambda decoder, stored: complex(*(float(decoder(part)) for part in stored["v"])),
     "range": lambda decoder, stored: range(*(decoder(part) for part in stored["v"])),
     "ellipsis": lambda decoder, stored: ...,
-    "datetime": _undatetime,
+    "datetime": _untimed(datetime),
     "date": lambda decoder, stored: date.fromisoformat(stored["v"]),
-    "time": _untime,
+    "time": _untimed(time),
     "timedelta": lambda decoder, stored: timedelta(*stored["v"]),
     "decimal": lambda decoder, stored: Decimal(stored["v"]),
     "fraction": lambda decoder, stored: Fraction(*(decoder(part) for part in stored["v"])),

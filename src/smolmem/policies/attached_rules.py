@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from smolagents.memory import ActionStep, FinalAnswerStep, PlanningStep
@@ -13,12 +14,9 @@ from smolmem.agents.compat import Patches, agent_name
 from smolmem.agents.recorder import Recorder
 from smolmem.core.errors import Damaged, InvalidArgument
 from smolmem.policies.detectors import SeenStep, alert_lines
+from smolmem.policies.recorded_rules import MAX_STEPS, WINDOWS, seen_by
 from smolmem.policies.watch import Watch
 from smolmem.store.journal import Journal
-
-WINDOWS = 5
-"""How many times a rule's window is searched for steps that the rule applies to."""
-MAX_STEPS = 2_000
 
 
 class AttachedRules:
@@ -55,16 +53,13 @@ class AttachedRules:
         filters: dict[str, Any] = {"scope": self._recorder.scope, "agent": agent_name(self._recorder.agent)}
         since = None if rule.hours is None else time.time() - rule.hours * 3600
         found = self._journal.find_steps(**filters, since=since, limit=min(MAX_STEPS, rule.window * WINDOWS))
-        notes = alert_lines(self._journal.alerts.find(scope=filters["scope"], limit=MAX_STEPS))
-        seen = []
+        lines = alert_lines(self._journal.alerts.find(scope=filters["scope"], limit=MAX_STEPS))
+        fitting = list[SeenStep]()
         for step in found:
-            try:
-                live = step.to_smolagents()
-            except Damaged:
-                continue
-            if rule.applies_to(live):
-                seen.append(SeenStep(live, step.run, step.at.timestamp(), notes))
-        return reversed(seen[: rule.window])
+            with suppress(Damaged):
+                if (seen := seen_by(rule, step, lines)) is not None:
+                    fitting.append(seen)
+        return reversed(fitting[: rule.window])
 
 
 def _step_classes(rule: Watch) -> list[type]:

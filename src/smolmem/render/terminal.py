@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from smolmem.core.values import Alert, Diff, Excerpt, Note, Recollection, Run, Step
     from smolmem.doctor import Diagnosis
     from smolmem.exchange import Traced
-    from smolmem.policies.backtest import Backtest
+    from smolmem.policies.recorded_rules import Backtest
     from smolmem.recall.purge import Purged
     from smolmem.store.erase import Erased
     from smolmem.store.verify import Report

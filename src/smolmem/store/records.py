@@ -24,9 +24,8 @@ _STEP_FILTERS: Row = dict.fromkeys(
     ("scope", "below", "run", "agent", "status", "kind", "tool", "failed", "error", "since", "until", "text")
 )
 _RUN_FILTERS: Row = dict.fromkeys(
-    ("scope", "below", "agent", "status", "since", "until", "text", "parent", "session", "roots")
+    ("scope", "below", "agent", "model", "status", "since", "until", "text", "parent", "session", "roots", "tool")
 )
-_LIST_FILTERS = _RUN_FILTERS | {"model": None, "tool": None, "skip": 0}
 _RUN_COLUMNS = (
     *("id", "session", "scope", "agent", "agent_type", "title", "parent", "parent_step", "fork_of", "model"),
     *("smolagents", "max_steps", "input_tokens", "output_tokens"),
@@ -52,15 +51,13 @@ class Records(Links):
 
     def find_runs(self, **filters: Any) -> list[Run]:
         """Runs, newest first; each filter is a parameter of `find_runs` in queries.sql, and open if not given."""
-        self.check_runs()
-        gone = {"gone": self.gone_writers()}
-        return [self._run(row) for row in self.store.rows("find_runs", _RUN_FILTERS | filters | gone)]
+        return self.list_runs("newest", **filters)
 
     def list_runs(self, order: str, **filters: Any) -> list[Run]:
         """Runs in an order: `newest`, or one of the orders of `ranked_runs` in queries.sql."""
         self.check_runs()
-        values = _LIST_FILTERS | filters | {"gone": self.gone_writers(), "order": order}
-        name = "listed_runs" if order == "newest" else "ranked_runs"
+        values = _RUN_FILTERS | {"skip": 0} | filters | {"gone": self.gone_writers(), "order": order}
+        name = "find_runs" if order == "newest" else "ranked_runs"
         return [self._run(row) for row in self.store.rows(name, values)]
 
     def latest_runs(self, scope: str, agent: str) -> list[Run]:

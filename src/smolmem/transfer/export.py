@@ -29,6 +29,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from smolmem.core.arguments import ScopeFilter, in_scope
 from smolmem.core.display import Drawable
 from smolmem.core.redaction import Redactor
 from smolmem.core.version import __version__
@@ -74,7 +75,7 @@ def export(
         Damaged: if the store is damaged.
     """
     with create(Path(path)) as box, _still(journal.store) as store:
-        written = _Export(Records(store), box, {"scope": scope, "below": below}, progress, redactor).write()
+        written = _Export(Records(store), box, ScopeFilter(scope=scope, below=below), progress, redactor).write()
     size = os.stat(path).st_size if Path(path).is_file() else box.bytes
     return Exported(os.fspath(path), scope, written, box.media_files, size)
 
@@ -87,12 +88,10 @@ def _still(store: Store) -> Iterator[Store]:
         yield other
 
 
-class _Everything:
-    def __contains__(self, number: object) -> bool:
-        return True
+_EVERYTHING = range(1 << 62)
 
 
-class _Numbers:
+class _RowSet:
     """A set of row numbers, one byte each."""
 
     def __init__(self) -> None:
@@ -116,7 +115,7 @@ class _Export:
     """One export: it walks the tables together, so that contents and prompts precede the lines that refer to them."""
 
     def __init__(
-        self, records: Records, box: Outbox, of: Row, progress: Progress | None, redactor: Redactor | None = None
+        self, records: Records, box: Outbox, of: ScopeFilter, progress: Progress | None, redactor: Redactor | None
     ) -> None:
         self._records, self._store, self._box, self._of = records, records.store, box, of
         self._redaction = None if redactor is None else Redaction(redactor, records.blob)
@@ -124,9 +123,9 @@ class _Export:
         self._progress = progress
         self._total = sum(self._store.rows("export_sizes", {})[0].values()) if progress else 0
         self._hash = lru_cache(4096)(self._read_hash)
-        self.contents: Container[int] = _Everything()
-        self.prompts: Container[int] = _Everything()
-        self.steps: Container[int] = _Everything()
+        self.contents: Container[int] = _EVERYTHING
+        self.prompts: Container[int] = _EVERYTHING
+        self.steps: Container[int] = _EVERYTHING
         if of["scope"] is not None or self._redaction is not None:
             self._choose()
         self._coming = self._content_ids()
@@ -267,12 +266,9 @@ class _Export:
     def _content_ids(self) -> Iterator[int]:
         return (row["id"] for row in self._pages("content_ids_after") if row["id"] in self.contents)
 
-    def _is_within(self, scope: str | None) -> bool:
-        wanted, below = self._of["scope"], self._of["below"]
-        return scope is not None and (wanted in (None, scope) or (below is not None and scope.startswith(below)))
-
     def _has_run(self, run: str | None) -> bool:
-        return run is not None and self._is_within(self._store.do("scope_of_run", {"id": run}))
+        scope = None if run is None else self._store.do("scope_of_run", {"id": run})
+        return scope is not None and in_scope(scope, self._of)
 
     def _is_chosen(self, what: str | None, target: Any) -> bool:
         """Whether a step (a number), a run or a note is part of this export."""
@@ -280,11 +276,11 @@ class _Export:
             return self._has_run(target)
         if what == "step" or isinstance(target, int):
             return int(target) in self.steps
-        return any(self._is_within(row["scope"]) for row in self._store.rows("note_row", {"id": target}))
+        return any(in_scope(row["scope"], self._of) for row in self._store.rows("note_row", {"id": target}))
 
     def _choose(self) -> None:
         """Marks the rows that a scope refers to."""
-        contents, prompts, steps = _Numbers(), _Numbers(), _Numbers()
+        contents, prompts, steps = _RowSet(), _RowSet(), _RowSet()
         for event in self._pages("export_events"):
             contents.add(event["record"], event["shown"], None if self._redaction else event["state"])
             prompts.add(event["prompt"])

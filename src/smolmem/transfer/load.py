@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from smolmem.core import packing, wire
+from smolmem.core import codec, packing, wire
 from smolmem.core.arguments import check_scope
 from smolmem.core.display import Drawable
 from smolmem.core.errors import InvalidArgument, SmolmemError, TooNew
@@ -33,7 +33,6 @@ from smolmem.store.writer import IMPORTED, RESTORED
 from smolmem.transfer import archive
 from smolmem.transfer.archive import Inbox
 from smolmem.transfer.lines import FORMAT, VERSION, Numbers, Wrong, shaped
-from smolmem.transfer.media import step_facts
 
 Trusted = Literal["import", "keep"]
 WAITING = 10_000
@@ -235,11 +234,8 @@ class _Loading:
     def _put_prompts(self, wanted: int | None, here: Row | None, *, new: bool) -> None:
         """Writes the prompts that came before an event; or, where that is here already, finds them here."""
         for row in self._coming:
-            if new:
-                self._prompts.put(row["id"], self._add_prompt(row))
-            else:
-                is_here = here is not None and row["id"] == wanted
-                self._prompts.put(row["id"], (here or {})["prompt"] or 0 if is_here else 0)
+            found = here["prompt"] if here is not None and row["id"] == wanted else None
+            self._prompts.put(row["id"], self._add_prompt(row) if new else found or 0)
         self._coming.clear()
 
     def _add_prompt(self, row: Row) -> int:
@@ -277,10 +273,7 @@ class _Loading:
             self._waiting.setdefault(row["fork_at"], []).append(row)
 
     def _event(self, row: Row) -> None:
-        session = row["session"]
-        if session not in self._lists:
-            raise Wrong(f"it belongs to session {session}, which did not come before")
-        timeline = self._lists[session]
+        timeline = self._list_of(row)
         if timeline is None:
             self._match(row)
         else:
@@ -288,6 +281,12 @@ class _Loading:
             self._apply(row, timeline)
         for fork in self._waiting.pop(row["id"], ()):
             self._begin(fork, row)
+
+    def _list_of(self, row: Row) -> Timeline[Row] | None:
+        """The list of the session that a line belongs to; None if that session is here already, or left out."""
+        if row["session"] not in self._lists:
+            raise Wrong(f"it belongs to session {row['session']}, which did not come before")
+        return self._lists[row["session"]]
 
     def _match(self, row: Row) -> None:
         """An event of a session that is here already: its numbers are those of the event that has its place."""
@@ -336,7 +335,7 @@ class _Loading:
         event["prompt"] = None if row["prompt"] is None else self._prompts.get(row["prompt"])
         new = row["act"] == "insert" and self._steps.find(row["step"]) is None
         event["step"] = None if new else self._steps.get(row["step"])
-        facts = None if event["record"] is None else step_facts(self._journal, event["record"])
+        facts = None if event["record"] is None else self._facts(event["record"])
         self._check_event(event, timeline, new=new)
         last = event["place"] is None or event["place"] >= len(timeline.steps)
         event["step"] = self._journal.append(event, facts, last=last)
@@ -349,6 +348,12 @@ class _Loading:
             self.added["step"] += 1
         latest = self._store.rows("last_event", {"session": event["session"], "until": None})
         self._events.put(row["id"], latest[0]["last"])
+
+    def _facts(self, record: int) -> Row:
+        try:
+            return {**codec.facts(self._journal.value(record))}
+        except Exception as error:  # the record can be anything
+            raise Wrong(f"a record that is not a step's ({error})") from error
 
     def _check_event(self, event: Row, timeline: Timeline[Row], *, new: bool) -> None:
         """Refuses an event that cannot have happened, before anything of it is written."""
@@ -377,13 +382,11 @@ class _Loading:
         run, session = row["id"], row["session"]
         if run in self._runs:
             raise Wrong(f"run {run} comes twice")
-        if session not in self._lists:
-            raise Wrong(f"it belongs to session {session}, which did not come before")
-        here = self._store.rows("run_row", {"id": run})
+        here, new = self._store.rows("run_row", {"id": run}), self._list_of(row) is not None
         if row["fork_of"] is not None and not self._is_run(row["fork_of"]):
             raise Wrong(f"run {run} is a fork of {row['fork_of']}, which did not come before")
-        self._runs[run] = self._lists[session] is not None
-        if not self._runs[run]:
+        self._runs[run] = new
+        if not new:
             self.skipped["run"] += 1
             if not here:
                 self.differing.add(session)
@@ -437,9 +440,7 @@ class _Loading:
         self._add("recalled", made)
 
     def _cut(self, row: Row) -> None:
-        if row["session"] not in self._lists:
-            raise Wrong(f"it belongs to session {row['session']}, which did not come before")
-        if self._lists[row["session"]] is not None:
+        if self._list_of(row) is not None:
             del row["id"]
             self._add("cut", row | {"last": self._steps.get(row["last"])})
 

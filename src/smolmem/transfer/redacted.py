@@ -7,16 +7,14 @@ one pass is enough.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from typing import Any
 
 from smolmem.core import wire
+from smolmem.core.chunks import NAMED
 from smolmem.core.redaction import Redactor
 from smolmem.store.base import Row
 
-BLOB = re.compile(rb'"blob":"([0-9a-f]{40})"')
-"""How a record names a long text or bytes beside it."""
 NOT_JSON = object()
 _TEXTS = ("text", "title", "tags", "kind", "query", "rule", "reason", "acts", "error")
 """Fields of lines that hold recorded text."""
@@ -66,7 +64,7 @@ class Redaction:
         if tree is not NOT_JSON:
             clean, beside = self._redactor.stored_record(tree, self._fetch)
             new = wire.dumps(clean)
-            named = (found.decode() for found in BLOB.findall(new))
+            named = (name.decode() for _, name in NAMED.findall(new))
             # A text that holds no secret by itself was changed as a record: both readings are kept.
             beside |= {name: self._fetch(name) for name in named if name in self._moved and name not in beside}
         else:
