@@ -239,11 +239,41 @@ def test_the_live_agent_keeps_the_value(memory: Memory) -> None:
 def test_pictures_and_arrays_are_as_they_were(memory: Memory) -> None:
     picture = Image.frombytes("RGB", (64, 64), random.Random(5).randbytes(64 * 64 * 3))
     redactor = Redactor(b"key", secrets={"all": "AAAA"})
-    record = codec.encode([picture, b"\x89AAAA\xff", f"{TOKEN}"], redactor)
+    record = codec.encode([picture, b"\x89PNG\xff", f"{TOKEN}"], redactor)
     back = codec.decode(record.record, record.blobs.__getitem__)
     assert back[0].tobytes() == picture.tobytes()
-    assert back[1] == b"\x89AAAA\xff"
+    assert back[1] == b"\x89PNG\xff"
     assert TOKEN not in back[2]
+
+
+@pytest.mark.promise("S11")
+@pytest.mark.parametrize("size", [1, 5000])
+def test_a_secret_in_bytes_that_are_no_text_is_not_stored_and_comes_back(size: int) -> None:
+    value = {"body": b"\x89\xff" * size + TOKEN.encode() + b"\x00\xfe", "named": bytearray(b"\xe9 named-1 \xff")}
+    redactor = Redactor(b"key", [lambda text: [text.encode().decode()[:0]]], {"NAMED": "named-1"})
+    record = codec.encode(value, redactor)
+    stored = record.record + b"".join(record.blobs.values())
+    shown = codec.decode(record.record, record.blobs.__getitem__)
+    assert TOKEN.encode() not in stored + shown["body"]
+    assert b"named-1" not in shown["named"]
+    assert shown["body"].endswith(b"\x00\xfe")
+    assert codec.decode(record.record, record.blobs.__getitem__, secrets=redactor.known) == value
+
+
+@pytest.mark.promise("S11")
+@pytest.mark.parametrize("before", ["my_", "backup", "x-y_", "\\xff", "\\U0001f600", "%0A", "prefix_of_a_long_name"])
+def test_a_token_that_follows_other_letters_is_found(before: str) -> None:
+    told = Redactor(b"k" * 32).text(f"see {before}{TOKEN} here")
+    assert TOKEN[4:] not in told
+    assert told.startswith(f"see {before}")
+    assert told.endswith(" here")
+
+
+@pytest.mark.promise("S11")
+def test_a_tool_name_that_a_model_made_of_a_secret_is_not_stored(path: Path, memory: Memory) -> None:
+    agent = memory.attach(calling_agent(calls((f"curl {TOKEN}", {"q": 1})), answer("done")))
+    agent.run("Go")
+    assert TOKEN.encode() not in stored_bytes(path)
 
 
 def test_secrets_in_bytes_arrays_frames_and_keys_are_found_and_put_back() -> None:

@@ -240,11 +240,15 @@ class Ledger:
             "run": turn.run,
             "turn": turn.number,
             "kind": kind,
-            "name": storable(name),
+            "name": self._stored_name(name),
             "began": began,
             "ended": None,
             "failed": 0,
         }
+
+    def _stored_name(self, name: str) -> str:
+        """A model can call a tool that does not exist, by any text."""
+        return self._journal.redactor.text(storable(name))
 
     def _take(self, kind: str, name: str, asked: Encoded | None) -> RecordedCall | None:
         """The recorded call that is being made again, once; calls of earlier turns are dropped."""
@@ -255,7 +259,7 @@ class Ledger:
             self._recorded = [call for call in self._recorded if turn is not None and call.turn >= turn.number]
             now = [call for call in self._recorded if turn and call.turn == turn.number and call.kind == kind]
             for call in now:
-                if call.name == storable(name) and call.is_of(asked.key, self._journal.encode):
+                if call.name == self._stored_name(name) and call.is_of(asked.key, self._journal.encode):
                     self._recorded.remove(call)
                     return call
             if now and kind == "tool" and self._in_order:

@@ -6,7 +6,7 @@ different files cannot be compared. It is short, and whoever has the file has th
 against it, as against any hash.
 
 A record is searched as a whole before its texts are: most records hold no secret and cost one search. Everything in a
-record that is text is covered, whatever encoded it; pictures and arrays of numbers are not text.
+record that is text is covered, whatever encoded it, also in bytes; pictures and arrays of numbers are not text.
 """
 
 from __future__ import annotations
@@ -273,7 +273,7 @@ class _Fetched(dict[str, bytes]):
 
 
 class _Walk:
-    """Changes every text of a record: values and keys, long texts beside the record, and bytes that are text.
+    """Changes every text of a record: values and keys, long texts beside the record, and texts in bytes.
 
     The result is the record that the changed value has: long texts are beside it, as the encoder puts them.
     """
@@ -335,15 +335,13 @@ class _Walk:
         return value
 
     def _bytes(self, tree: dict[str, Json]) -> Json:
+        """Bytes are changed as text; a byte that is not text comes back as it was."""
         data = self._blobs[tree["blob"]] if "blob" in tree else base64.b64decode(tree["v"])
-        try:
-            text = data.decode()
-        except UnicodeDecodeError:
-            return self._left(tree)
+        text = data.decode("utf-8", "surrogateescape")
         new = self._change(text)
-        return (
-            self._left(tree) if new == text else self._replaced_by(tree, {"$": tree["$"], **self._data(new.encode())})
-        )
+        if new == text:
+            return self._left(tree)
+        return self._replaced_by(tree, {"$": tree["$"], **self._data(new.encode("utf-8", "surrogateescape"))})
 
     def _left(self, tree: dict[str, Json]) -> Json:
         self._kept.update({tree["blob"]} if "blob" in tree else ())
@@ -394,7 +392,7 @@ def _by_pattern(pattern: patterns.Pattern, text: str) -> list[Found]:
 def _tried(find: _Find, text: str) -> list[Found]:
     """What a pattern or function of the user finds; the whole text, if it fails or takes too long."""
     try:
-        return find(text)
+        return find(text.encode("utf-8", "replace").decode())  # the same length, without lone surrogates
     except Exception as error:
         log.warning("smolmem: a text of %d characters is redacted as a whole: %r", len(text), error)
         return [Found(0, len(text), "custom")]

@@ -151,7 +151,12 @@ _HEADS: dict[bytes, list[_Format]] = {}
 _TAILS: dict[bytes, list[_Format]] = {}
 """Formats whose prefix ends in a dot, by the last three characters before the run that follows."""
 
+_ENDS: dict[bytes, list[_Format]] = {}
+"""Formats whose prefix is long and ends in `_` or `-`, by its last three characters."""
+
 for _one in _formats():
+    if len(_one.prefix) >= 4 and _one.prefix[-1:] in b"_-":
+        _ENDS.setdefault(_one.prefix[-3:], []).append(_one)
     if _one.prefix.endswith(b"."):
         _TAILS.setdefault(_one.prefix[-3:], []).append(_one)
     elif len(_one.prefix) == 1:
@@ -160,7 +165,7 @@ for _one in _formats():
     else:
         _HEADS.setdefault(_one.prefix[:2], []).append(_one)
 
-_DASH = re.compile(rb"-(?=[A-Za-z])")
+_MARK = re.compile(rb"[_-]")
 
 _CLUES = (b"pass", b"pwd", b"secret", b"token", b"key")
 """Each name of a secret has one of these in it."""
@@ -245,7 +250,7 @@ def _by_format(data: bytes) -> Iterator[Found]:
         end = runs.find(b" ", start)
         end = len(data) if end < 0 else end
         at = start + _escaped(data, start)
-        found = _at(data, at) or _after_dot(data, start) or _after_dash(data, start, end) or _around_hash(data, at, end)
+        found = _at(data, at) or _after_dot(data, start) or _inside(data, start, end) or _around_hash(data, at, end)
         if found is not None:
             yield found._replace(start=max(found.start, last))
             if end - found.end >= _RUN:  # keys that follow each other without a gap
@@ -272,12 +277,23 @@ def _after_dot(data: bytes, start: int) -> Found | None:
     return None
 
 
-def _after_dash(data: bytes, start: int, end: int) -> Found | None:
-    """The token that begins inside the run: `backup-ghp_…`."""
-    if data.find(b"-", start, end) < 0:
-        return None
-    dashes = _DASH.finditer(data, start, end)
-    return next((found for dash in dashes if (found := _at(data, dash.end())) is not None), None)
+def _inside(data: bytes, start: int, end: int) -> Found | None:
+    """The token that begins inside the run: `backup-sk-…`, or with a prefix that no word ends in: `myghp_…`."""
+    for mark in _MARK.finditer(data, start, end):
+        after = mark.end()
+        found = _at(data, after) or _with_prefix_before(data, start, after)
+        if found is not None:
+            return found
+    return None
+
+
+def _with_prefix_before(data: bytes, start: int, after: int) -> Found | None:
+    for one in _ENDS.get(data[after - 3 : after], ()):
+        at = after - len(one.prefix)
+        match = one.match(data, at) if at >= start else None
+        if match is not None:
+            return Found(at, match.end(), one.kind)
+    return None
 
 
 def _around_hash(data: bytes, start: int, end: int) -> Found | None:
@@ -294,13 +310,16 @@ _ASANA = re.compile(rb"\b\d(?:(?:/|%2F)\d{10,20}){1,2}(?::|%3A)[0-9a-f]{32}\Z")
 
 
 def _escaped(data: bytes, start: int) -> int:
-    r"""How many characters of a run belong to an escape before it: `\n`, `\u00e9`, `%3D`."""
+    r"""How many characters of a run belong to an escape before it: `\n`, `\xe9`, `\u00e9`, `%3D`."""
     before = data[start - 1 : start] if start else b""
     if before == b"%":
         return 2
     if before != b"\\":
         return 0
-    return 5 if data[start : start + 1] == b"u" else 1
+    return _ESCAPES.get(data[start : start + 1], 1)
+
+
+_ESCAPES = {b"u": 5, b"x": 3, b"U": 9}
 
 
 _KIND_OF = {b"pass": "password", b"pwd": "password", b"secret": "secret", b"token": "token", b"key": "key"}

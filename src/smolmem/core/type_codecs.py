@@ -39,19 +39,10 @@ def _text(tag: str, describe: Callable[[Any], str] = str) -> Encode:
 def _bytes(tag: str) -> Encode:
     def encode(encoder: Encoder, value: Any) -> Json:
         data = bytes(value)
-        if data.isascii() or _is_utf8(data):
-            encoder.texts[wire.fingerprint(data)] = data
+        encoder.texts[wire.fingerprint(data)] = data
         return {"$": tag, **encoder.data(data)}
 
     return encode
-
-
-def _is_utf8(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _datetime(encoder: Encoder, value: datetime) -> Json:
