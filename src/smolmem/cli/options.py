@@ -120,12 +120,12 @@ def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 
     from smolmem.store.base import migrations
     from smolmem.store.header import read_version
+    from smolmem.store.records import RUN_FILTERS
     from smolmem.store.sqlite import SqliteStore
 
     env = ctx.find_object(Environment) or Environment()
     env.asks = False
-    names = ("scope", "below", "agent", "status", "since", "until", "text", "parent", "session", "roots")
-    filters = {**dict.fromkeys(names), "gone": "[]", "limit": _MOST_COMPLETIONS}
+    filters = {**RUN_FILTERS, "gone": "[]", "limit": _MOST_COMPLETIONS}
     try:
         key = env.known_key()
         if not os.path.isfile(env.path) or read_version(Path(env.path), key) != len(migrations("sqlite")):

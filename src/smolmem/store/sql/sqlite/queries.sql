@@ -84,6 +84,7 @@ UPDATE step SET place = :place WHERE id = :id AND session = :session;
 SELECT * FROM run
 WHERE (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :below)
   AND (:agent IS NULL OR agent = :agent)
+  AND (:model IS NULL OR model = :model)
   AND (:status IS NULL
        OR (status = :status AND NOT (status = 'running' AND writer IN (SELECT value FROM json_each(:gone))))
        OR (:status = 'interrupted' AND status = 'running' AND writer IN (SELECT value FROM json_each(:gone))))
@@ -92,6 +93,10 @@ WHERE (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :b
   AND (:parent IS NULL OR parent = :parent)
   AND (:roots IS NULL OR parent IS NULL)
   AND (:session IS NULL OR session = :session)
+  AND (:tool IS NULL OR id IN (
+      SELECT run FROM (SELECT run, kind, name FROM call ORDER BY id DESC LIMIT 50000) AS newest WHERE kind = 'tool' AND name = :tool
+      UNION SELECT run FROM (SELECT run, tools FROM step ORDER BY id DESC LIMIT 50000) AS newest_steps
+      WHERE EXISTS (SELECT 1 FROM json_each(newest_steps.tools) WHERE value = :tool)))
   AND (:text IS NULL OR instr(lower(title), lower(:text)) > 0)
 ORDER BY began DESC, rowid DESC
 LIMIT :limit;
@@ -892,24 +897,6 @@ SELECT DISTINCT agent FROM run ORDER BY agent LIMIT 200;
 -- name: run_scopes
 SELECT scope FROM run UNION SELECT scope FROM note ORDER BY scope LIMIT 200;
 
--- name: listed_runs
-SELECT * FROM run
-WHERE (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :below)
-  AND (:agent IS NULL OR agent = :agent)
-  AND (:model IS NULL OR model = :model)
-  AND (:status IS NULL
-       OR (status = :status AND NOT (status = 'running' AND writer IN (SELECT value FROM json_each(:gone))))
-       OR (:status = 'interrupted' AND status = 'running' AND writer IN (SELECT value FROM json_each(:gone))))
-  AND (:since IS NULL OR began >= :since)
-  AND (:until IS NULL OR began < :until)
-  AND (:roots IS NULL OR parent IS NULL)
-  AND (:session IS NULL OR session = :session)
-  AND (:tool IS NULL OR id IN (
-      SELECT run FROM (SELECT run, kind, name FROM call ORDER BY id DESC LIMIT 50000) AS newest WHERE kind = 'tool' AND name = :tool))
-  AND (:text IS NULL OR instr(lower(title), lower(:text)) > 0)
-ORDER BY began DESC, rowid DESC
-LIMIT :limit;
-
 -- name: ranked_runs
 SELECT * FROM run
 WHERE (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :below)
@@ -923,7 +910,9 @@ WHERE (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :b
   AND (:roots IS NULL OR parent IS NULL)
   AND (:session IS NULL OR session = :session)
   AND (:tool IS NULL OR id IN (
-      SELECT run FROM (SELECT run, kind, name FROM call ORDER BY id DESC LIMIT 50000) AS newest WHERE kind = 'tool' AND name = :tool))
+      SELECT run FROM (SELECT run, kind, name FROM call ORDER BY id DESC LIMIT 50000) AS newest WHERE kind = 'tool' AND name = :tool
+      UNION SELECT run FROM (SELECT run, tools FROM step ORDER BY id DESC LIMIT 50000) AS newest_steps
+      WHERE EXISTS (SELECT 1 FROM json_each(newest_steps.tools) WHERE value = :tool)))
   AND (:text IS NULL OR instr(lower(title), lower(:text)) > 0)
 ORDER BY CASE :order
     WHEN 'duration' THEN coalesce(ended - began, 0)
