@@ -11,7 +11,6 @@ At the end, the demo names the command that opens the recorded runs in the inspe
 from __future__ import annotations
 
 import argparse
-import atexit
 import os
 import shlex
 import shutil
@@ -29,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).parent / "examples"))
 from llm import model_options
 from monitoring import STUCK, describe, handle_incident, label, make_agent, make_model
 from rich.text import Text
+from shop.app import LIFELINE, follow_lifeline
 from shop.control import Shop, ShopError
 from shop_tools import get_tools
 from smolagents import ToolCallingAgent
@@ -57,6 +57,7 @@ def attached(memory: Memory, shop: Shop, options: argparse.Namespace) -> ToolCal
 
 def work(options: argparse.Namespace) -> None:
     """The work of the first process, until it is killed."""
+    follow_lifeline()
     shop = Shop(options.folder / "shop")
     with open_memory(options) as memory:
         handle_incident(memory, attached(memory, shop, options), shop, describe(shop.health()))
@@ -64,15 +65,27 @@ def work(options: argparse.Namespace) -> None:
 
 def run_demo(options: argparse.Namespace) -> None:
     """All chapters, in order."""
+    lifeline = open_lifeline()
     shop = Shop(options.folder / "shop")
-    atexit.register(shop.stop)  # after Ctrl-C, a tool that restarts the shop may still be at work in its thread
     with shop, open_memory(options) as memory:
         deploy_bad_release(shop, "1  A web shop, and a release that breaks its checkout")
-        kill_agent(shop, options)
+        kill_agent(shop, options, lifeline)
         run = resume(memory, shop, options)
         again = repeat_incident(memory, shop, options, run)
         review(memory, again)
     inspect(options)
+
+
+def open_lifeline() -> int:
+    """A pipe that every process of the demo inherits, and that only this process holds open.
+
+    A shop that a killed agent, or a thread that outlives Ctrl-C, has just started cannot be found by its folder yet.
+    Therefore the shop and the agent end by themselves when this process ends, however it ends.
+    """
+    lifeline, _ = os.pipe()  # this process keeps the other end open until it ends
+    os.set_inheritable(lifeline, True)
+    os.environ[LIFELINE] = str(lifeline)
+    return lifeline
 
 
 def inspect(options: argparse.Namespace) -> None:
@@ -96,12 +109,13 @@ def deploy_bad_release(shop: Shop, title: str) -> None:
     say(str(shop.health()), "red")
 
 
-def kill_agent(shop: Shop, options: argparse.Namespace) -> None:
+def kill_agent(shop: Shop, options: argparse.Namespace, lifeline: int) -> None:
     """Starts an agent in another process and kills it while it restarts the shop."""
     agent = make_agent(make_model(options.llm_url, options.model, options.api_key), [])
     chapter("2  An agent repairs the shop, in its own process", label(agent.model))
     before = shop.pid
-    worker = subprocess.Popen([sys.executable, __file__, "--work", *sys.argv[1:], "--folder", str(options.folder)])
+    command = [sys.executable, __file__, "--work", *sys.argv[1:], "--folder", str(options.folder)]
+    worker = subprocess.Popen(command, pass_fds=[lifeline])
     try:
         while shop.pid == before and shop.running():
             if worker.poll() is not None:

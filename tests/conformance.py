@@ -111,6 +111,12 @@ class Conformance:
         assert [run.title for run in busy.runs(agent="coder")] == ["First task"]
         assert busy.runs(agent="nobody") == []
 
+    def test_runs_by_tool_and_by_model(self, busy: Memory) -> None:
+        assert [run.title[:6] for run in busy.runs(tool="weather")] == ["Second"]
+        assert [run.title[:6] for run in busy.runs(tool="python_interpreter")] == ["First "]
+        assert len(busy.runs(model="scripted-1")) == 2
+        assert busy.runs(model="scripted-1", tool="nothing") == []
+
     def test_runs_by_status(self, busy: Memory) -> None:
         assert [run.agent for run in busy.runs(scope="*", status="failed")] == ["broken"]
         assert len(busy.runs(status="finished")) == 2

@@ -346,6 +346,9 @@ def test_runs_and_steps_are_filtered_as_the_library_does(sample: Sample, run: Ru
     assert ids("--status", "failed") == [sample.failed]
     assert ids("--agent", "guide") == [sample.weather]
     assert ids("--text", "COUNT") == [sample.fork, sample.count]
+    assert ids("--tool", "weather") == [sample.weather]
+    assert ids("--model", "scripted-1") == ids()
+    assert ids("--model", "another") == []
     assert ids("--since", "1h") == ids()
     assert ids("--until", "1h") == []
     assert ids("--scope", "acme/*") == []

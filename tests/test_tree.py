@@ -116,7 +116,7 @@ SIGNATURES = {
     "Memory.remember": "text kind tags expires supersedes sources scope origin",
     "Memory.resume": "agent run unknown trust placeholders",
     "Memory.run": "id",
-    "Memory.runs": "scope agent status since until text parent session managed limit",
+    "Memory.runs": "scope agent model tool status since until text parent session managed limit",
     "Memory.scoped": "scope",
     "Memory.stats": "",
     "Memory.step": "id",

@@ -5,6 +5,7 @@ the flapping shop has closed half of its database connections, and a full data f
 makes a complete checkout and rolls it back, so it fails whenever a customer would fail.
 
 `control.py` starts the shop. By hand: `python -m shop.app --folder DIR`, or `python app.py --folder DIR`.
+Where `SHOP_LIFELINE` names an inherited pipe, the shop ends when the other end of the pipe is closed.
 The shop runs on Linux and macOS and listens on loopback only.
 """
 
@@ -29,6 +30,8 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 HOST = "127.0.0.1"
+LIFELINE = "SHOP_LIFELINE"
+"""The environment variable with the file descriptor of a pipe that ends the process when it is closed."""
 PRODUCTS = {
     "mug": ("☕ Mug", 12.0),
     "lamp": ("💡 Lamp", 45.0),
@@ -328,6 +331,17 @@ def listen(app: App, port: int) -> Server:
         return Server(app, 0)
 
 
+def follow_lifeline() -> None:
+    """Ends this process when the process that holds the pipe in `SHOP_LIFELINE` has ended, even by `kill -9`."""
+    if pipe := os.environ.get(LIFELINE):
+        threading.Thread(target=_end_at_eof, args=[int(pipe)], daemon=True).start()
+
+
+def _end_at_eof(pipe: int) -> None:
+    os.read(pipe, 1)  # nothing is ever written: this returns when the last writer is gone
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def main() -> None:
     """Parses the command line and serves until the process is stopped."""
     parser = argparse.ArgumentParser(description="A small web shop.")
@@ -338,6 +352,7 @@ def main() -> None:
     folder: Path = options.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    follow_lifeline()
     own(folder)
     (folder / "state.json").unlink(missing_ok=True)  # the process id in it may belong to another process by now
     app = App(folder, options.release)

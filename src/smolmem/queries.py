@@ -56,6 +56,8 @@ class Queries:
         *,
         scope: str | None = None,
         agent: str | None = None,
+        model: str | None = None,
+        tool: str | None = None,
         status: str | None = None,
         since: Time | None = None,
         until: Time | None = None,
@@ -70,6 +72,8 @@ class Queries:
         Args:
             scope: another scope than this memory's; `acme/*` for `acme` and all scopes in it, `*` for all scopes.
             agent: the agent's name, or its class if it has none.
+            model: the id of the agent's model.
+            tool: only runs that called this tool, among the newest 50,000 steps.
             status: `running`, `finished`, `failed`, `interrupted` (also: killed) or `max_steps`.
             since: only runs that began at this time or later: a datetime, a timestamp, or ISO text.
             until: only runs that began before this time.
@@ -82,6 +86,8 @@ class Queries:
         found = self._journal.find_runs(
             **self._scope_filter(scope),
             agent=check_text(agent, "agent"),
+            model=check_text(model, "model"),
+            tool=check_text(tool, "tool"),
             status=check_choice(status, STATUSES, "status"),
             since=to_timestamp(since),
             until=to_timestamp(until),

@@ -125,7 +125,7 @@ def _drawn(receipts: list[Erased]) -> Any:
 @_dry_run
 @_yes
 def purge(env: Environment, origin: Any, url: str | None, dry_run: bool, yes: bool) -> int | None:
-    """Erase a source, such as a poisoned web page, and everything that may have been made from it.
+    """Erase a poisoned source, such as a web page, and everything it may have influenced.
 
     The steps that read the source go, with all later steps of their sessions, the runs that these called or that called
     them, what was said in runs that recalled any of it, and the notes that agents made of it. Tasks and notes of users

@@ -42,9 +42,12 @@ SECTION = "Runs and steps"
     SECTION,
     "smolmem runs",
     "smolmem runs --status failed --since 7d",
+    "smolmem runs --tool web_search --since yesterday",
     "smolmem runs --agent CodeAgent --text count --json",
 )
 @filter_options
+@option("--model", "NAME", "Only runs with this model.")
+@option("--tool", "NAME", "Only runs that called this tool.")
 @run_option("Only runs of managed agents that this run called.", "--parent")
 @limit_option(20)
 def runs(env: Environment, **filters: Any) -> None:

@@ -30,7 +30,10 @@ _RATE_SECONDS = 10.0
 @option("-n", "N", "How many steps to begin with (default: 10).", type=count, default=10)
 @flag("--no-follow", "Print the newest steps and stop.")
 def tail(env: Environment, agent: str | None, n: int, no_follow: bool) -> None:
-    """Print the newest steps of all runs, then each step as any process records it; Ctrl-C stops."""
+    """Print the newest steps of all agents, then each new step.
+
+    The steps of all processes are shown. Ctrl-C stops.
+    """
     with env.look() as memory:
         for step in _steps(env, memory, agent, n, follow=not no_follow and env.copy is None):
             if env.json:

@@ -226,9 +226,10 @@ def remember(
 def forget(
     env: Environment, id: str | None, step: int | str | None, influenced: bool, undo: bool, yes: bool
 ) -> int | None:
-    """Leave a note, step or run out of recall, with the notes that came of it; or undo that.
+    """Hide a note, step or run from recall, or show it again (--undo).
 
-    The record keeps everything. On a terminal, confirmation is asked for first.
+    Notes that were made from it are hidden, too. The record keeps everything. On a terminal, confirmation is asked for
+    first.
     """
     target = step if id is None else id
     if target is None or (id is not None and step is not None):

@@ -12,6 +12,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -314,10 +315,14 @@ class Inspector:
         """An expected error as a page with one sentence."""
         if isinstance(error, HTTPException):
             text = _HTTP_ERRORS.get(error.status_code, "The request is not valid. Reload the page and try again.")
-            return self.render("message.html", error.status_code, title="Error", text=text, back="")
+            return self._problem(error.status_code, text)
         status = 404 if isinstance(error, NotFound) else 503 if isinstance(error, StoreError) else 400
         text = str(error).partition(": `memory.")[0].rstrip(".")  # a page needs no hint about a method
-        return self.render("message.html", status, title="Error", text=f"{text[:1].upper()}{text[1:]}.", back="")
+        return self._problem(status, f"{text[:1].upper()}{text[1:]}.")
+
+    def _problem(self, status: int, text: str) -> Response:
+        title = "Not found" if status == HTTPStatus.NOT_FOUND else "Error"
+        return self.render("message.html", status, title=title, text=text, back="")
 
     def guarded(self, respond: Callable[[], Response]) -> Response:
         """Turns an unexpected error into a page with one sentence; the log gets the traceback."""
@@ -328,7 +333,7 @@ class Inspector:
         except Exception as error:
             log.warning("smolmem: the inspector could not answer a request", exc_info=True)
             text = f"This page cannot be shown ({type(error).__name__}). Check the file with `smolmem verify`."
-            return self.render("message.html", 500, title="Error", text=text, back="")
+            return self._problem(500, text)
 
 
 _HTTP_ERRORS = {

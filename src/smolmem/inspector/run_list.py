@@ -83,7 +83,7 @@ def list_runs(memory: Memory, query: Mapping[str, str]) -> RunList:
     if given.get("status", STATUSES[0]) not in STATUSES:
         raise InvalidArgument(f"there is no status {given['status'][:40]!r}: choose one of {', '.join(STATUSES)}.")
     in_managed = any(name in given for name in ("agent", "model", "tool"))
-    found = memory._journal.list_runs(
+    found = memory._journal.find_runs(
         order,
         **given,
         **scope_filter(query.get("scope") or "*"),

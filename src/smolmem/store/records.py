@@ -24,8 +24,9 @@ _STEP_FILTERS: Row = dict.fromkeys(
     ("scope", "below", "run", "agent", "status", "kind", "tool", "failed", "error", "since", "until", "text")
 )
 _RUN_FILTERS: Row = dict.fromkeys(
-    ("scope", "below", "agent", "model", "status", "since", "until", "text", "parent", "session", "roots", "tool")
+    ("scope", "below", "agent", "model", "tool", "status", "since", "until", "text", "parent", "session", "roots")
 )
+
 _RUN_COLUMNS = (
     *("id", "session", "scope", "agent", "agent_type", "title", "parent", "parent_step", "fork_of", "model"),
     *("smolagents", "max_steps", "input_tokens", "output_tokens"),
@@ -49,15 +50,15 @@ class Records(Links):
 
     # --- runs ------------------------------------------------------------------------------------------------------
 
-    def find_runs(self, **filters: Any) -> list[Run]:
-        """Runs, newest first; each filter is a parameter of `find_runs` in queries.sql, and open if not given."""
-        return self.list_runs("newest", **filters)
+    def find_runs(self, order: str = "newest", *, skip: int = 0, **filters: Any) -> list[Run]:
+        """Runs in an order: `newest`, or an order of `ranked_runs` in queries.sql, where `skip` leaves runs out.
 
-    def list_runs(self, order: str, **filters: Any) -> list[Run]:
-        """Runs in an order: `newest`, or one of the orders of `ranked_runs` in queries.sql."""
+        Each filter is a parameter of `find_runs` in queries.sql, and open if not given.
+        """
         self.check_runs()
-        values = _RUN_FILTERS | {"skip": 0} | filters | {"gone": self.gone_writers(), "order": order}
-        name = "find_runs" if order == "newest" else "ranked_runs"
+        name, values = "find_runs", _RUN_FILTERS | filters | {"gone": self.gone_writers()}
+        if order != "newest":
+            name, values = "ranked_runs", values | {"order": order, "skip": skip}
         return [self._run(row) for row in self.store.rows(name, values)]
 
     def latest_runs(self, scope: str, agent: str) -> list[Run]:

@@ -94,7 +94,9 @@ WHERE (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :b
   AND (:roots IS NULL OR parent IS NULL)
   AND (:session IS NULL OR session = :session)
   AND (:tool IS NULL OR id IN (
-      SELECT run FROM (SELECT run, kind, name FROM call ORDER BY id DESC LIMIT 50000) AS newest WHERE kind = 'tool' AND name = :tool))
+      SELECT run FROM (SELECT run, kind, name FROM call ORDER BY id DESC LIMIT 50000) AS newest WHERE kind = 'tool' AND name = :tool
+      UNION SELECT run FROM (SELECT run, tools FROM step ORDER BY id DESC LIMIT 50000) AS newest_steps
+      WHERE EXISTS (SELECT 1 FROM json_each(newest_steps.tools) WHERE value = :tool)))
   AND (:text IS NULL OR instr(lower(title), lower(:text)) > 0)
 ORDER BY began DESC, rowid DESC
 LIMIT :limit;
@@ -908,7 +910,9 @@ WHERE (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :b
   AND (:roots IS NULL OR parent IS NULL)
   AND (:session IS NULL OR session = :session)
   AND (:tool IS NULL OR id IN (
-      SELECT run FROM (SELECT run, kind, name FROM call ORDER BY id DESC LIMIT 50000) AS newest WHERE kind = 'tool' AND name = :tool))
+      SELECT run FROM (SELECT run, kind, name FROM call ORDER BY id DESC LIMIT 50000) AS newest WHERE kind = 'tool' AND name = :tool
+      UNION SELECT run FROM (SELECT run, tools FROM step ORDER BY id DESC LIMIT 50000) AS newest_steps
+      WHERE EXISTS (SELECT 1 FROM json_each(newest_steps.tools) WHERE value = :tool)))
   AND (:text IS NULL OR instr(lower(title), lower(:text)) > 0)
 ORDER BY CASE :order
     WHEN 'duration' THEN coalesce(ended - began, 0)
