@@ -1,4 +1,4 @@
-"""A network with a delay, between a client and a PostgreSQL server on a unix socket; it counts the round trips."""
+"""A network with a delay, between a client and a PostgreSQL server on a unix socket; it counts the messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Network:
         self._seconds = seconds
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._address = f"postgresql://{parts.username}@127.0.0.1:{self._listener.getsockname()[1]}"
-        self.round_trips = 0
+        self.messages = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
     def url(self, database: str = "postgres") -> str:
@@ -48,8 +48,8 @@ class Network:
     ) -> None:
         with suppress(OSError):
             while data := source.recv(1 << 20):
-                if is_client and answered.is_set():  # the first bytes after an answer: another round trip
-                    self.round_trips += 1
+                if is_client and answered.is_set():  # the first bytes after an answer: another message
+                    self.messages += 1
                     answered.clear()
                     time.sleep(self._seconds / 2)
                 elif not is_client and not answered.is_set():

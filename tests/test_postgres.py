@@ -38,6 +38,7 @@ from smolmem.store.postgres import PostgresStore
 from smolmem.store.postgres_connection import Link
 from smolmem.store.postgres_errors import Conflict, ConnectionLost
 from smolmem.store.postgres_roles import ROLE, set_up_roles
+from smolmem.store.postgres_statements import prepared_statements
 
 TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))
 HERE = Path(__file__).parent
@@ -105,7 +106,7 @@ def sqlite_columns(connection: apsw.Connection, text: str) -> list[str]:
 
 
 def postgres_columns(link: Link, name: str) -> list[str]:
-    statement = postgres._prepared_statements()[name]
+    statement = prepared_statements()[name]
     named = set(re.findall(r"%\((\w+)\)s", statement.text))
     text = link.filled(statement.text, dict.fromkeys(named))
     connection = link.live().pgconn

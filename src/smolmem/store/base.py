@@ -52,13 +52,14 @@ class Store(Protocol):
         """Whether a number may be missing between two ids, because a transaction that took it was undone."""
         ...
 
-    def transact(self, body: Callable[[], T], *, sync: bool = True, quick: bool = False) -> T:
+    def transact(self, body: Callable[[], T], *, sync: bool = True, quick: bool = False, wait: bool = True) -> T:
         """The only way into a transaction: all that `body` writes is on disk when this returns, or nothing.
 
         The body may run several times, because servers undo transactions that conflict: it must change nothing but
         the store. `quick` is for a transaction of a run that this process holds: a server may be told what to assume,
         instead of being asked first. Without `sync` the transaction survives a killed process at once, and a power cut
-        once the next synced transaction returned.
+        once the next synced transaction returned. Without `wait`, a server need not have answered yet: the transaction
+        survives a killed process at once, and what else is lost until the next transaction returned is written again.
         """
         ...
 

@@ -57,10 +57,11 @@ class Journal(Records):
         self._heartbeat.remove(run["id"] for run in batch.runs if run["status"] != "running")
         return saved
 
-    def _transact(self, run: str, body: Callable[[Chain | None], T], *, sync: bool = True) -> T:
+    def _transact(self, run: str, body: Callable[[Chain | None], T], *, sync: bool = True, wait: bool = True) -> T:
         """A transaction whose contents are packed together; at a server each by itself: it gets all in one message."""
         if self.store.is_remote:
-            return self.store.transact(lambda: body(None), sync=sync, quick=bool(self._heartbeat.of([run])))
+            is_held = bool(self._heartbeat.of([run]))
+            return self.store.transact(lambda: body(None), sync=sync, quick=is_held, wait=wait)
         with self.chains.of(run) as chain:
 
             def packed() -> T:
@@ -196,7 +197,7 @@ class Journal(Records):
             given = {"arguments": self.keep(arguments, chain), "outcome": self._keep_optional(outcome, chain)}
             return int(self.add("call", {**call, **given}))
 
-        return self._transact(call["run"], begin, sync=sync and outcome is None)
+        return self._transact(call["run"], begin, sync=sync and outcome is None, wait=outcome is None)
 
     def end_call(self, number: int, call: CallRow, arguments: Encoded, outcome: Encoded) -> None:
         """Writes how a call ended; if a power cut loses that, the outcome of the call is unknown."""
@@ -208,7 +209,7 @@ class Journal(Records):
             row: dict[str, Any] = {**call, **kept}
             self.store.do("end_call", row | {"id": number, "hash": seal("call", row)})
 
-        self._transact(call["run"], end, sync=False)
+        self._transact(call["run"], end, sync=False, wait=False)
 
     # --- who works on a run ----------------------------------------------------------------------------------------
 

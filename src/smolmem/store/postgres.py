@@ -11,41 +11,41 @@ What must stay true:
   breaks during COMMIT, the store looks for a row that the transaction added. It runs again with the same ids if there
   is none, so one of both is refused should the lost message still arrive. A transaction that adds no such row raises
   the error, and the recorder looks what was saved.
+- A transaction that need not be waited for goes through a second connection, and its answer is read before the next
+  transaction returns: then it is stored, or runs again. So a model's answer and the end of a call cost no waiting.
+- Threads read at the same time, through further connections; who writes, or reads in one snapshot, has the first one.
 - Values are escaped by libpq, and enter only as parameters.
 - Nothing but the dialect that CockroachDB, YugabyteDB and Citus share: a test reads the statements.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import random
-import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
-import psycopg
-from psycopg import errors
-
 from smolmem.core import faults
-from smolmem.core.errors import StoreError, TooNew, Unwritable
+from smolmem.core.errors import SmolmemError, StoreError, Unwritable
 from smolmem.store import copied_select, fork_hooks, postgres_words
-from smolmem.store.base import Durability, Progress, Row, T, migrations, statements
+from smolmem.store.base import Durability, Progress, Row, T
 from smolmem.store.postgres_address import Address, parse
-from smolmem.store.postgres_connection import Link, Result, schema_name
-from smolmem.store.postgres_errors import CONFLICTS, Conflict, ConnectionLost, WrongAssumption, explained
-from smolmem.store.postgres_reserve import NEW_IDS, Reserve
+from smolmem.store.postgres_connection import Link, Pool, Result
+from smolmem.store.postgres_errors import Conflict, ConnectionLost, WrongAssumption
+from smolmem.store.postgres_reserve import NEW_IDS, Reserve, Used
+from smolmem.store.postgres_schema import LOCK, prepare
+from smolmem.store.postgres_statements import Statement, prepared_statements
+
+log = logging.getLogger("smolmem")
 
 PATIENCE = 5.0
 """Seconds to wait for a server that went away; none while it stays away, so that an agent is not held up."""
 TRIES = 20
 """How often a transaction that conflicts with others runs again."""
-_LOCK = "SELECT format FROM store WHERE id = 1 FOR UPDATE"
-_FIRST = """CREATE SCHEMA IF NOT EXISTS {schema};
-CREATE TABLE IF NOT EXISTS store (id bigint PRIMARY KEY CHECK (id = 1), format bigint NOT NULL);
-INSERT INTO store (id, format) VALUES (1, 0) ON CONFLICT (id) DO NOTHING"""
-
 _ASSUMED_EMPTY = {"other_writer": "assume_no_other_writer"}
 """Queries that a quick transaction assumes to find nothing, and the statements that fail if they do."""
 _REPEATABLE = frozenset({"end_call"})
@@ -62,13 +62,17 @@ class _Unsent(Exception):
         self.error = error
 
 
-class _Statement(NamedTuple):
-    """A named statement as the driver takes it."""
+class _MustWait(Exception):
+    """A transaction needs an answer of the server, and cannot be sent without waiting."""
 
-    text: str
-    has_result: bool
-    takes_id: bool
-    changes: bool
+
+class _Posted(NamedTuple):
+    """A transaction that was sent, and whose answer was not read yet."""
+
+    link: Link
+    body: Callable[[], object]
+    used: Used
+    names: set[str]
 
 
 class PostgresStore:
@@ -77,18 +81,21 @@ class PostgresStore:
     def __init__(self, url: str, durability: Durability = "full") -> None:
         self._address: Address = parse(url)
         self.durability = durability
-        self._statements = _prepared_statements()
+        self._statements = prepared_statements()
         self.lock = threading.RLock()
         self._waiting: list[tuple[str, Taker | None]] = []
-        self._is_writing = False
+        self._writing_thread: int | None = None
         self._is_reading = False  # in one snapshot
         self._is_quick = False
+        self._is_posting = False
+        self._posted: _Posted | None = None
         self._names: set[str] = set()  # of the statements of a transaction that change something
         self._reserve = Reserve()
         self._patience = PATIENCE
-        self._link = Link(self._address)
+        self._link, self._pool = Link(self._address), Pool(self._address)
+        self._bounds = self._link.scope_setting()
         try:
-            self._prepare()
+            prepare(self._link)
         except BaseException:
             self.close()
             raise
@@ -128,32 +135,48 @@ class PostgresStore:
 
     # --- writing ---------------------------------------------------------------------------------------------------
 
-    def transact(self, body: Callable[[], T], *, sync: bool = True, quick: bool = False) -> T:
+    @property
+    def _is_writing(self) -> bool:
+        """Whether this thread is in a transaction."""
+        return self._writing_thread == threading.get_ident()
+
+    def transact(self, body: Callable[[], T], *, sync: bool = True, quick: bool = False, wait: bool = True) -> T:
         """One transaction; see `Store.transact`."""
         with self.lock:
             if self._is_writing:
                 raise StoreError("a transaction cannot begin inside another one.")
-            deadline, tries = time.monotonic() + self._patience, 0
-            self._reserve.was_lost = False
-            while True:
-                tries += 1
-                try:
-                    done = self._attempt(body, sync=sync and self.durability == "full", quick=quick)
-                except WrongAssumption:
-                    if not quick and tries > 2:  # before, a server that crashed may have handed out an id again
-                        raise
-                    quick = False
-                except Conflict:
-                    if tries >= TRIES:
-                        raise
-                except _Unsent as unsent:
-                    if time.monotonic() > deadline:
-                        self._patience = 0.0
-                        raise unsent.error from unsent.error.__cause__
-                else:
-                    self._patience = PATIENCE
-                    return done
-                time.sleep(random.uniform(0, min(0.5, 0.005 * 2**tries)))  # noqa: S311
+            if quick and not wait:
+                self._settle()
+                with suppress(_MustWait):
+                    return self._post(body)
+            is_synced = sync and self.durability == "full"
+            done = self._repeat(lambda quick: self._attempt(body, sync=is_synced, quick=quick), quick=quick)
+            self._settle()
+            return done
+
+    def _repeat(self, attempt: Callable[[bool], T], *, quick: bool) -> T:
+        """Attempts a transaction until it is stored, or cannot be."""
+        deadline, tries = time.monotonic() + self._patience, 0
+        self._reserve.was_lost = False
+        while True:
+            tries += 1
+            try:
+                done = attempt(quick)
+            except WrongAssumption:
+                if not quick and tries > 2:  # before, a server that crashed may have handed out an id again
+                    raise
+                quick = False
+            except Conflict:
+                if tries >= TRIES:
+                    raise
+            except _Unsent as unsent:
+                if time.monotonic() > deadline:
+                    self._patience = 0.0
+                    raise unsent.error from unsent.error.__cause__
+            else:
+                self._patience = PATIENCE
+                return done
+            time.sleep(random.uniform(0, min(0.5, 0.005 * 2**tries)))  # noqa: S311
 
     def _attempt(self, body: Callable[[], T], *, sync: bool, quick: bool) -> T:
         is_sent = False
@@ -164,7 +187,7 @@ class PostgresStore:
             faults.point("write.done")
             is_sent = True
             self._send("COMMIT", "written")
-            self._is_writing = False
+            self._writing_thread = None
             self._reserve.commit()
             faults.point("write.committed")
         except BaseException as error:
@@ -175,6 +198,61 @@ class PostgresStore:
                 raise
         return done
 
+    def _post(self, body: Callable[[], T]) -> T:
+        """Sends a quick transaction without waiting for its answer.
+
+        Raises:
+            _MustWait: it needs an answer, or there is no connection for it. Nothing was sent.
+        """
+        link = self._pool.take()
+        if link is None:
+            raise _MustWait
+        self._begin(sync=False, quick=self._reserve.is_fresh_since(link.connected_at))
+        self._is_posting = True
+        try:
+            if not self._is_quick:
+                raise _MustWait
+            faults.point("write.begun")
+            done = body()
+            faults.point("write.done")
+            link.post([*(text for text, taker in self._waiting if taker is None), "COMMIT"], "written")
+            self._posted = _Posted(link, body, self._reserve.used, self._names)
+        except ConnectionLost as error:
+            raise _MustWait from error
+        finally:
+            self._waiting, self._writing_thread, self._is_posting = [], None, False
+            if self._posted is None:
+                self._pool.give_back(link)
+        faults.point("write.committed")
+        return done
+
+    def _settle(self) -> None:
+        """Reads the answer to a transaction that was not waited for; runs the transaction again if it failed."""
+        posted = self._posted
+        if posted is None:
+            return
+
+        def attempt(quick: bool) -> None:
+            if self._posted is None:
+                self._attempt(posted.body, sync=False, quick=quick)
+            else:
+                self._read_answer(posted)
+
+        try:
+            self._repeat(attempt, quick=True)
+        except SmolmemError as error:
+            log.warning("smolmem could not record how a call ended, and its outcome counts as unknown: %s", error)
+
+    def _read_answer(self, posted: _Posted) -> None:
+        self._reserve.used, self._names = posted.used, posted.names
+        error = posted.link.read_answer("written")
+        self._posted = None
+        self._pool.give_back(posted.link)
+        if error is None:
+            self._reserve.commit()
+        elif not isinstance(error, (ConnectionLost, WrongAssumption)) or not self._arrived(error):
+            raise error
+
     def _arrived(self, error: ConnectionLost | WrongAssumption) -> bool:
         """Whether a transaction is stored whose answer, or that of its first attempt, was lost.
 
@@ -184,12 +262,12 @@ class PostgresStore:
         reserve = self._reserve
         if isinstance(error, WrongAssumption) and not reserve.was_lost:
             return False
-        marker = reserve.marker
+        marker = reserve.used.marker
         if marker is not None:
 
             def look() -> list[Result]:
                 asked = self._filled("is_stored", marker)
-                return self._send_alone([asked], [*self._bounds(), _LOCK], None, "read")
+                return self._send_alone(self._link, [asked], [*self._bounds, LOCK], None, "read")
 
             if self._again(look)[0].rows:
                 reserve.commit()
@@ -200,23 +278,16 @@ class PostgresStore:
         return False
 
     def _begin(self, *, sync: bool, quick: bool) -> None:
-        self._is_writing, self._names = True, set()
+        self._writing_thread, self._names = threading.get_ident(), set()
         self._is_quick = quick and not self._link.is_broken and self._reserve.is_fresh_since(self._link.connected_at)
         self._reserve.begin(keep_ids=self._is_quick)
         durable = [] if sync else ["SET LOCAL synchronous_commit = off"]
-        self._waiting = [(text, None) for text in ("BEGIN", *durable, *self._bounds(), _LOCK)]
+        self._waiting = [(text, None) for text in ("BEGIN", *durable, *self._bounds, LOCK)]
         self._waiting.append((NEW_IDS, self._take_ids))
 
     def _roll_back(self) -> None:
-        self._waiting, self._is_writing = [], False
+        self._waiting, self._writing_thread = [], None
         self._link.roll_back()
-
-    def _bounds(self) -> list[str]:
-        """What row-level security compares scopes with, for one transaction."""
-        if self._address.scope is None:
-            return []
-        scope = {"scope": self._address.scope}
-        return [self._link.filled("SELECT set_config('smolmem.scope', %(scope)s, true)", scope)]
 
     def announce(self, contents: Mapping[bytes, bytes]) -> None:
         """Adds all contents that a transaction needs with its next message; see `Store.announce`."""
@@ -234,7 +305,7 @@ class PostgresStore:
         return self._link.filled(self._statements[name].text, values)
 
     def _take_contents(self, found: Result) -> None:
-        self._reserve.announced.update((bytes(key), int(number)) for key, number in found.rows)
+        self._reserve.used.contents.update((bytes(key), int(number)) for key, number in found.rows)
 
     def _take_ids(self, found: Result) -> None:
         self._reserve.refill(int(row[0]) for row in found.rows)
@@ -251,32 +322,34 @@ class PostgresStore:
 
     def do(self, name: str, values: Mapping[str, Any]) -> Any:
         """Runs a statement; see `Store.do`."""
-        with self.lock:
-            statement, values = self._statement(name, values)
-            if self._is_writing and name == "add_content" and values["hash"] in self._reserve.announced:
-                return self._reserve.announced[values["hash"]]
-            if self._is_writing and statement.changes:
+        statement, values = self._statement(name, values)
+        if self._is_writing:
+            if name == "add_content" and values["hash"] in self._reserve.used.contents:
+                return self._reserve.used.contents[values["hash"]]
+            if statement.changes:
                 self._names.add(name)
-            if self._is_writing and statement.takes_id:
-                number = self._new_id()
-                self._reserve.mark(number, values["hash"])
-                self._waiting.append((self._link.filled(statement.text, {**values, "new_id": number}), None))
-                return number
-            if self._is_writing and not statement.has_result:
+            if statement.takes_id:
+                return self._add_row(statement, values)
+            if not statement.has_result:
                 self._waiting.append((self._link.filled(statement.text, values), None))
                 return None
-            rows = self._run(statement, values, None, "used").rows
-            self._is_reading = self._is_reading or name == "begin_reading"
+        rows = self._run(statement, values, None, "used").rows
+        self._is_reading = self._is_reading or name == "begin_reading"
         return rows[0][0] if rows else None
+
+    def _add_row(self, statement: Statement, values: Mapping[str, Any]) -> int:
+        number = self._new_id()
+        self._reserve.used.marker = {"id": number, "hash": values["hash"]}
+        self._waiting.append((self._link.filled(statement.text, {**values, "new_id": number}), None))
+        return number
 
     def rows(self, name: str, values: Mapping[str, Any], seconds: float | None = None) -> list[Row]:
         """All rows of a query; see `Store.rows`."""
-        with self.lock:
-            if self._is_writing and self._is_quick and name in _ASSUMED_EMPTY:
-                self._waiting.append((self._filled(_ASSUMED_EMPTY[name], values), None))
-                return []
-            statement, values = self._statement(name, values)
-            return _as_dicts(self._run(statement, values, seconds, "read"))
+        if self._is_writing and self._is_quick and name in _ASSUMED_EMPTY:
+            self._waiting.append((self._filled(_ASSUMED_EMPTY[name], values), None))
+            return []
+        statement, values = self._statement(name, values)
+        return self._run(statement, values, seconds, "read").as_dicts()
 
     def rows_of_each(
         self, name: str, each: Sequence[Mapping[str, Any]], seconds: float | None = None
@@ -284,60 +357,73 @@ class PostgresStore:
         """The rows of a query for several sets of values, with one message; see `Store.rows_of_each`."""
         if self._is_writing or self._is_reading or not each:
             return [self.rows(name, values, seconds) for values in each]
-        with self.lock:
-            asked = [self._statement(name, values) for values in each]
-
-            def read() -> list[Result]:
-                texts = [self._link.filled(statement.text, values) for statement, values in asked]
-                return self._send_alone(texts, [*self._bounds(), *_time_limit(seconds)], seconds, "read")
-
-            return [_as_dicts(found) for found in self._again(read)]
+        asked = [self._statement(name, values) for values in each]
+        return [found.as_dicts() for found in self._read(asked, seconds, "read")]
 
     def columns(self, name: str, values: Mapping[str, Any], seconds: float | None = None) -> list[tuple[Any, ...]]:
         """All rows of a query by column; see `Store.columns`."""
-        with self.lock:
-            statement, values = self._statement(name, values)
-            if self._is_writing or self._is_reading or self._address.scope or seconds:
-                found = self._run(statement, values, seconds, "read")
-            else:
-                text = self._link.filled(statement.text, values)
-                found = self._again(lambda: self._link.fetch_binary(text, "read"))
+        statement, values = self._statement(name, values)
+        if self._is_writing or self._is_reading or self._address.scope or seconds:
+            found = self._run(statement, values, seconds, "read")
+        else:
+            with self._reading_link() as link:
+                found = self._again(lambda: link.fetch_binary(link.filled(statement.text, values), "read"))
         return list(zip(*found.rows, strict=True))
 
-    def _statement(self, name: str, values: Mapping[str, Any]) -> tuple[_Statement, Mapping[str, Any]]:
+    def _statement(self, name: str, values: Mapping[str, Any]) -> tuple[Statement, Mapping[str, Any]]:
         """A statement and its values; full text is said differently here."""
-        if name in postgres_words.ADDS:
-            values = postgres_words.row_values(name, values)
-        elif name in postgres_words.FINDS or name in postgres_words.COUNTS:
-            name = postgres_words.FINDS.get(name, name)
-            values = postgres_words.query_values(values, self._terms_beginning_with)
+        name, values = postgres_words.in_terms(name, values, self.rows)
         return self._statements[name], values
 
-    def _terms_beginning_with(self, term: str) -> list[str]:
-        found = self.rows("terms_from", {"first": term, "last": f"{term}\U0010ffff", "limit": 200})
-        return [row["term"] for row in found]
-
-    def _run(self, statement: _Statement, values: Mapping[str, Any], seconds: float | None, done: str) -> Result:
+    def _run(self, statement: Statement, values: Mapping[str, Any], seconds: float | None, done: str) -> Result:
         """The result of one statement, in the transaction or by itself."""
-        limit = _time_limit(seconds)
-        if self._is_writing:
-            self._waiting += [(text, None) for text in limit]
-            return self._send(self._link.filled(statement.text, values), done, seconds)
+        if not self._is_writing:
+            return self._read([(statement, values)], seconds, done)[0]
+        self._waiting += [(text, None) for text in _time_limit(seconds)]
+        return self._send(self._link.filled(statement.text, values), done, seconds)
 
-        def read() -> Result:
-            text = self._link.filled(statement.text, values)
-            return self._send_alone([text], [*self._bounds(), *limit], seconds, done)[0]
+    def _read(
+        self, asked: Sequence[tuple[Statement, Mapping[str, Any]]], seconds: float | None, done: str
+    ) -> list[Result]:
+        """The results of statements outside of a transaction."""
+        before = [*self._bounds, *_time_limit(seconds)]
+        with self._reading_link() as link:
 
-        return self._again(read)
+            def read() -> list[Result]:
+                texts = [link.filled(statement.text, values) for statement, values in asked]
+                return self._send_alone(link, texts, before, seconds, done)
 
-    def _send_alone(self, texts: list[str], before: list[str], seconds: float | None, done: str) -> list[Result]:
+            return self._again(read)
+
+    @contextmanager
+    def _reading_link(self) -> Iterator[Link]:
+        """The first connection; if another thread has it, another one."""
+        is_free = self.lock.acquire(blocking=False)
+        other = None if is_free else self._pool.take()
+        if other is not None:
+            try:
+                yield other
+            finally:
+                self._pool.give_back(other)
+            return
+        if not is_free:
+            self.lock.acquire()
+        try:
+            self._settle()
+            yield self._link
+        finally:
+            self.lock.release()
+
+    def _send_alone(
+        self, link: Link, texts: list[str], before: list[str], seconds: float | None, done: str
+    ) -> list[Result]:
         """The results of statements that read, in a transaction of their own if something has to be set for them."""
         if self._is_reading or not before:
-            return self._link.send([*before, *texts], done, seconds)[len(before) :]
+            return link.send([*before, *texts], done, seconds)[len(before) :]
         try:
-            return self._link.send(["BEGIN", *before, *texts, "COMMIT"], done, seconds)[len(before) + 1 : -1]
+            return link.send(["BEGIN", *before, *texts, "COMMIT"], done, seconds)[len(before) + 1 : -1]
         except BaseException:
-            self._link.roll_back()
+            link.roll_back()
             raise
 
     def _again(self, read: Callable[[], T]) -> T:
@@ -357,6 +443,8 @@ class PostgresStore:
 
     def _send(self, text: str, done: str, seconds: float | None = None) -> Result:
         """Sends what waits, and a statement, as one message; returns the result of the statement."""
+        if self._is_posting:
+            raise _MustWait
         waiting, self._waiting = self._waiting, []
         if self._link.is_broken and not (waiting and waiting[0][0] == "BEGIN"):
             raise ConnectionLost(f"{self.url} cannot be {done}: the connection broke inside a transaction.")
@@ -392,88 +480,20 @@ class PostgresStore:
         )
 
     def close(self) -> None:
-        """Closes the connection."""
+        """Closes the connections."""
         with self.lock:
+            self._settle()
+            self._pool.close()
             self._link.close()
 
     def after_fork_in_child(self) -> None:
-        """Leaves the connection to the parent; the next use opens one of this process."""
+        """Leaves the connections to the parent; the next use opens one of this process."""
         self.lock = threading.RLock()
-        self._waiting, self._is_writing, self._is_reading = [], False, False
+        self._waiting, self._writing_thread, self._is_reading, self._posted = [], None, False, None
         self._reserve = Reserve()
         self._link.leave_to_parent()
-
-    # --- opening ---------------------------------------------------------------------------------------------------
-
-    def _prepare(self) -> None:
-        """Creates or migrates the tables; a store of a later release stays as it is."""
-        latest, found = len(migrations("postgres")), self._format()
-        if found > latest:
-            raise TooNew(
-                f"{self.url} was written by a later smolmem (format {found}, this one knows {latest}), "
-                "and was left as it is: upgrade smolmem."
-            )
-        if found < latest:
-            self._migrate(latest)
-
-    def _format(self) -> int:
-        """The format of the store; 0 if there is none yet."""
-        try:
-            row = self._link.live().execute("SELECT format FROM store WHERE id = 1").fetchone()
-        except errors.UndefinedTable:
-            return 0
-        except psycopg.Error as error:
-            raise explained(error, self._address, "opened") from error
-        return int(row[0]) if row else 0
-
-    def _migrate(self, latest: int) -> None:
-        """Brings the tables up to date; several processes may be at it."""
-        for left in reversed(range(TRIES)):
-            connection = self._link.live()
-            try:
-                connection.execute(_FIRST.format(schema=schema_name(self._address, connection)))
-                with connection.transaction():
-                    row = connection.execute(_LOCK).fetchone()
-                    for script in migrations("postgres")[int(row[0]) if row else 0 :]:
-                        connection.execute(script)
-                    connection.execute("UPDATE store SET format = %s WHERE id = 1", (latest,))
-                return
-            except psycopg.Error as error:
-                racing = isinstance(error, (errors.UniqueViolation, errors.DuplicateTable))
-                if not left or not (racing or error.sqlstate in CONFLICTS):
-                    raise explained(error, self._address, "created") from error
-                time.sleep(random.uniform(0, 0.1))  # noqa: S311
-
-
-def _as_dicts(found: Result) -> list[Row]:
-    """Rows as dicts. The order in which runs and notes were written is none of their columns in SQLite."""
-    kept = [place for place, column in enumerate(found.names) if column != "rowid"]
-    return [{found.names[place]: row[place] for place in kept} for row in found.rows]
+        self._pool.leave_to_parent()
 
 
 def _time_limit(seconds: float | None) -> list[str]:
     return [] if seconds is None else [f"SET LOCAL statement_timeout = {int(seconds * 1000)}"]
-
-
-_PARAMETER = re.compile(r"('(?:[^']|'')*')|--[^\n]*|(?<!:):([a-z_]\w*)|%")
-_prepared_cache: dict[str, _Statement] = {}
-
-
-def _prepared_statements() -> dict[str, _Statement]:
-    if not _prepared_cache:
-        _prepared_cache.update((name, _prepared(text)) for name, text in statements("postgres").items())
-    return _prepared_cache
-
-
-def _prepared(text: str) -> _Statement:
-    """A statement with the driver's spelling of parameters, without comments."""
-
-    def spelled(found: re.Match[str]) -> str:
-        if found[1]:
-            return found[1].replace("%", "%%")
-        return f"%({found[2]})s" if found[2] else "%%" if found[0] == "%" else ""
-
-    plain = _PARAMETER.sub(spelled, text).strip().rstrip(";")
-    changes = re.match(r"(WITH [^;]*\)\s*)?(INSERT|UPDATE|DELETE)\b", plain) is not None
-    has_result = not changes or "RETURNING" in plain.rpartition(")")[2]
-    return _Statement(plain, has_result, ":new_id" in text, changes)

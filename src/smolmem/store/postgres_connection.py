@@ -1,19 +1,21 @@
-"""One connection to a PostgreSQL server: opened when it is used, and opened again after it broke.
+"""Connections to a PostgreSQL server: opened when they are used, and opened again after they broke.
 
 Several statements are sent as one message (the simple protocol): that takes as long as sending one.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 import psycopg
-from psycopg import errors, sql
+from psycopg import errors, generators, pq, sql
 
 from smolmem.core.errors import StoreError, Unwritable
+from smolmem.store.base import Row
 from smolmem.store.postgres_address import Address
 from smolmem.store.postgres_errors import ConnectionLost, explained, refused
 
@@ -23,6 +25,8 @@ LOCK_SECONDS = 30
 """Seconds to wait for another writer."""
 STATEMENT_SECONDS = 120
 """Seconds that one statement may take."""
+POOL = 4
+"""Connections of a store besides the first one."""
 IDLE_SECONDS = 60
 """Seconds after which the server ends the transaction of a machine that fell silent: others wait for its lock."""
 
@@ -39,6 +43,11 @@ class Result(NamedTuple):
 
     names: list[str]
     rows: list[tuple[Any, ...]]
+
+    def as_dicts(self) -> list[Row]:
+        """Rows as dicts. The order in which runs and notes were written is none of their columns in SQLite."""
+        kept = [place for place, column in enumerate(self.names) if column != "rowid"]
+        return [{self.names[place]: row[place] for place in kept} for row in self.rows]
 
 
 class Link:
@@ -113,6 +122,12 @@ class Link:
         except psycopg.Error as error:
             raise explained(error, self.address, "used") from error
 
+    def scope_setting(self) -> list[str]:
+        """The statement that tells row-level security the scope of a transaction, if the address has one."""
+        if self.address.scope is None:
+            return []
+        return [self.filled("SELECT set_config('smolmem.scope', %(scope)s, true)", {"scope": self.address.scope})]
+
     def send(self, texts: Sequence[str], done: str, seconds: float | None = None) -> list[Result]:
         """Sends statements as one message; returns the result of each.
 
@@ -129,6 +144,39 @@ class Link:
             return found
         except psycopg.Error as error:
             raise self._explained(error, done, seconds) from error
+
+    def post(self, texts: Sequence[str], done: str) -> None:
+        """Sends statements as one message without waiting for the results: `read_answer` does.
+
+        When this returns, the system has the whole message, and delivers it though the process be killed.
+        """
+        connection = self.live()
+        try:
+            connection.pgconn.send_query(";\n".join(texts).encode())
+            connection.wait(generators.send(connection.pgconn))
+        except psycopg.Error as error:
+            connection.close()
+            raise self._explained(error, done, None) from error
+        except BaseException:  # interrupted: the rest of the message must not follow
+            connection.close()
+            raise
+
+    def read_answer(self, done: str) -> Exception | None:
+        """Waits for the results of `post`; returns the error if there is one."""
+        connection = self._connection
+        if connection is None or connection.closed:
+            return ConnectionLost(f"{self.address.shown} cannot be {done}: the connection broke.")
+        try:
+            results = connection.wait(generators.fetch_many(connection.pgconn))
+            if results[-1].status == pq.ExecStatus.FATAL_ERROR:
+                raise errors.error_from_result(results[-1])
+        except psycopg.Error as error:
+            self.roll_back()
+            return self._explained(error, done, None)
+        except BaseException:  # interrupted: the answer may still come, and nobody reads it
+            connection.close()
+            raise
+        return None
 
     def fetch_binary(self, text: str, done: str) -> Result:
         """The result of one statement, with numbers and bytes as they are: quicker for very many rows."""
@@ -164,6 +212,44 @@ class Link:
         if self._connection is not None:
             _inherited.append(self._connection)
             self._connection = None
+
+
+class Pool:
+    """Some more connections: for threads that read at the same time, and for messages that nobody waits for."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._lock = threading.Lock()
+        self._links: list[Link] = []
+        self._idle: list[Link] = []
+
+    def take(self) -> Link | None:
+        """A connection that nobody uses; None if there are too many, or the server takes no more."""
+        with self._lock:
+            if not self._idle and len(self._links) < POOL:
+                with suppress(StoreError):
+                    self._idle.append(Link(self._address))
+                    self._links += self._idle
+            with suppress(StoreError, IndexError):
+                self._idle[-1].live()
+                return self._idle.pop()
+        return None
+
+    def give_back(self, link: Link) -> None:
+        """A connection is free again; a broken one is made anew when it is used."""
+        with self._lock:
+            self._idle.append(link)
+
+    def close(self) -> None:
+        """Closes all connections for good."""
+        for link in self._links:
+            link.close()
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: the connections are the parent's."""
+        for link in self._links:
+            link.leave_to_parent()
+        self._lock, self._links, self._idle = threading.Lock(), [], []
 
 
 _inherited: list[Any] = []

@@ -23,17 +23,24 @@ KNOWN_CONTENTS = 4_000
 NEW_IDS = f"SELECT nextval('ids') FROM generate_series(1, {IDS})"  # noqa: S608
 
 
+class Used:
+    """What one transaction takes from the reserve and adds to the store."""
+
+    def __init__(self) -> None:
+        self.contents: dict[bytes, int] = {}
+        self.marker: dict[str, Any] | None = None  # the id and the hash of a row that shows whether it is stored
+        self.ids: list[int] = []
+
+
 class Reserve:
     """Ids and contents of one store in one process."""
 
     def __init__(self) -> None:
         self.ids: list[int] = []
-        self.announced: dict[bytes, int] = {}  # the contents of this transaction
-        self.marker: dict[str, Any] | None = None  # the id and the hash of a row that this transaction adds
+        self.used = Used()  # by the current transaction
         self.was_lost = False
         self._known: dict[bytes, int] = {}
         self._filled_at = 0.0
-        self._taken: list[int] = []
 
     def is_fresh_since(self, connected_at: float) -> bool:
         """Whether there are ids of this moment, and of this connection: a server that crashed hands some out again."""
@@ -41,22 +48,18 @@ class Reserve:
 
     def begin(self, *, keep_ids: bool) -> None:
         """A transaction begins; without `keep_ids` it waits for ids of its own."""
-        self.announced, self.marker, self._taken = {}, None, []
+        self.used = Used()
         if not keep_ids:
             self.ids.clear()
 
     def take(self) -> int:
         """An id."""
-        self._taken.append(self.ids.pop(0))
-        return self._taken[-1]
-
-    def mark(self, number: int, seal: bytes) -> None:
-        """A row that shows whether the transaction is stored."""
-        self.marker = {"id": number, "hash": seal}
+        self.used.ids.append(self.ids.pop(0))
+        return self.used.ids[-1]
 
     def restore(self) -> None:
         """The transaction was lost on its way, perhaps: it runs again with the same ids."""
-        self.refill([*self._taken, *self.ids])
+        self.refill([*self.used.ids, *self.ids])
         self.was_lost = True
 
     def refill(self, ids: Iterable[int]) -> None:
@@ -67,7 +70,7 @@ class Reserve:
     def commit(self) -> None:
         """What the transaction stored is known from now on."""
         self.was_lost = False
-        for key, number in self.announced.items():
+        for key, number in self.used.contents.items():
             self._known.pop(key, None)
             self._known[key] = number
         while len(self._known) > KNOWN_CONTENTS:
@@ -83,7 +86,7 @@ class Reserve:
             return None
         old = {key: self._known[key] for key in contents if key in self._known}
         taken = {key: self.take() for key in new}
-        self.announced.update(old | taken)
+        self.used.contents.update(old | taken)
         given = {"ids": list(taken.values()), "hashes": new, "contents": [contents[key] for key in new]}
         statements: list[tuple[str, dict[str, Any]]] = [("add_new_contents", given)] if new else []
         if old:

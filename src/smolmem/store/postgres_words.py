@@ -17,8 +17,10 @@ from typing import Any
 
 import apsw
 
-Expand = Callable[[str], list[str]]
-"""The terms of the store that begin with a given one."""
+from smolmem.store.base import Row
+
+Query = Callable[[str, Mapping[str, Any]], list[Row]]
+"""Runs a named query."""
 
 _COLUMNS = {
     "add_document_words": {"scope": 0.0, "date": 1.0, "before": 0.2, "text": 1.0},
@@ -26,10 +28,21 @@ _COLUMNS = {
 _GROUP = re.compile(r'"([^"]*)"( \*)?')
 _FILTERS = dict.fromkeys(("since", "until", "runs", "agents", "apart", "roles", "trusts")) | {"but": "[]"}
 _tokenizers = threading.local()
-ADDS = frozenset(_COLUMNS)
-COUNTS = frozenset({"count_documents"})
-FINDS = dict.fromkeys(("find_documents", "find_documents_where"), "find_documents_where")
-"""Statements that search, and the one statement that does: without filters, all its filters are open."""
+_SEARCHES = {
+    "count_documents": "count_documents",
+    "find_documents": "find_documents_where",
+    "find_documents_where": "find_documents_where",
+}
+"""Statements that search, and those that do: without filters, all filters of a statement are open."""
+
+
+def in_terms(name: str, values: Mapping[str, Any], query: Query) -> tuple[str, Mapping[str, Any]]:
+    """A statement and its values; those of full text with terms instead of texts."""
+    if name in _COLUMNS:
+        return name, _row_values(name, values)
+    if name in _SEARCHES:
+        return _SEARCHES[name], _query_values(values, query)
+    return name, values
 
 
 def terms_of(text: str) -> list[str]:
@@ -43,7 +56,7 @@ def terms_of(text: str) -> list[str]:
     return [term.replace("\0", "") for term in found]
 
 
-def row_values(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+def _row_values(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """The terms of a row, and their weighed counts."""
     counts: Counter[str] = Counter()
     size = 0
@@ -55,26 +68,31 @@ def row_values(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return {"id": values["id"], "size": size, "terms": list(counts), "counts": list(counts.values())}
 
 
-def query_values(values: Mapping[str, Any], expand: Expand) -> dict[str, Any]:
+def _query_values(values: Mapping[str, Any], query: Query) -> dict[str, Any]:
     """A full-text query of `recall.query` as lists of terms: all of `all`, one of `any`; `scored` are counted."""
     every: list[str] = []
     groups: list[list[str]] = []
     for part in values["match"].split(" AND "):
         if part.startswith("scope : "):
-            every += _terms(part, expand)
+            every += _terms(part, query)
         else:
-            groups.append(_terms(part, expand))
+            groups.append(_terms(part, query))
     scored = [term for group in groups for term in group]
     told = {"all": every, "any": groups[0] if groups else None, "scored": scored}
     return {**_FILTERS, **values, **told}
 
 
-def _terms(group: str, expand: Expand) -> list[str]:
+def _terms(group: str, query: Query) -> list[str]:
     found: list[str] = []
     for word, prefix in _GROUP.findall(group):
         terms = _query_terms(word)
-        found += [longer for term in terms for longer in expand(term)] if prefix else terms
+        found += [longer for term in terms for longer in _beginning_with(term, query)] if prefix else terms
     return found
+
+
+def _beginning_with(term: str, query: Query) -> list[str]:
+    """The terms of the store that begin with one."""
+    return [row["term"] for row in query("terms_from", {"first": term, "last": f"{term}\U0010ffff", "limit": 200})]
 
 
 @lru_cache(4096)

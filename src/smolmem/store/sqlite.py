@@ -113,7 +113,7 @@ class SqliteStore:
         """SQLite gives the number of a row that was undone to the next row."""
         return False
 
-    def transact(self, body: Callable[[], T], *, sync: bool = True, quick: bool = False) -> T:
+    def transact(self, body: Callable[[], T], *, sync: bool = True, quick: bool = False, wait: bool = True) -> T:
         """One transaction; see `Store.transact`. It never conflicts: it has the lock from the beginning."""
         with self._transaction(sync=sync):
             return body()

@@ -1,0 +1,40 @@
+"""The named statements as the PostgreSQL driver takes them."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import NamedTuple
+
+from smolmem.store.base import statements
+
+_PARAMETER = re.compile(r"('(?:[^']|'')*')|--[^\n]*|(?<!:):([a-z_]\w*)|%")
+
+
+class Statement(NamedTuple):
+    """A named statement."""
+
+    text: str
+    has_result: bool
+    takes_id: bool
+    changes: bool
+
+
+@cache
+def prepared_statements() -> dict[str, Statement]:
+    """All statements, by name."""
+    return {name: _prepared(text) for name, text in statements("postgres").items()}
+
+
+def _prepared(text: str) -> Statement:
+    """A statement with the driver's spelling of parameters, without comments."""
+
+    def spelled(found: re.Match[str]) -> str:
+        if found[1]:
+            return found[1].replace("%", "%%")
+        return f"%({found[2]})s" if found[2] else "%%" if found[0] == "%" else ""
+
+    plain = _PARAMETER.sub(spelled, text).strip().rstrip(";")
+    changes = re.match(r"(WITH [^;]*\)\s*)?(INSERT|UPDATE|DELETE)\b", plain) is not None
+    has_result = not changes or "RETURNING" in plain.rpartition(")")[2]
+    return Statement(plain, has_result, ":new_id" in text, changes)
