@@ -165,7 +165,7 @@ def opened(path: Path) -> Iterator[Inbox]:
     box: Inbox
     try:
         is_folder = stat.S_ISDIR(os.stat(path).st_mode)
-        box = Folder(path) if is_folder else Zip(path)
+        box = _Folder(path) if is_folder else _Zip(path)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise NotAStore(f"{path} cannot be read: {reason}. Give the folder or zip of an export.") from error
@@ -200,7 +200,7 @@ def is_media(name: str) -> bool:
     return _MEDIA.fullmatch(name) is not None
 
 
-class Folder:
+class _Folder:
     """An export in a folder. Links, pipes and devices in it are not followed."""
 
     def __init__(self, path: Path) -> None:
@@ -209,12 +209,10 @@ class Folder:
             raise NotAStore(f"{path} is not an export: it has no {JOURNAL}. Give what `export` has made.")
 
     def journal(self) -> tuple[IO[bytes], int]:
-        """See `Inbox`."""
         file = self._open(JOURNAL)
         return file, os.fstat(file.fileno()).st_size
 
     def media(self, name: str) -> bytes:
-        """See `Inbox`."""
         with suppress(OSError):
             if not stat.S_ISDIR(os.lstat(self.path / "media").st_mode):
                 raise damaged(self.path, "media is not a folder")
@@ -225,7 +223,7 @@ class Folder:
             return file.read(size)
 
     def close(self) -> None:
-        """See `Inbox`."""
+        pass
 
     def _open(self, name: str) -> IO[bytes]:
         try:
@@ -238,7 +236,7 @@ class Folder:
         return file
 
 
-class Zip:
+class _Zip:
     """An export in a zip. It may hold the files of an export and nothing else."""
 
     def __init__(self, path: Path) -> None:
@@ -278,11 +276,9 @@ class Zip:
         return members
 
     def journal(self) -> tuple[IO[bytes], int]:
-        """See `Inbox`."""
         return self._open(JOURNAL), self._members[JOURNAL].file_size
 
     def media(self, name: str) -> bytes:
-        """See `Inbox`."""
         data = bytearray()
         with self._open(name) as file:
             while part := file.read(1 << 16):
@@ -292,7 +288,6 @@ class Zip:
         return bytes(data)
 
     def close(self) -> None:
-        """See `Inbox`."""
         self._archive.close()
 
     def _open(self, name: str) -> IO[bytes]:
@@ -314,7 +309,7 @@ class Zip:
 class _Metered(io.RawIOBase):
     """A member of a zip, read in small portions that are counted."""
 
-    def __init__(self, archive: Zip, name: str, file: IO[bytes]) -> None:
+    def __init__(self, archive: _Zip, name: str, file: IO[bytes]) -> None:
         self._archive, self._name, self._file = archive, name, file
 
     def readable(self) -> bool:
