@@ -17,7 +17,7 @@ from smolagents.memory import SystemPromptStep
 from smolmem.core import codec, prompts
 from smolmem.core.codec import Encoded
 from smolmem.core.errors import SmolmemError
-from smolmem.core.rows import Change, RunRow, SessionRow, SharedPrompt, Status
+from smolmem.core.rows import NO_RESULT, Change, RunRow, SessionRow, SharedPrompt, Status
 from smolmem.core.text import storable
 from smolmem.core.values import Failure
 from smolmem.store.base import Progress, Row
@@ -141,13 +141,8 @@ class _Writing:
             "model": None if run.model is None else clean(storable(run.model))[:200],
             "smolagents": "imported",
             "max_steps": run.max_steps,
-            "steps": 0,
-            "errors": 0,
-            "input_tokens": 0,
-            "output_tokens": 0,
-            "answer": None,
-            "failure": None,
             "writer": IMPORTED,
+            **NO_RESULT,
         }
 
     def _id(self, what: str, key: str) -> str:
