@@ -48,8 +48,8 @@ class Watch:
         Args:
             what: a regular expression, or a function that takes a smolagents step and tells whether it counts.
             name: the name of the rule in alerts.
-            window: how many of the newest steps are looked at, of those that the rule applies to.
-            threshold: the rule fires when so many of them count.
+            window: how many of the newest steps that the rule applies to are considered.
+            threshold: how many of them must count for the rule to fire.
             kind: the kind of steps it applies to: `action`, `planning` or both.
             tool: only steps that call this tool, or one of these tools.
             then: what to do: `note` (a line in the step's observation, for the agent to read), `inject` (a step of its
