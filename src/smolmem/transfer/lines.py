@@ -55,7 +55,7 @@ def parse_line(line: bytes) -> tuple[str, Row]:
         try:
             made[name] = check(row.get(name))
         except (ValueError, TypeError, OverflowError) as error:
-            raise InvalidLine(f"a {kind} has an invalid {name}: {one_line(repr(row.get(name)), 60)}") from error
+            raise InvalidLine(f"the {kind} has an invalid {name}: {one_line(repr(row.get(name)), 60)}") from error
     return kind, made
 
 

@@ -210,7 +210,7 @@ class _Loading:
         else:
             raise InvalidLine(f"the file of a content is media/<hash>.<extension>, not {row['file'][:80]!r}")
         if wire.fingerprint(data) != row["hash"]:
-            raise InvalidLine(f"content {row['hash'][:12]} does not have the content of its hash")
+            raise InvalidLine(f"content {row['hash'][:12]} does not match its hash")
         self._store.do("add_content", {"hash": key, "bytes": packing.pack(data), "base": None})
         self.added["content"] += 1
 
