@@ -35,7 +35,7 @@ from smolmem.policies import views
 from smolmem.store.base import migrations
 from smolmem.store.sqlite import SqliteStore
 from smolmem.transfer import archive
-from smolmem.transfer.archive import Outbox
+from smolmem.transfer.archive import ExportWriter
 from smolmem.transfer.export import export
 from smolmem.transfer.load import load as load_export
 
@@ -453,14 +453,14 @@ def test_an_export_is_of_one_moment_while_others_write(tmp_path: Path, empty: Me
         events = agent.run("Long", stream=True)
         while not any(isinstance(event, ActionStep) and event.step_number == 20 for event in [next(events)]):
             pass
-        lines = Outbox.line
+        lines = ExportWriter.line
 
-        def write_more(box: Outbox, row: dict[str, Any]) -> None:
+        def write_more(box: ExportWriter, row: dict[str, Any]) -> None:
             lines(box, row)
             next(events, None)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Outbox, "line", write_more)
+            patch.setattr(ExportWriter, "line", write_more)
             export(memory._journal, tmp_path / "out")
         for _ in events:
             pass
@@ -505,7 +505,12 @@ def kill_exports(path: str, folder: str) -> dict[str, int]:
                     export(memory._journal, target)
 
             if not kill_at(
-                moment, exporting, (Outbox, "line"), (Outbox, "media"), (zipfile.ZipFile, "write"), (os, "rename")
+                moment,
+                exporting,
+                (ExportWriter, "line"),
+                (ExportWriter, "media"),
+                (zipfile.ZipFile, "write"),
+                (os, "rename"),
             ):
                 break
             died += 1

@@ -58,11 +58,7 @@ _TABLES = {
     "contents": ("content",),
     "prompts": ("prompt",),
     "events and steps": ("event", "step"),
-    "full-text index": (
-        "passage",
-        "document_words_data",
-        "document_words_idx",
-    ),
+    "full-text index": ("passage", "document_words_data", "document_words_idx"),
     "vectors": ("vector",),
 }
 
@@ -123,7 +119,7 @@ def _integrity(journal: Journal) -> Iterator[Finding]:
     try:
         rows = journal.store.rows("integrity_check", {}, seconds=1.0)
     except TimeoutError:
-        yield Finding("hint", "The file is too large to be checked in passing.", f"smolmem verify --db {url}")
+        yield Finding("hint", "The file is too large for a quick check.", f"smolmem verify --db {url}")
         return
     wrong = [str(value) for row in rows for value in row.values() if value != "ok"]
     if wrong:

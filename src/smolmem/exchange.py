@@ -220,8 +220,7 @@ class Exchange(Recalling):
     ) -> Imported:
         """Imports runs that another tool saved, all of them or none; runs that are here already stay as they are.
 
-        Imported runs are not trusted: its origin is `import`, and its runs are restored or rerun only with
-        `trust=True`.
+        Imported runs are not trusted: their origin is `import`, and they are restored or rerun only with `trust=True`.
 
         Args:
             source: a file, or a URL of Phoenix such as `http://localhost:6006`. OpenInference spans (JSON of the SDK,

@@ -156,7 +156,7 @@ class Memory(Exchange):
         Args:
             agent: the agent.
             scope: another scope than this memory's.
-            recall: remind the agent, at each task, of so many relevant memories, as one quoted message; 0 for none.
+            recall: how many relevant memories the agent is reminded of at each task, in one quoted message; 0 for none.
             views: what its model is shown of the memory, from `smolmem.views`, in order; the record keeps everything.
             watch: rules over its steps; steps of earlier runs count, too.
             tools: give the agent the tools `recall_memory`, `remember` and `forget`, and a code agent also `memory`

@@ -26,7 +26,7 @@ from smolmem.agents import compat
 from smolmem.agents.ledger import Turn
 from smolmem.core.codec import Encoded
 from smolmem.core.injected import Injected
-from smolmem.core.rows import RunRow, Status
+from smolmem.core.rows import NO_RESULT, RunRow, Status
 from smolmem.core.text import storable
 
 
@@ -157,13 +157,8 @@ class ActiveRuns:
             "model": self._redacted(storable(str(getattr(model, "model_id", None) or type(model).__name__))),
             "smolagents": compat.SMOLAGENTS,
             "max_steps": None if active is None else active.max_steps,
-            "steps": 0,
-            "errors": 0,
-            "input_tokens": 0,
-            "output_tokens": 0,
-            "answer": None,
-            "failure": None,
             "writer": self._writer(),
+            **NO_RESULT,
         }
         self._rows[run["id"]] = run
         self._unsaved.add(run["id"])

@@ -77,21 +77,18 @@ class AttachedTrace:
         self._recorder = recorder
         self._traces = traces
         self._patches = Patches()
-        recorder.patches.callback(self._stop)
+        recorder.patches.callback(self._patches.close)
 
     def send_to(self, url: str) -> None:
         """Sends the runs of the agent, and of the agents it manages, to a collector, and to no other."""
         sender = self._traces.sender(url, self._recorder.scope)
-        self._stop()
+        self._patches.close()
         for each in _with_managed(self._recorder):
             note = _noting(weakref.ref(each), sender)
             for cls in (ActionStep, PlanningStep):
                 self._patches.register(each.agent, cls, note)
             ended, each.on_run_end = each.on_run_end, _both(each.on_run_end, sender.wake)
             self._patches.callback(setattr, each, "on_run_end", ended)
-
-    def _stop(self) -> None:
-        self._patches.close()
 
 
 _all: weakref.WeakSet[LiveTraces] = weakref.WeakSet()

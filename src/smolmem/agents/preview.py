@@ -11,6 +11,7 @@ from smolagents.memory import TaskStep
 from smolmem.agents.prompt_parts import Part, messages_of, parts_of_steps
 from smolmem.agents.recorder import Recorder
 from smolmem.core.display import Drawable
+from smolmem.core.prompts import common_length
 from smolmem.core.tokens import size
 
 
@@ -47,10 +48,7 @@ def preview(recorder: Recorder, task: str | None) -> Preview:
     counts = [chain.count(parts) for _, parts in shown]
     views = [Viewed(name, now, then - now) for (name, _), then, now in zip(shown[1:], counts, counts[1:], strict=False)]
     messages = messages_of(shown[-1][1])
-    same = next(
-        (place for place, (now, then) in enumerate(zip(messages, before, strict=False)) if now != then),
-        min(len(messages), len(before)),
-    )
+    same = common_length(before, messages)
     known = chain.tokens.count(size(messages[:same])) if same else 0
     return Preview(messages, counts[-1], counts[0], views, max(0, counts[-1] - known))
 

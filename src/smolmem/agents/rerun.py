@@ -1,7 +1,6 @@
-"""A recorded run, played again: an agent with another model or prompt works on the same task.
+"""Reruns a recorded run: an agent with another model or prompt works on the same task.
 
-Its tools return what they returned in the recorded run, and are never called. The result names the first step that
-differs.
+Tools return the results of the recorded run and are never called. The result names the first step that differs.
 """
 
 from __future__ import annotations

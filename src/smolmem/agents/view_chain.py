@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -70,10 +71,8 @@ class ViewChain:
 
     def preview(self) -> ViewChain:
         """A copy of this chain that records nothing."""
-        other = ViewChain(self.agent, self._trims)
-        other._views, other._session, other._latest = self._views, self._session, dict(self._latest)
-        other.tokens, other._learned = self.tokens.copy(), self._learned
-        other.sent, other._warned, other.dry_run = self.sent, self._warned, True
+        other = copy(self)
+        other._latest, other.tokens, other.dry_run = dict(self._latest), self.tokens.copy(), True
         return other
 
     # --- showing -----------------------------------------------------------------------------------------------------

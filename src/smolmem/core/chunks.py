@@ -129,11 +129,8 @@ class ChunkedValue:
             size += len(piece.body)
             ends = size >= _LONGEST or (size >= _SHORTEST and zlib.crc32(piece.body) % 8 == 0)
             if ends or place == len(self.pieces) - 1:
-                self._chunks.append((place + 1, self._add(b"[" + b",".join(bodies) + b"]")))
+                self._chunks.append((place + 1, _add(self.new, b"[" + b",".join(bodies) + b"]")))
                 bodies, size = [], 0
-
-    def _add(self, data: bytes) -> str:
-        return _add(self.new, data)
 
     def tree(self, keys: list[str]) -> Json:
         """The hashes of the chunks as JSON."""
@@ -145,12 +142,11 @@ class ChunkedText:
 
     def __init__(self, text: str, before: ChunkedText | None) -> None:
         self._text = text
-        self._keys: list[str]
         self.new: dict[str, bytes] = {}
         """Chunks that were made."""
         whole = len(before._text) // _LONGEST if before is not None and text.startswith(before._text) else 0
         starts = range(whole * _LONGEST, len(text), _LONGEST)
-        self._keys = ([] if before is None else before._keys[:whole]) + [
+        self._keys: list[str] = ([] if before is None else before._keys[:whole]) + [
             _add(self.new, wire.dumps([text[start : start + _LONGEST]])) for start in starts
         ]
         self.tree = _tree(self.new, self._keys)

@@ -37,17 +37,18 @@ def share(prompt: Sequence[Part], size: int, earlier: Iterable[tuple[int, Sequen
     """A prompt as the longest beginning it shares with an earlier one, and the rest."""
     parent, keep = None, 0
     for number, parts in earlier:
-        common = _common(parts, prompt)
+        common = common_length(parts, prompt)
         if common > keep:
             parent, keep = number, common
     return SharedPrompt(parent, keep, prompt[keep:], size)
 
 
-def _common(earlier: Sequence[Part], prompt: Sequence[Part]) -> int:
-    if prompt[: len(earlier)] == earlier:
-        return len(earlier)
-    pairs = enumerate(zip(earlier, prompt, strict=False))
-    return next((place for place, (then, now) in pairs if then != now), min(len(earlier), len(prompt)))
+def common_length(left: Sequence[Any], right: Sequence[Any]) -> int:
+    """How many items two lists have in common at their beginning."""
+    if right[: len(left)] == left:
+        return len(left)
+    pairs = enumerate(zip(left, right, strict=False))
+    return next((place for place, (one, other) in pairs if one != other), min(len(left), len(right)))
 
 
 def expand(number: int, link: Callable[[int], PromptLink], known: tuple[int, list[int]] = (0, [])) -> list[int]:

@@ -67,8 +67,22 @@ class CallRow(TypedDict):
     failed: int
 
 
-class RunRow(TypedDict):
-    """One `agent.run()`. `answer` and `failure` are content ids; they and the counts are set when the run ends."""
+class RunResult(TypedDict):
+    """The columns of a run that are set when it ends; `answer` and `failure` are content ids."""
+
+    steps: int
+    errors: int
+    input_tokens: int
+    output_tokens: int
+    answer: int | None
+    failure: int | None
+
+
+NO_RESULT = RunResult(steps=0, errors=0, input_tokens=0, output_tokens=0, answer=None, failure=None)
+
+
+class RunRow(RunResult):
+    """One `agent.run()`."""
 
     id: str
     session: str
@@ -85,12 +99,6 @@ class RunRow(TypedDict):
     model: str | None
     smolagents: str
     max_steps: int | None
-    steps: int
-    errors: int
-    input_tokens: int
-    output_tokens: int
-    answer: int | None
-    failure: int | None
     writer: str
 
 

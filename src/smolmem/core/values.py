@@ -4,6 +4,9 @@ Values are frozen and load large content when it is read. Values from a `Memory`
 `run.fork()` and `step.edit(…)`; `smolmem.operations` implements them.
 """
 
+# mypy: disable-error-code="no-any-return"
+# the operations are in a higher layer, so their types are not known here
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -174,13 +177,11 @@ class Step(Drawable):
             InvalidArgument: if the step has no such field.
             CannotResume: if a living process works on the run.
         """
-        edited: Step = self._operations.edit(self, changes)
-        return edited
+        return self._operations.edit(self, changes)
 
     def history(self) -> list[Revision]:
         """Every revision of this step, the oldest first."""
-        revisions: list[Revision] = self._operations.step_history(self)
-        return revisions
+        return self._operations.step_history(self)
 
     def __repr__(self) -> str:
         parts = [f"{self.kind}{'' if self.number is None else f' {self.number}'}", f"run={self.run[:8]!r}"]
@@ -311,13 +312,11 @@ class Run(Drawable):
             NotFound: if there is no such step.
             CannotResume: if the run was interrupted inside a step and `step` is not given.
         """
-        forked: Run = self._operations.fork(self, step)
-        return forked
+        return self._operations.fork(self, step)
 
     def diff(self, other: Run | str) -> Diff:
         """How this run and another differ."""
-        difference: Diff = self._operations.diff(self, other)
-        return difference
+        return self._operations.diff(self, other)
 
     def to_messages(self, *, tokens: int | None = None) -> Any:
         """The run as smolagents messages, for another agent to read; `str()` of the result is a transcript.
@@ -333,18 +332,15 @@ class Run(Drawable):
         Raises:
             InvalidArgument: if the model does not answer.
         """
-        notes: list[Note] = self._operations.distill(self, model)
-        return notes
+        return self._operations.distill(self, model)
 
     def events(self) -> list[Event]:
         """Every change to the agent's list during this run, in order."""
-        events: list[Event] = self._operations.events(self)
-        return events
+        return self._operations.events(self)
 
     def as_of(self, event: int) -> list[Any]:
         """The agent's list after an event, as smolagents steps."""
-        steps: list[Any] = self._operations.as_of(self, event)
-        return steps
+        return self._operations.as_of(self, event)
 
     def __repr__(self) -> str:
         took = "" if self.seconds is None else f", {self.seconds:.1f} s"
@@ -377,8 +373,7 @@ class Note(Drawable):
 
     def history(self) -> list[Note]:
         """This note, the notes it superseded and those that superseded it, the oldest first."""
-        notes: list[Note] = self._operations.note_history(self)
-        return notes
+        return self._operations.note_history(self)
 
     def __repr__(self) -> str:
         rest = "" if self.status == "current" else f", {self.status}"
@@ -392,7 +387,7 @@ class Excerpt:
     kind: str
     text: str
     marks: tuple[tuple[int, int], ...] = ()
-    """Start and end of each place."""
+    """Start and end of each occurrence."""
 
 
 @dataclass(frozen=True)

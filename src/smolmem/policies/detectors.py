@@ -34,14 +34,7 @@ class SeenStep:
     """A step as rules see it."""
 
     def __init__(self, step: Any, run: Hashable, at: float | None = None, notes: Collection[str] = ()) -> None:
-        """A step.
-
-        Args:
-            step: the smolagents step.
-            run: the run it belongs to.
-            at: when it was, if it does not say so itself.
-            notes: lines that rules have written into it: they do not count.
-        """
+        """A step of a run; `at` is its time if it has no timing, `notes` are lines that rules have written into it."""
         self.step = step
         self.run = run
         self._notes = notes

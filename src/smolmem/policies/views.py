@@ -97,7 +97,7 @@ class TrimObservations(View):
     keeps_messages = True
 
     def __init__(self, chars: int = 4_000, *, keep_last: int = 0) -> None:
-        """Trims what is longer than `chars` characters, but for the newest `keep_last` steps."""
+        """Trims observations longer than `chars` characters, except those of the newest `keep_last` steps."""
         self.chars = max(40, check_count(chars, "chars"))
         self.keep_last = check_count(keep_last, "keep_last")
 
@@ -134,7 +134,7 @@ class Timestamps(View):
 
 
 class DropErrors(View):
-    """Leaves failed steps out once so many steps have followed: old errors only distract."""
+    """Leaves out failed steps that are followed by `after` other steps: old errors only distract."""
 
     keeps_messages = True
 
@@ -152,8 +152,9 @@ class DropErrors(View):
 class Redact(View):
     """Shows `[redacted]` wherever a pattern is found, in the system prompt and task too.
 
-    With a store also in prompts that are not made from the memory alone: a plan, the last words of a run that is out of
-    steps. Without one it covers what comes from the memory. The record keeps the original.
+    With a store, prompts that are not rendered from the memory alone are redacted, too: those for a plan, and for the
+    final answer of a run that is out of steps. Without a store, only texts of the memory are. The record keeps the
+    original.
     """
 
     keeps_messages = True
@@ -164,11 +165,11 @@ class Redact(View):
         self._slow: set[int] = set()
 
     def show(self, parts: list[Part], chain: ViewChain) -> list[Part]:
-        """Redacts every text; one that takes too long is not shown at all."""
+        """Redacts every text; a text that takes too long is not shown at all."""
         return [_texts(part, lambda text: self._redacted(text, chain)) for part in parts]
 
     def outgoing(self, messages: list[Any], chain: ViewChain) -> list[Any]:
-        """The same for the messages that are about to be sent."""
+        """Redacts the messages that are about to be sent."""
         return [_changed(message, lambda text: self._redacted(text, chain)) for message in messages]
 
     def _redacted(self, text: str, chain: ViewChain) -> str:
@@ -184,10 +185,10 @@ class Redact(View):
 
 
 class TokenBudget(View):
-    """Fits every prompt into a budget: the oldest steps go first, the task and the newest stay.
+    """Fits every prompt into a budget: the oldest steps are left out first, the task and the newest steps stay.
 
-    It trims rarely and then a lot, so that most prompts begin like the one before and a server need not read them
-    again. No single text of a step gets more than a quarter of the budget: what is longer is trimmed.
+    The view trims rarely and then a lot, so that most prompts begin like the previous prompt, which servers cache. A
+    text of a step that takes more than a quarter of the budget is trimmed.
     """
 
     keeps_messages = True
@@ -197,7 +198,7 @@ class TokenBudget(View):
 
         Args:
             tokens: the budget, in the model's own tokens.
-            keep_last: so many of the newest steps are never left out; if they are too long, they are trimmed.
+            keep_last: how many of the newest steps are never left out; if they are too long, they are trimmed.
             bite: the share of the budget that is free after a trim.
         """
         self.tokens = check_count(tokens, "tokens")
@@ -207,7 +208,7 @@ class TokenBudget(View):
         self.bite = bite
 
     def show(self, parts: list[Part], chain: ViewChain) -> list[Part]:
-        """Leaves out what was trimmed before; trims more if it must.
+        """Leaves out the parts that were trimmed before; trims more if the budget requires it.
 
         Raises:
             BudgetTooSmall: if the system prompt and the task alone exceed the budget.
@@ -252,7 +253,7 @@ class TokenBudget(View):
         return [*parts[:first], note, *(part for part in parts[first:] if id(part) not in out)]
 
     def _bounded(self, part: Part, share: int, chain: ViewChain) -> Part:
-        """No single text of a step may take more than a share of the budget."""
+        """A part of a step whose texts take at most a share of the budget each."""
         most = max(40, int(self.tokens * CHARACTERS / share))
         return _texts(part, _trimmer(most, part, chain)) if part.role == "step" else part
 
@@ -282,10 +283,10 @@ class TokenBudget(View):
 
 
 class Summarize(View):
-    """Shows a summary in the place of old steps, made in large rare bites.
+    """Replaces old steps with a summary, rarely and many steps at a time.
 
-    With a model, the model writes it, and the summary is kept in the record; without one, it is made of each step's
-    calls and the beginning of what came of them.
+    A model writes the summary, and the record keeps it. Without a model, the summary lists the calls of each step and
+    the beginning of their results.
     """
 
     keeps_messages = True
@@ -295,7 +296,7 @@ class Summarize(View):
 
         Args:
             model: a smolagents model that writes the summary.
-            keep_last: so many of the newest steps are shown as they are.
+            keep_last: how many of the newest steps are shown as they are.
             chars: how long a summary may be.
         """
         self.model = model

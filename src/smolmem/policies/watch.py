@@ -22,6 +22,7 @@ from smolmem.policies.detectors import Ceiling, Detector, Drift, Gap, Repeated, 
 from smolmem.policies.rule_runner import ACTS, Act, RuleRunner
 
 _KINDS = ("action", "planning")
+_OPTIONS = ("name", "window", "threshold", "kind", "tool", "then")
 
 
 class Watch:
@@ -47,28 +48,28 @@ class Watch:
         Args:
             what: a regular expression, or a function that takes a smolagents step and tells whether it counts.
             name: the name of the rule in alerts.
-            window: how many of the newest steps are looked at, of those that the rule applies to.
-            threshold: the rule fires when so many of them count.
+            window: how many of the newest steps that the rule applies to are considered.
+            threshold: how many of them must count for the rule to fire.
             kind: the kind of steps it applies to: `action`, `planning` or both.
             tool: only steps that call this tool, or one of these tools.
             then: what to do: `note` (a line in the step's observation, for the agent to read), `inject` (a step of its
                 own), `pause` (the run is interrupted, and `memory.resume` continues it), the URL of a webhook, a
                 function that takes an `Alert`, or several of these.
         """
-        self.name: str
-        if callable(what):
-            self.name = name or str(getattr(what, "__name__", "a test"))
-            key: Callable[[SeenStep], Hashable] = lambda seen: True if what(seen.step) else None  # noqa: E731
-        else:
-            pattern = pattern_of(what)
-            self.name = name or f"pattern {pattern.pattern!r}"
-            key = lambda seen: True if found(pattern, seen.text) else None  # noqa: E731
-        self._set(lambda: Repeated(key, self.window, self.threshold), window, threshold, kind, tool, then)
+        pattern = None if callable(what) else pattern_of(what)
+        usual = getattr(what, "__name__", "a test") if pattern is None else f"pattern {pattern.pattern!r}"
+        self.name = name or str(usual)
 
-    def _set(self, detector: Any, window: int, threshold: int, kind: Any, tool: Any, then: Any) -> None:
+        def key(seen: SeenStep) -> Hashable:
+            counts = what(seen.step) if callable(what) else found(pattern, seen.text)
+            return True if counts else None
+
+        self.detector: Callable[[], Detector] = lambda: Repeated(key, self.window, self.threshold)
+        self._set(window, threshold, kind, tool, then)
+
+    def _set(self, window: int, threshold: int, kind: Any, tool: Any, then: Any) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
             raise InvalidArgument(f"a rule's name is a text, not {self.name!r}.")
-        self.detector: Callable[[], Detector] = detector
         self.window, self.threshold = check_count(window, "window"), check_count(threshold, "threshold")
         if not 1 <= self.threshold <= self.window:
             raise InvalidArgument(f"threshold is from 1 to window ({window}), not {threshold!r}: it could never fire.")
@@ -89,13 +90,11 @@ class Watch:
 
     @classmethod
     def _made(cls, name: str, detector: Callable[[Watch], Detector], options: dict[str, Any], **given: int) -> Watch:
-        rule = cls.__new__(cls)
-        rule.name = options.pop("name", None) or name
-        usual: dict[str, Any] = {"window": 10, "threshold": 3, "kind": "action", "tool": None, "then": "note"}
-        unknown = sorted(set(options) - set(usual))
+        unknown = sorted(set(options) - set(_OPTIONS))
         if unknown:
-            raise InvalidArgument(f"a rule has no {', '.join(unknown)}; it has name, {', '.join(usual)}.")
-        rule._set(lambda: detector(rule), **usual | given | options)
+            raise InvalidArgument(f"a rule has no {', '.join(unknown)}; it has {', '.join(_OPTIONS)}.")
+        rule = cls(lambda step: False, **given | options | {"name": options.get("name") or name})
+        rule.detector = lambda: detector(rule)
         return rule
 
     # --- ready-made --------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any
 
 from smolmem.core import codec
 from smolmem.core.errors import CannotResume, InvalidArgument
-from smolmem.core.prompts import rendered
+from smolmem.core.prompts import common_length, rendered
 from smolmem.core.rows import Batch, Change, RunRow, SessionRow
 from smolmem.core.values import Diff, Revision, Run, Step, when
 from smolmem.store.journal import Journal
@@ -107,11 +107,7 @@ def revisions(journal: Journal, step: Step) -> list[Revision]:
 def diff(left: Run, right: Run) -> Diff:
     """How the steps of two runs differ; times do not count."""
     ours, theirs = left.steps, right.steps
-    common = 0
-    for mine, yours in zip(ours, theirs, strict=False):
-        if _done(mine) != _done(yours):
-            break
-        common += 1
+    common = common_length([_done(step) for step in ours], [_done(step) for step in theirs])
     return Diff(common, ours[common:], theirs[common:])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from functools import lru_cache, partial
+from functools import cache, partial
 from typing import Any
 
 from smolmem.core import wire
@@ -286,11 +286,14 @@ class Records(Links):
         """
         from smolmem.core import codec
 
+        @cache
+        def step_and_key(record: int, prompt: int | None) -> tuple[Any, str]:
+            return self.step_and_key({"record": record, "prompt": prompt}, secrets)
+
         row, timeline = self.session_row(session), Timeline[Row]()
-        step_and_key = lru_cache(maxsize=None)(lambda record, prompt: self._step_and_key(record, prompt, secrets))
         events = list(self._events(row, until))
         counts = self.call_counts({event["run"] for event in events})
-        calls = lru_cache(maxsize=None)(partial(self._calls, counts=counts, secrets=secrets))
+        calls = cache(partial(self._calls, counts=counts, secrets=secrets))
         turns, done, code, variables, own = dict[str, int](), dict[str, int](), list[RecordedCode](), None, 0
         for event in events:
             self._apply(timeline, event)
@@ -325,9 +328,6 @@ class Records(Links):
             records=[timeline.latest[step]["record"] for step in timeline.steps],
             snapshot=variables,
         )
-
-    def _step_and_key(self, record: int, prompt: int | None, secrets: Known | None) -> tuple[Any, str]:
-        return self.step_and_key({"record": record, "prompt": prompt}, secrets)
 
 
 def apply_row(timeline: Timeline[Row], event: Row) -> None:

@@ -26,13 +26,15 @@ _ALERT_COLUMNS = ("rule", "reason", "agent", "run", "number")
 _ALERT_FILTERS: dict[str, Any] = dict.fromkeys(("scope", "below", "run", "rule"))
 
 
-class Reminders:
-    """The reminders of a store."""
-
-    def __init__(self, contents: Contents, fence: Callable[[Sequence[str]], None]) -> None:
-        """`fence` raises `TakenOver` for runs that another process has taken over."""
+class _SideTable:
+    def __init__(self, contents: Contents, fence: Callable[[Any], None]) -> None:
+        """`fence` raises `TakenOver` for runs, or for a session, that another process has taken over."""
         self._contents = contents
         self._fence = fence
+
+
+class Reminders(_SideTable):
+    """The reminders of a store."""
 
     def add(self, run: str, step: int | None, query: str, messages: list[Any], found: Sequence[Any]) -> Reminder:
         """Records a reminder before it is shown; `found` names its sources, steps and notes."""
@@ -66,13 +68,8 @@ def quoted_lines(messages: Sequence[Any]) -> list[str]:
     return [line.removeprefix(QUOTE) for text in texts for line in text.splitlines() if line.startswith(QUOTE)]
 
 
-class Trims:
+class Trims(_SideTable):
     """The trims of a store."""
-
-    def __init__(self, contents: Contents, fence: Callable[[str], None]) -> None:
-        """`fence` raises `TakenOver` for a session that another process has taken over."""
-        self._contents = contents
-        self._fence = fence
 
     def of(self, session: str) -> list[Trim]:
         """The trims of a session, in order."""
@@ -95,13 +92,8 @@ class Trims:
         self._contents.store.transact(write, sync=False)
 
 
-class Alerts:
+class Alerts(_SideTable):
     """The alerts of a store."""
-
-    def __init__(self, contents: Contents, fence: Callable[[Sequence[str | None]], None]) -> None:
-        """`fence` raises `TakenOver` for runs that another process has taken over."""
-        self._contents = contents
-        self._fence = fence
 
     def add(self, alert: Alert, scope: str) -> None:
         """Writes that a rule fired."""

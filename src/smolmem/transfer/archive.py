@@ -44,7 +44,7 @@ _ASCII = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", "
 # --- writing ------------------------------------------------------------------------------------------------------
 
 
-class Outbox:
+class ExportWriter:
     """An export that is being written, under another name than its own."""
 
     def __init__(self, folder: Path) -> None:
@@ -81,7 +81,7 @@ class Outbox:
 
 
 @contextmanager
-def create(path: Path) -> Iterator[Outbox]:
+def create(path: Path) -> Iterator[ExportWriter]:
     """Creates an export that appears under its name, as a folder or as `.zip`, when it is complete.
 
     Raises:
@@ -96,8 +96,8 @@ def create(path: Path) -> Iterator[Outbox]:
         work = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.absolute().parent))
         made = work / "export"
         private_files.make_folder(made)
-        with closing(Outbox(made)) as box:
-            yield box
+        with closing(ExportWriter(made)) as export:
+            yield export
         if path.suffix.lower() == ".zip":
             made = _zipped(made, work / "export.zip")
         os.rename(made, path)
@@ -132,7 +132,7 @@ def _method(file: Path) -> int:
 # --- reading ------------------------------------------------------------------------------------------------------
 
 
-class Inbox(Protocol):
+class ExportReader(Protocol):
     """An export to read."""
 
     path: Path
@@ -150,39 +150,39 @@ class Inbox(Protocol):
         ...
 
     def close(self) -> None:
-        """Closes it."""
+        """Closes the export."""
         ...
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Inbox]:
+def opened(path: Path) -> Iterator[ExportReader]:
     """Opens an export, a folder or a zip file.
 
     Raises:
         NotAStore: if it does not exist, or is not an export.
         Damaged: if it contains files that no export has.
     """
-    box: Inbox
+    export: ExportReader
     try:
         is_folder = stat.S_ISDIR(os.stat(path).st_mode)
-        box = Folder(path) if is_folder else Zip(path)
+        export = _Folder(path) if is_folder else _Zip(path)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise NotAStore(f"{path} cannot be read: {reason}. Give the folder or zip of an export.") from error
-    with closing(box):
-        yield box
+    with closing(export):
+        yield export
 
 
-def lines(box: Inbox, progress: Progress | None) -> Iterator[tuple[int, bytes]]:
+def lines(export: ExportReader, progress: Progress | None) -> Iterator[tuple[int, bytes]]:
     """The lines of an export, numbered from one."""
-    file, size = box.journal()
+    file, size = export.journal()
     read = number = 0
     with file:
         while line := file.readline(LINE + 1):
             number += 1
             read += len(line)
             if len(line) > LINE:
-                raise damaged(box.path, f"line {number} is longer than {LINE:,} bytes")
+                raise damaged(export.path, f"line {number} is longer than {LINE:,} bytes")
             yield number, line
             if progress is not None and number % 200 == 0:
                 progress(min(read, size), size)
@@ -196,25 +196,23 @@ def damaged(path: Path, what: str) -> Damaged:
 
 
 def is_media(name: str) -> bool:
-    """Whether a file may be named so."""
+    """Whether a file of `media` may have this name."""
     return _MEDIA.fullmatch(name) is not None
 
 
-class Folder:
+class _Folder:
     """An export in a folder. Links, pipes and devices in it are not followed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         if not os.path.lexists(path / JOURNAL):
-            raise NotAStore(f"{path} is not an export: it has no {JOURNAL}. Give what `export` has made.")
+            raise NotAStore(f"{path} is not an export: it has no {JOURNAL}. Give the result of `export`.")
 
     def journal(self) -> tuple[IO[bytes], int]:
-        """See `Inbox`."""
         file = self._open(JOURNAL)
         return file, os.fstat(file.fileno()).st_size
 
     def media(self, name: str) -> bytes:
-        """See `Inbox`."""
         with suppress(OSError):
             if not stat.S_ISDIR(os.lstat(self.path / "media").st_mode):
                 raise damaged(self.path, "media is not a folder")
@@ -225,7 +223,7 @@ class Folder:
             return file.read(size)
 
     def close(self) -> None:
-        """See `Inbox`."""
+        pass
 
     def _open(self, name: str) -> IO[bytes]:
         try:
@@ -238,13 +236,13 @@ class Folder:
         return file
 
 
-class Zip:
+class _Zip:
     """An export in a zip. It may hold the files of an export and nothing else."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         if not stat.S_ISREG(os.stat(path).st_mode):
-            raise NotAStore(f"{path} is neither a folder nor a file. Give what `export` has made.")
+            raise NotAStore(f"{path} is neither a folder nor a file. Give the result of `export`.")
         self._left = max(FREE, RATIO * os.stat(path).st_size)
         try:
             self._archive = zipfile.ZipFile(path)
@@ -267,22 +265,20 @@ class Zip:
             if name == "media/" and kind in (0, stat.S_IFDIR):
                 continue
             if name != member.filename or not (name == JOURNAL or is_media(name)) or kind not in (0, stat.S_IFREG):
-                raise damaged(self.path, f"it holds {name[:80]!r}, which no export does")
+                raise damaged(self.path, f"the zip holds {name[:80]!r}, which is not a file of an export")
             if name in members:
-                raise damaged(self.path, f"it holds {name} twice")
+                raise damaged(self.path, f"the zip holds {name} twice")
             if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or member.flag_bits & 1:
-                raise damaged(self.path, f"{name} is packed in a way that is not used here")
+                raise damaged(self.path, f"{name} is compressed in a way that exports do not use")
             members[name] = member
         if JOURNAL not in members:
-            raise NotAStore(f"{self.path} is not an export: it has no {JOURNAL}. Give what `export` has made.")
+            raise NotAStore(f"{self.path} is not an export: it has no {JOURNAL}. Give the result of `export`.")
         return members
 
     def journal(self) -> tuple[IO[bytes], int]:
-        """See `Inbox`."""
         return self._open(JOURNAL), self._members[JOURNAL].file_size
 
     def media(self, name: str) -> bytes:
-        """See `Inbox`."""
         data = bytearray()
         with self._open(name) as file:
             while part := file.read(1 << 16):
@@ -292,7 +288,6 @@ class Zip:
         return bytes(data)
 
     def close(self) -> None:
-        """See `Inbox`."""
         self._archive.close()
 
     def _open(self, name: str) -> IO[bytes]:
@@ -308,13 +303,13 @@ class Zip:
         """Counts unpacked bytes."""
         self._left -= count
         if self._left < 0:
-            raise damaged(self.path, f"it unpacks to more than {RATIO} times its size")
+            raise damaged(self.path, f"the zip unpacks to more than {RATIO} times its size")
 
 
 class _Metered(io.RawIOBase):
     """A member of a zip, read in small portions that are counted."""
 
-    def __init__(self, archive: Zip, name: str, file: IO[bytes]) -> None:
+    def __init__(self, archive: _Zip, name: str, file: IO[bytes]) -> None:
         self._archive, self._name, self._file = archive, name, file
 
     def readable(self) -> bool:

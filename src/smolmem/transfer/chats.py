@@ -27,8 +27,7 @@ from smolagents.monitoring import Timing, TokenUsage
 from smolmem.core.arguments import to_timestamp
 from smolmem.core.errors import SmolmemError
 from smolmem.core.rows import Status
-from smolmem.transfer.foreign import ForeignCall, ForeignRun, Unreadable
-from smolmem.transfer.span_runs import role_of, tool_call
+from smolmem.transfer.foreign import ForeignCall, ForeignRun, Unreadable, role_of, tool_call
 
 MOST_ROWS = 1_000_000
 _TABLES = {

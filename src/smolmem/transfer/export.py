@@ -4,7 +4,7 @@ The lines of `smolmem.jsonl`, in this order:
 
     header                   the format and its version, who made it, when, and of which scope
     session                  one memory list, from one reset to the next
-    content, prompt, event   the changes to those lists, in order; what a line refers to stands before it
+    content, prompt, event   the changes to those lists, in order; a line comes after the lines that it refers to
     run, step, call          a step's line is for readers: loading derives the step from its events
     recalled, cut, alert     what agents were reminded of, what views trimmed, when rules fired
     note, forgotten          what was remembered on purpose, and what recall leaves out
@@ -14,6 +14,10 @@ A content is known by the hash of its bytes (BLAKE2b, 20 bytes): `json`, `text`,
 events, steps and prompts hold within the file.
 
 An export reads one moment of the store, a page at a time, while others continue to write.
+
+Secrets can be taken out of an export of a store that was recorded without redaction, or with fewer rules. A redacted
+content has another hash, and references to it are changed. Contents precede the lines that refer to them, so one pass
+is enough.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -29,20 +33,24 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from smolmem.core import wire
 from smolmem.core.arguments import ScopeFilter, in_scope
+from smolmem.core.chunks import NAMED
 from smolmem.core.display import Drawable
 from smolmem.core.redaction import Redactor
 from smolmem.core.version import __version__
 from smolmem.store.base import Progress, Row, Store
 from smolmem.store.journal import Journal
 from smolmem.store.records import Records
-from smolmem.transfer.archive import Outbox, create
+from smolmem.transfer.archive import ExportWriter, create
 from smolmem.transfer.lines import FORMAT, VERSION
-from smolmem.transfer.redacted import NOT_JSON, Redaction, as_json
 
 INLINE = 64 << 10
-"""Bytes of a content that stands in its line; longer content becomes a file."""
+"""Bytes of a content that is part of its line; longer content becomes a file."""
 _FORMS = ((b"\x89PNG\r\n\x1a\n", "png"), (b"\xff\xd8\xff", "jpg"), (b"GIF8", "gif"), (b"%PDF-", "pdf"))
+_NOT_JSON = object()
+_TEXTS = ("text", "title", "tags", "kind", "query", "rule", "reason", "acts", "error")
+"""Fields of lines that hold recorded text."""
 
 
 @dataclass(frozen=True)
@@ -74,14 +82,14 @@ def export(
         Unwritable: if the path exists or cannot be written.
         Damaged: if the store is damaged.
     """
-    with create(Path(path)) as box, _still(journal.store) as store:
-        written = _Export(Records(store), box, ScopeFilter(scope=scope, below=below), progress, redactor).write()
-    size = os.stat(path).st_size if Path(path).is_file() else box.bytes
-    return Exported(os.fspath(path), scope, written, box.media_files, size)
+    with create(Path(path)) as writer, _snapshot(journal.store) as store:
+        written = _Export(Records(store), writer, ScopeFilter(scope=scope, below=below), progress, redactor).write()
+    size = os.stat(path).st_size if Path(path).is_file() else writer.bytes
+    return Exported(os.fspath(path), scope, written, writer.media_files, size)
 
 
 @contextmanager
-def _still(store: Store) -> Iterator[Store]:
+def _snapshot(store: Store) -> Iterator[Store]:
     """One state of the store, through a connection of its own; others continue to write."""
     with closing(store.reopened()) as other:
         other.do("begin_reading", {})
@@ -115,10 +123,15 @@ class _Export:
     """One export: it walks the tables together, so that contents and prompts precede the lines that refer to them."""
 
     def __init__(
-        self, records: Records, box: Outbox, of: ScopeFilter, progress: Progress | None, redactor: Redactor | None
+        self,
+        records: Records,
+        writer: ExportWriter,
+        of: ScopeFilter,
+        progress: Progress | None,
+        redactor: Redactor | None,
     ) -> None:
-        self._records, self._store, self._box, self._of = records, records.store, box, of
-        self._redaction = None if redactor is None else Redaction(redactor, records.blob)
+        self._records, self._store, self._writer, self._of = records, records.store, writer, of
+        self._redaction = None if redactor is None else _Redaction(redactor, records.blob)
         self._written: Counter[str] = Counter()
         self._progress = progress
         self._total = sum(self._store.rows("export_sizes", {})[0].values()) if progress else 0
@@ -145,34 +158,34 @@ class _Export:
         for step in self._pages("export_steps"):
             self._line("step", step | {"tools": json.loads(step["tools"])})
         for call in self._sealed("export_calls", "call"):
-            self._line("call", self._named(call, "arguments", "outcome"))
+            self._line("call", self._with_hashes(call, "arguments", "outcome"))
         self._recall()
         if self._of["scope"] is None:
             self._contents_until(1 << 62)
         written = dict(self._written)
-        self._box.line({"type": "end", "lines": self._box.lines})
+        self._writer.line({"type": "end", "lines": self._writer.lines})
         return written
 
     def _header(self) -> None:
         made = datetime.now(timezone.utc).isoformat(timespec="seconds")
         about = {"format": FORMAT, "version": VERSION, "smolmem": __version__, "made": made, **self._of}
-        self._box.line({"type": "header", **about})
+        self._writer.line({"type": "header", **about})
 
     # --- lines -----------------------------------------------------------------------------------------------------
 
     def _line(self, kind: str, row: Row) -> None:
         said = {name: value for name, value in row.items() if value is not None and name != "hash"}
-        self._box.line({"type": kind, **(said if self._redaction is None else self._redaction.row(said))})
+        self._writer.line({"type": kind, **(said if self._redaction is None else self._redaction.row(said))})
         self._written[kind] += 1
-        if self._progress is not None and self._box.lines % 200 == 0:
-            self._progress(min(self._box.lines, self._total), self._total)
+        if self._progress is not None and self._writer.lines % 200 == 0:
+            self._progress(min(self._writer.lines, self._total), self._total)
 
     def _event(self, event: Row) -> None:
         while event["prompt"] is not None and self._next_prompt and self._next_prompt["id"] <= event["prompt"]:
             self._prompt(self._next_prompt)
             self._next_prompt = next(self._coming_prompts, None)
         hidden = {} if self._redaction is None else {"state": None}
-        self._line("event", self._named(event | hidden, "record", "shown", "state"))
+        self._line("event", self._with_hashes(event | hidden, "record", "shown", "state"))
 
     def _prompt(self, prompt: Row) -> None:
         if prompt["id"] in self.prompts:
@@ -187,12 +200,12 @@ class _Export:
             run["status"] = "interrupted" if self._records.is_gone(run["writer"]) else "running"
         del run["writer"]
         run |= {name: run[name] if self._has_run(run[name]) else None for name in ("parent", "fork_of")}
-        self._line("run", self._named(run, "answer", "failure"))
+        self._line("run", self._with_hashes(run, "answer", "failure"))
 
     def _recall(self) -> None:
         for row in self._sealed("export_recalled", "recalled"):
             found = [item for item in json.loads(row["found"]) if isinstance(item, str) or item in self.steps]
-            self._line("recalled", self._named(row, "block") | {"found": found})
+            self._line("recalled", self._with_hashes(row, "block") | {"found": found})
         for row in self._sealed("export_cuts", "cut"):
             self._line("cut", row)
         for row in self._sealed("export_alerts", "alert"):
@@ -229,12 +242,12 @@ class _Export:
         said, extension = _in_line(data)
         if extension:
             said = {"file": f"media/{key}.{extension}"}
-            self._box.media(said["file"], data)
-        self._box.line({"type": "content", "hash": key, **said})
+            self._writer.media(said["file"], data)
+        self._writer.line({"type": "content", "hash": key, **said})
         self._written["content"] += 1
 
-    def _named(self, row: Row, *columns: str) -> Row:
-        """A row whose contents are written, and referred to by their hashes."""
+    def _with_hashes(self, row: Row, *columns: str) -> Row:
+        """A row with the hashes of its contents, which are written first."""
         numbers = {column: row[column] for column in columns if row[column] is not None}
         self._contents_until(max(numbers.values(), default=0))
         return row | {column: self._key(number) for column, number in numbers.items()}
@@ -315,7 +328,73 @@ def _in_line(data: bytes) -> tuple[dict[str, Any], str]:
         return {}, "bin"
     if "\0" in text:
         return {}, "bin"
-    short, value = len(data) <= INLINE, as_json(data)
-    if value is not NOT_JSON:
+    short, value = len(data) <= INLINE, _as_json(data)
+    if value is not _NOT_JSON:
         return {"json": value}, "" if short else "json"
     return {"text": text}, "" if short else "txt"
+
+
+def _as_json(data: bytes) -> Any:
+    """The value of a content that is JSON in our spelling, else `_NOT_JSON`."""
+    if data[:1] in (b"[", b"{", b'"', b"-", b"t", b"f", b"n") or data[:1].isdigit():
+        try:
+            value = json.loads(data)
+            return value if wire.dumps(value) == data else _NOT_JSON
+        except (ValueError, RecursionError):
+            pass
+    return _NOT_JSON
+
+
+# --- redaction ----------------------------------------------------------------------------------------------------
+
+
+class _Redaction:
+    """The redaction of one export.
+
+    Args:
+        redactor: finds the secrets.
+        fetch: the bytes of a content, by hash.
+    """
+
+    def __init__(self, redactor: Redactor, fetch: Callable[[str], bytes]) -> None:
+        self._redactor, self._fetch = redactor, fetch
+        self._moved: dict[str, str] = {}
+        self._added: set[str] = set()
+
+    def key(self, key: str) -> str:
+        """The hash under which a content was written."""
+        return self._moved.get(key, key)
+
+    def row(self, row: Row) -> Row:
+        """A line without secrets in its texts."""
+        return {name: self._clean(value) if name in _TEXTS else value for name, value in row.items()}
+
+    def _clean(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self._clean(item) for item in value]
+        return self._redactor.text(value) if isinstance(value, str) else value
+
+    def contents(self, key: str, data: bytes) -> list[tuple[str, bytes]]:
+        """The replacement of a content: texts that it refers to, then the content without secrets."""
+        tree = _as_json(data)
+        beside: dict[str, bytes] = {}
+        if tree is not _NOT_JSON:
+            clean, beside = self._redactor.stored_record(tree, self._fetch)
+            new = wire.dumps(clean)
+            named = (name.decode() for _, name in NAMED.findall(new))
+            # A text that holds no secret by itself was changed as a record: both readings are kept.
+            beside |= {name: self._fetch(name) for name in named if name in self._moved and name not in beside}
+        else:
+            new = self._redacted_text(data)
+        made = [(name, text) for name, text in beside.items() if name not in self._added]
+        self._added.update(beside)
+        if new != data:
+            self._moved[key] = wire.fingerprint(new)
+        return [*made, (self.key(key), new)]
+
+    def _redacted_text(self, data: bytes) -> bytes:
+        try:
+            text = data.decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError:  # a picture, or numbers
+            return data
+        return self._redactor.text(text).encode("utf-8", "surrogatepass")

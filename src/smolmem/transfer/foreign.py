@@ -7,17 +7,21 @@ that is imported again is recognised and left unchanged. Imported runs have the 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from smolagents import utils
 from smolagents.memory import SystemPromptStep
+from smolagents.models import ChatMessageToolCall, ChatMessageToolCallFunction, MessageRole
+from smolagents.monitoring import AgentLogger, LogLevel
 
 from smolmem.core import codec, prompts
 from smolmem.core.codec import Encoded
 from smolmem.core.errors import SmolmemError
-from smolmem.core.rows import Change, RunRow, SessionRow, SharedPrompt, Status
+from smolmem.core.rows import NO_RESULT, Change, RunRow, SessionRow, SharedPrompt, Status
 from smolmem.core.text import storable
 from smolmem.core.values import Failure
 from smolmem.store.base import Progress, Row
@@ -25,6 +29,17 @@ from smolmem.store.contents import seal
 from smolmem.store.journal import Journal
 from smolmem.store.writer import IMPORTED
 from smolmem.transfer.load import Imported
+
+_ERRORS = {name: getattr(utils, name) for name in dir(utils) if name.startswith("Agent") and name.endswith("Error")}
+_ROLES = {role.value: role for role in MessageRole} | {
+    "tool": MessageRole.TOOL_RESPONSE,
+    "function": MessageRole.TOOL_RESPONSE,
+    "human": MessageRole.USER,
+    "ai": MessageRole.ASSISTANT,
+    "model": MessageRole.ASSISTANT,
+    "developer": MessageRole.SYSTEM,
+}
+_QUIET = AgentLogger(level=LogLevel.OFF)
 
 
 class Unreadable(SmolmemError):
@@ -141,13 +156,8 @@ class _Writing:
             "model": None if run.model is None else clean(storable(run.model))[:200],
             "smolagents": "imported",
             "max_steps": run.max_steps,
-            "steps": 0,
-            "errors": 0,
-            "input_tokens": 0,
-            "output_tokens": 0,
-            "answer": None,
-            "failure": None,
             "writer": IMPORTED,
+            **NO_RESULT,
         }
 
     def _id(self, what: str, key: str) -> str:
@@ -227,3 +237,32 @@ class _Writing:
 def _time_of(step: Any, otherwise: float) -> float:
     end = getattr(getattr(step, "timing", None), "end_time", None)
     return float(end) if isinstance(end, (int, float)) else otherwise
+
+
+# --- for the readers of files -----------------------------------------------------------------------------------------
+
+
+def role_of(word: Any) -> MessageRole:
+    """The role that a word names, in any spelling; a user's for an unknown word."""
+    plain = str(word).rpartition(".")[2].lower().replace("_", "-")
+    return _ROLES.get(plain, MessageRole.USER)
+
+
+def tool_call(name: str, arguments: Any, id: str) -> ChatMessageToolCall:
+    """A call that a model asks for; arguments may be JSON text."""
+    given = parse_json(arguments) if isinstance(arguments, str) else arguments
+    function = ChatMessageToolCallFunction(arguments=arguments if given is None else given, name=name)
+    return ChatMessageToolCall(function, id, "function")
+
+
+def agent_error(name: str, message: str) -> Exception:
+    """An error of smolagents by the name of its class; nothing is logged."""
+    return _ERRORS.get(name, utils.AgentError)(message, _QUIET)  # type: ignore[no-any-return]
+
+
+def parse_json(text: Any) -> Any:
+    """The value of a JSON text; None if it is not JSON."""
+    try:
+        return json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        return None

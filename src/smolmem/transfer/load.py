@@ -31,8 +31,8 @@ from smolmem.store.passage_rows import drop_passages
 from smolmem.store.side_tables import quoted_lines
 from smolmem.store.writer import IMPORTED, RESTORED
 from smolmem.transfer import archive
-from smolmem.transfer.archive import Inbox
-from smolmem.transfer.lines import FORMAT, VERSION, Numbers, Wrong, shaped
+from smolmem.transfer.archive import ExportReader
+from smolmem.transfer.lines import FORMAT, VERSION, InvalidLine, Numbers, parse_line
 
 Trusted = Literal["import", "keep"]
 WAITING = 10_000
@@ -75,8 +75,8 @@ def load(
     below = None if scope is None else check_scope(scope)
 
     def read() -> _Loading:
-        with archive.opened(Path(path)) as box:
-            return _Loading(journal, box, below, keep=trust == "keep").take_all(progress)
+        with archive.opened(Path(path)) as export:
+            return _Loading(journal, export, below, keep=trust == "keep").load_lines(progress)
 
     done = journal.store.transact(read)
     return Imported(os.fspath(path), dict(done.added), dict(done.skipped), len(done.differing))
@@ -85,27 +85,27 @@ def load(
 class _Loading:
     """One load: the lines so far, and their numbers in this store."""
 
-    def __init__(self, journal: Journal, box: Inbox, scope: str | None, *, keep: bool) -> None:
+    def __init__(self, journal: Journal, export: ExportReader, scope: str | None, *, keep: bool) -> None:
         self._keeps_origins = keep
-        self._store, self._box, self._scope = journal.store, box, scope
+        self._store, self._export, self._scope = journal.store, export, scope
         self._journal = Journal(journal.store, journal.redactor)  # with caches of its own, should all be undone
-        self._root: str | None = None
+        self._exported_scope: str | None = None
         self.added: Counter[str] = Counter()
         self.skipped: Counter[str] = Counter()
         self.differing: set[str] = set()
-        self._lines, self._over = 0, False
+        self._lines, self._ended = 0, False
         self._events, self._steps, self._prompts = Numbers("event"), Numbers("step"), Numbers("prompt")
         self._lists: dict[str, Timeline[Row] | None] = {}  # of new sessions; None: here already, or left out
         self._waiting: dict[int, list[Row]] = {}  # forks, by the event they begin after
         self._parents: dict[str, str] = {}
-        self._here: dict[str, list[Row]] = {}
-        self._past: Counter[str] = Counter()
-        self._coming: list[Row] = []  # prompts of the event that comes next
+        self._stored_events: dict[str, list[Row]] = {}
+        self._matched: Counter[str] = Counter()
+        self._next_prompts: list[Row] = []  # prompts of the event that comes next
         self._runs: dict[str, bool] = {}  # whether they are new
-        self._named: set[str] = set()
+        self._named_runs: set[str] = set()
         self._children: dict[str, str] = {}  # runs of managed agents, and the runs that called them
         self._notes: set[str] = set()
-        self._takes: dict[str, Callable[[Row], None]] = {
+        self._loaders: dict[str, Callable[[Row], None]] = {
             "session": self._session,
             "content": self._content,
             "prompt": self._prompt,
@@ -121,42 +121,42 @@ class _Loading:
             "end": self._end,
         }
 
-    def take_all(self, progress: Progress | None) -> _Loading:
+    def load_lines(self, progress: Progress | None) -> _Loading:
         """Every line of the export."""
-        for number, line in archive.lines(self._box, progress):
+        for number, line in archive.lines(self._export, progress):
             try:
-                self._take(line)
-            except (Wrong, InvalidArgument) as error:
-                raise archive.damaged(self._box.path, f"line {number}: {str(error).rstrip('.')}") from error
+                self._load_line(line)
+            except (InvalidLine, InvalidArgument) as error:
+                raise archive.damaged(self._export.path, f"line {number}: {str(error).rstrip('.')}") from error
         try:
             self._finish()
-        except Wrong as error:
-            raise archive.damaged(self._box.path, str(error)) from error
+        except InvalidLine as error:
+            raise archive.damaged(self._export.path, str(error)) from error
         return self
 
-    def _take(self, line: bytes) -> None:
-        if self._over:
-            raise Wrong("it stands behind the end")
-        kind, row = shaped(line)
+    def _load_line(self, line: bytes) -> None:
+        if self._ended:
+            raise InvalidLine("the line comes after the end line")
+        kind, row = parse_line(line)
         if (kind == "header") != (self._lines == 0):
-            raise Wrong("the header is the first line, and the only one")
+            raise InvalidLine("an export has one header, in its first line")
         if kind == "header":
             self._header(row)
         else:
-            self._takes[kind](row)
+            self._loaders[kind](row)
         self._lines += 1
 
     def _finish(self) -> None:
-        if not self._over:
-            raise Wrong("it is cut short: the end is missing")
+        if not self._ended:
+            raise InvalidLine("the end line is missing, so the export is incomplete")
         if self._waiting:
-            raise Wrong(f"a fork begins after event {min(self._waiting)}, which is not there")
+            raise InvalidLine(f"a fork begins after event {min(self._waiting)}, which is missing")
         for session, of in self._parents.items():
             if self._lists[session] is not None and not self._store.rows("session_row", {"id": of}):
-                raise Wrong(f"session {session} is a fork of {of}, which is not there")
-        for run in self._named - self._runs.keys():
+                raise InvalidLine(f"session {session} is a fork of {of}, which is missing")
+        for run in self._named_runs - self._runs.keys():
             if not self._store.rows("run_row", {"id": run}):
-                raise Wrong(f"run {run} is referred to, and is not there")
+                raise InvalidLine(f"run {run} is referred to and is missing")
         for child, parent in self._children.items():
             if not self._runs.get(parent):  # a run that was here before gets no new children: their answers are used
                 self._unlink(child)
@@ -167,33 +167,33 @@ class _Loading:
 
     def _header(self, row: Row) -> None:
         if row["format"] != FORMAT:
-            raise Wrong(f"this is not the beginning of an export: its format is {row['format'][:40]!r}")
+            raise InvalidLine(f"the first line is not that of an export: its format is {row['format'][:40]!r}")
         if row["version"] > VERSION:
             raise TooNew(
-                f"{self._box.path} was made by a later smolmem (format {row['version']}, this one knows {VERSION}), "
+                f"{self._export.path} was made by a later smolmem (format {row['version']}, this one knows {VERSION}), "
                 "and nothing of it was loaded: upgrade smolmem."
             )
-        self._root = row["scope"]
+        self._exported_scope = row["scope"]
 
     def _end(self, row: Row) -> None:
         if row["lines"] != self._lines:
-            raise Wrong(f"there should be {row['lines']:,} lines before the end, and there are {self._lines:,}")
-        self._over = True
+            raise InvalidLine(f"{row['lines']:,} lines should precede the end line, and there are {self._lines:,}")
+        self._ended = True
 
     def _add(self, table: str, row: Row) -> Any:
         self.added[table] += 1
         return self._store.do(f"add_{table}", row | {"hash": seal(table, row)})
 
-    def _moved(self, scope: str) -> str:
+    def _scope_here(self, scope: str) -> str:
         """A scope of the file, as it is called here."""
         check_scope(scope)
         if self._scope is None:
             return scope
-        if self._root is None:
+        if self._exported_scope is None:
             return f"{self._scope}/{scope}"
-        if scope != self._root and not scope.startswith(f"{self._root}/"):
-            raise Wrong(f"the scope {scope!r} is not in the one that was exported, {self._root!r}")
-        return self._scope + scope[len(self._root) :]
+        if scope != self._exported_scope and not scope.startswith(f"{self._exported_scope}/"):
+            raise InvalidLine(f"the scope {scope!r} is outside of the exported scope {self._exported_scope!r}")
+        return self._scope + scope[len(self._exported_scope) :]
 
     # --- contents and prompts --------------------------------------------------------------------------------------
 
@@ -206,11 +206,11 @@ class _Loading:
         elif "text" in row:
             data = row["text"].encode("utf-8", "surrogatepass")
         elif archive.is_media(row["file"]) and row["file"].startswith(f"media/{row['hash']}."):
-            data = self._box.media(row["file"])
+            data = self._export.media(row["file"])
         else:
-            raise Wrong(f"a content's file is media/<hash>.<ending>, not {row['file'][:80]!r}")
+            raise InvalidLine(f"the file of a content is media/<hash>.<extension>, not {row['file'][:80]!r}")
         if wire.fingerprint(data) != row["hash"]:
-            raise Wrong(f"content {row['hash'][:12]} is not what was written")
+            raise InvalidLine(f"content {row['hash'][:12]} does not match its hash")
         self._store.do("add_content", {"hash": key, "bytes": packing.pack(data), "base": None})
         self.added["content"] += 1
 
@@ -220,23 +220,23 @@ class _Loading:
             return None
         found = self._store.do("content_id", {"hash": bytes.fromhex(key)})
         if found is None:
-            raise Wrong(f"it refers to content {key[:12]}, which did not come before")
+            raise InvalidLine(f"the line refers to content {key[:12]}, which no earlier line holds")
         return int(found)
 
     def _numbered(self, row: Row, *columns: str) -> Row:
         return row | {column: self._number(row[column]) for column in columns}
 
     def _prompt(self, row: Row) -> None:
-        self._coming.append(row)
-        if len(self._coming) > WAITING:
-            raise Wrong("too many prompts that no event was made with")
+        self._next_prompts.append(row)
+        if len(self._next_prompts) > WAITING:
+            raise InvalidLine("too many prompts without an event")
 
     def _put_prompts(self, wanted: int | None, here: Row | None, *, new: bool) -> None:
         """Writes the prompts that came before an event; or, where that is here already, finds them here."""
-        for row in self._coming:
+        for row in self._next_prompts:
             found = here["prompt"] if here is not None and row["id"] == wanted else None
             self._prompts.put(row["id"], self._add_prompt(row) if new else found or 0)
-        self._coming.clear()
+        self._next_prompts.clear()
 
     def _add_prompt(self, row: Row) -> int:
         parent = None if row["parent"] is None else self._prompts.get(row["parent"])
@@ -245,7 +245,7 @@ class _Loading:
             before = self._journal.prompt_row(parent)
             parts = before["keep"] + len(json.loads(before["suffix"]))
         if row["keep"] > parts:
-            raise Wrong(f"prompt {row['id']} keeps more of another than that has")
+            raise InvalidLine(f"prompt {row['id']} keeps more parts of its parent than that has")
         suffix = [self._number(key) for key in row["suffix"]]
         made = {"parent": parent, "keep": row["keep"], "size": row["size"], "suffix": json.dumps(suffix)}
         return int(self._add("prompt", made))
@@ -255,11 +255,11 @@ class _Loading:
     def _session(self, row: Row) -> None:
         session = row["id"]
         if session in self._lists or session in self._parents:
-            raise Wrong(f"session {session} comes twice")
-        row["scope"] = self._moved(row["scope"])
+            raise InvalidLine(f"session {session} comes twice")
+        row["scope"] = self._scope_here(row["scope"])
         if self._store.rows("session_row", {"id": session}):
             self._lists[session] = None
-            self._here[session] = self._store.rows("session_events", {"session": session, "skip": 0})
+            self._stored_events[session] = self._store.rows("session_events", {"session": session, "skip": 0})
             self.skipped["session"] += 1
         elif row["fork_of"] is None:
             self._lists[session] = Timeline()
@@ -285,18 +285,18 @@ class _Loading:
     def _list_of(self, row: Row) -> Timeline[Row] | None:
         """The list of the session that a line belongs to; None if that session is here already, or left out."""
         if row["session"] not in self._lists:
-            raise Wrong(f"it belongs to session {row['session']}, which did not come before")
+            raise InvalidLine(f"the line belongs to session {row['session']}, which no earlier line holds")
         return self._lists[row["session"]]
 
     def _match(self, row: Row) -> None:
         """An event of a session that is here already: its numbers are those of the event that has its place."""
-        session, place = row["session"], self._past[row["session"]]
-        self._past[session] += 1
-        events = self._here.get(session, [])
+        session, place = row["session"], self._matched[row["session"]]
+        self._matched[session] += 1
+        events = self._stored_events.get(session, [])
         here = events[place] if place < len(events) and session not in self.differing else None
         if here is not None and (here["act"], here["at"], here["place"]) != (row["act"], row["at"], row["place"]):
             here = None
-        if here is None and session in self._here:
+        if here is None and session in self._stored_events:
             self.differing.add(session)
         self._put_prompts(row["prompt"], here, new=False)
         self._events.put(row["id"], 0 if here is None else here["id"])
@@ -322,14 +322,14 @@ class _Loading:
         at, seen = fork["fork_of"], {fork["id"]}
         while at != of:
             if at in seen:
-                raise Wrong(f"session {fork['id']} begins after an event that is none of its past")
+                raise InvalidLine(f"session {fork['id']} begins after an event that is not part of its past")
             seen.add(at)
             known = self._store.rows("session_row", {"id": at})
             at = self._parents.get(at) or (known[0]["fork_of"] if known else None) or at
 
     def _apply(self, row: Row, timeline: Timeline[Row]) -> None:
         """Applies an event to its list and writes it, as when it was recorded."""
-        self._named.add(row["run"])
+        self._named_runs.add(row["run"])
         event = self._numbered(row, "record", "shown", "state")
         del event["id"]
         event["prompt"] = None if row["prompt"] is None else self._prompts.get(row["prompt"])
@@ -353,25 +353,25 @@ class _Loading:
         try:
             return {**codec.facts(self._journal.value(record))}
         except Exception as error:  # the record can be anything
-            raise Wrong(f"a record that is not a step's ({error})") from error
+            raise InvalidLine(f"the record is not a step ({error})") from error
 
     def _check_event(self, event: Row, timeline: Timeline[Row], *, new: bool) -> None:
         """Refuses an event that cannot have happened, before anything of it is written."""
         act, step, content = event["act"], event["step"], None if event["record"] is None else event
         if new and content is None:
-            raise Wrong("a step without a record")
+            raise InvalidLine("a new step has no record")
         if not new and not step:
-            raise Wrong("it changes a step that is not loaded")
+            raise InvalidLine("the event changes a step that is not loaded")
         if not new and (act == "revise") == (content is None):
-            raise Wrong("a revision has a record, and nothing else that is done to a step has one")
+            raise InvalidLine("a revision must have a record, and another change of a step must not")
         if act == "revise" and step not in timeline.steps:
             before = self._store.rows("step_row", {"id": step})[0]
             if before["session"] != event["session"]:
-                raise Wrong("a revision of a step of another list")
+                raise InvalidLine("the event revises a step of another list")
         try:
             timeline.check(act, step, event["place"], has_content=content is not None)
         except Misplaced as error:
-            raise Wrong(str(error)) from error
+            raise InvalidLine(str(error)) from error
 
     def _step(self, row: Row) -> None:
         self._steps.get(row["id"])
@@ -381,10 +381,10 @@ class _Loading:
     def _run(self, row: Row) -> None:
         run, session = row["id"], row["session"]
         if run in self._runs:
-            raise Wrong(f"run {run} comes twice")
+            raise InvalidLine(f"run {run} comes twice")
         here, new = self._store.rows("run_row", {"id": run}), self._list_of(row) is not None
         if row["fork_of"] is not None and not self._is_run(row["fork_of"]):
-            raise Wrong(f"run {run} is a fork of {row['fork_of']}, which did not come before")
+            raise InvalidLine(f"run {run} is a fork of {row['fork_of']}, which no earlier line holds")
         self._runs[run] = new
         if not new:
             self.skipped["run"] += 1
@@ -392,11 +392,11 @@ class _Loading:
                 self.differing.add(session)
             return
         if here:
-            raise Wrong(f"run {run} is here already, in another session")
+            raise InvalidLine(f"run {run} is here already, in another session")
         if row["parent"] is not None:
-            self._named.add(row["parent"])
+            self._named_runs.add(row["parent"])
             self._children[run] = row["parent"]
-        row = self._numbered(row, "answer", "failure") | {"scope": self._moved(row["scope"])}
+        row = self._numbered(row, "answer", "failure") | {"scope": self._scope_here(row["scope"])}
         row |= {"writer": RESTORED if self._keeps_origins else IMPORTED}
         self._check_failure(row["failure"])
         if row["status"] == "running":  # on the other machine, perhaps
@@ -409,7 +409,7 @@ class _Loading:
             try:
                 Failure(**self._journal.value(number))
             except (TypeError, SmolmemError) as error:
-                raise Wrong("the failure of a run that is none") from error
+                raise InvalidLine("the failure of the run is not a failure") from error
 
     def _is_run(self, run: str) -> bool:
         return run in self._runs or bool(self._store.rows("run_row", {"id": run}))
@@ -417,7 +417,7 @@ class _Loading:
     def _is_new(self, run: str) -> bool:
         """Whether a run came with this file."""
         if run not in self._runs:
-            raise Wrong(f"it belongs to run {run}, which did not come before")
+            raise InvalidLine(f"the line belongs to run {run}, which no earlier line holds")
         return self._runs[run]
 
     def _call(self, row: Row) -> None:
@@ -436,7 +436,7 @@ class _Loading:
         try:
             quoted_lines(self._journal.part(made["block"]) if made["block"] is not None else [])
         except (SmolmemError, AttributeError, TypeError, KeyError) as error:
-            raise Wrong("a reminder that is not a message") from error
+            raise InvalidLine("the reminder is not a list of messages") from error
         self._add("recalled", made)
 
     def _cut(self, row: Row) -> None:
@@ -445,7 +445,7 @@ class _Loading:
             self._add("cut", row | {"last": self._steps.get(row["last"])})
 
     def _alert(self, row: Row) -> None:
-        row["scope"] = self._moved(row["scope"])
+        row["scope"] = self._scope_here(row["scope"])
         del row["id"]
         known = self._store.do("same_alert", row) if row["run"] is None else not self._is_new(row["run"])
         if not known:
@@ -456,20 +456,20 @@ class _Loading:
     def _note(self, row: Row) -> None:
         note = row["id"]
         if note in self._notes:
-            raise Wrong(f"note {note} comes twice")
+            raise InvalidLine(f"note {note} comes twice")
         if self._store.rows("note_row", {"id": note}):
             self.skipped["note"] += 1
             return
         if row["run"] is not None and not self._is_run(row["run"]):
-            raise Wrong(f"it was written in run {row['run']}, which did not come before")
+            raise InvalidLine(f"the note was written in run {row['run']}, which no earlier line holds")
         if row["supersedes"] is not None and not self._store.rows("note_row", {"id": row["supersedes"]}):
-            raise Wrong(f"it supersedes note {row['supersedes']}, which did not come before")
+            raise InvalidLine(f"the note supersedes note {row['supersedes']}, which no earlier line holds")
         if not self._keeps_origins:
             row["origin"] = "import"
             if row["supersedes"] not in self._notes:  # an import never replaces a note that was here before
                 row["supersedes"] = None
         sources = [item if isinstance(item, str) else self._steps.get(item) for item in row["sources"]]
-        row |= {"scope": self._moved(row["scope"]), "tags": json.dumps(row["tags"])}
+        row |= {"scope": self._scope_here(row["scope"]), "tags": json.dumps(row["tags"])}
         row["sources"] = json.dumps([item for item in sources if item])
         self._add("note", row)
         self._notes.add(note)
@@ -482,7 +482,7 @@ class _Loading:
         del row["id"]
         what, target = row["what"], row["target"]
         if isinstance(target, int) != (what == "step"):
-            raise Wrong(f"{target!r} is no {what}")
+            raise InvalidLine(f"{target!r} is not a {what}")
         if what == "step":
             here = self._steps.get(target)
             rows = self._store.rows("step_row", {"id": here})
@@ -493,7 +493,7 @@ class _Loading:
             return
         elif what == "note" and target not in self._notes:
             if not self._store.rows("note_row", {"id": target}):
-                raise Wrong(f"note {target} is forgotten, and did not come before")
+                raise InvalidLine(f"note {target} is forgotten, and no earlier line holds it")
             return
         self._add("forgotten", row)
         if what == "note":

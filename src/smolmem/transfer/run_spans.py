@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -116,7 +116,6 @@ class _RunSpans:
         failure = run.failure
         ended = max(self.latest, run.ended.timestamp() if run.ended is not None else 0.0)
         attributes = {
-            spans.KIND: "AGENT",
             **_input(run.task),
             **_output(run.answer),
             spans.TASK: _cut(run.task),
@@ -124,46 +123,49 @@ class _RunSpans:
             "agent.name": run.agent,
             "smolagents.agent_type": run.agent_type,
             spans.MODEL: run.model,
-            **self._context(),
             spans.METADATA: json.dumps({name: getattr(run, name) for name in _METADATA}),
         }
         raised = None if failure is None else Raised(failure.type, _cut(failure.message), _cut(failure.traceback))
         wrong = {"failed": str(failure or "failed"), "interrupted": "the run was interrupted"}
-        return Span(
-            self.trace,
-            self.agent_span,
-            self.parent,
-            f"{run.agent}.run",
-            "AGENT",
-            run.began.timestamp(),
-            ended,
-            _given(attributes),
-            "ERROR" if run.status in wrong else "OK",
-            _cut(wrong.get(run.status, "")),
-            raised,
+        began, message = run.began.timestamp(), _cut(wrong.get(run.status, ""))
+        return self._span(
+            "AGENT", self.agent_span, self.parent, f"{run.agent}.run", began, ended, attributes, message, raised
         )
 
-    def _context(self) -> dict[str, Any]:
-        """The attributes that group traces: the session and the scope."""
-        return {spans.SESSION: self.session, spans.USER: self.run.scope}
+    def _span(
+        self,
+        kind: str,
+        id: str,
+        parent: str | None,
+        name: str,
+        began: float,
+        ended: float,
+        attributes: Mapping[str, Any],
+        error: str = "",
+        raised: Raised | None = None,
+    ) -> Span:
+        """A span of this run, with the attributes that group traces; `error` says what went wrong."""
+        grouped = {spans.KIND: kind, **attributes, spans.SESSION: self.session, spans.USER: self.run.scope}
+        given = {name: value for name, value in grouped.items() if value is not None}
+        status: spans.Status = "ERROR" if error or raised is not None else "OK"
+        return Span(self.trace, id, parent, name, kind, began, max(began, ended), given, status, error, raised)
 
     # --- steps -----------------------------------------------------------------------------------------------------
 
     def _step(self, turn: int, step: Step) -> Iterator[Span]:
         live = step.to_smolagents()
-        own, calls = self._step_id(turn), self._calls.get(turn, [])
+        calls = self._calls.get(turn, [])
         began, ended = self._times(live, step, calls)
+        yield from self._model(turn, live, calls, began, ended)
         if isinstance(live, PlanningStep):
-            yield from self._model(turn, live, calls, began, ended)
             name, output = "Planning", _output(live.plan)
         else:
-            yield from self._model(turn, live, calls, began, ended)
             yield from self._tools(turn, live, calls, ended)
             shown = live.observations if live.observations is not None else live.action_output
             name, output = f"Step {live.step_number}", _output(shown)
-        attributes = {spans.KIND: "CHAIN", **_input(live_text(live)), **output, **self._context()}
-        yield Span(
-            self.trace, own, self.agent_span, name, "CHAIN", began, ended, _given(attributes), **_step_status(live)
+        attributes = {**_input(live_text(live)), **output}
+        yield self._span(
+            "CHAIN", self._step_id(turn), self.agent_span, name, began, ended, attributes, *_step_error(live)
         )
 
     def _unfinished(self, turn: int) -> Iterator[tuple[Span, int | None]]:
@@ -179,15 +181,11 @@ class _RunSpans:
         asked = [call for call in calls if call.recorded.kind == "model"]
         yield from ((span, None) for span in self._answers(turn, asked[:-1], ended))
         if asked:
-            yield self._answer(turn, ("model",), asked[-1], ended), None
+            yield self._answer(turn, self._id("model", turn), asked[-1], ended), None
         for number, call in enumerate(call for call in calls if call.recorded.kind == "tool"):
             yield self._tool(turn, number, call, self._step_id(turn)), None
-        attributes = {spans.KIND: "CHAIN", **self._context()}
-        own, name, message = self._step_id(turn), "Unfinished step", "the process ended during this step"
-        yield (
-            Span(self.trace, own, self.agent_span, name, "CHAIN", began, ended, attributes, "ERROR", message),
-            None,
-        )
+        own, name, error = self._step_id(turn), "Unfinished step", "the process ended during this step"
+        yield self._span("CHAIN", own, self.agent_span, name, began, ended, {}, error), None
 
     def _step_id(self, turn: int) -> str:
         return self._id("step", turn)
@@ -231,13 +229,13 @@ class _RunSpans:
             **_output(_said(said)),
             **self._messages(spans.OUTPUT_MESSAGES, [] if said is None else [said], turn),
         }
-        yield self._span("LLM", turn, ("model",), self.run.model or "model", began, ended, attributes)
+        yield self._model_span(turn, self._id("model", turn), began, ended, attributes)
 
     def _answers(self, turn: int, calls: Sequence[Call], until: float) -> Iterator[Span]:
         for number, call in enumerate(calls):
-            yield self._answer(turn, ("model", number), call, until)
+            yield self._answer(turn, self._id("model", number, turn), call, until)
 
-    def _answer(self, turn: int, place: tuple[str | int, ...], call: Call, until: float) -> Span:
+    def _answer(self, turn: int, id: str, call: Call, until: float) -> Span:
         """An answer of a model that only the ledger has."""
         answer = _result(call.recorded)
         asked = _arguments(call.recorded)
@@ -247,7 +245,10 @@ class _RunSpans:
             **_input(None if last is None else message_text(last)),
             **_output(_said(answer)),
         }
-        return self._span("LLM", turn, place, self.run.model or "model", call.began, call.ended or until, attributes)
+        return self._model_span(turn, id, call.began, call.ended or until, attributes)
+
+    def _model_span(self, turn: int, id: str, began: float, ended: float, attributes: Mapping[str, Any]) -> Span:
+        return self._span("LLM", id, self._step_id(turn), self.run.model or "model", began, ended, attributes)
 
     def _llm(self, sent: int | None, got: int | None) -> dict[str, Any]:
         costs: dict[str, Any] = {}
@@ -271,13 +272,13 @@ class _RunSpans:
 
     def _tools(self, turn: int, live: ActionStep, calls: Sequence[Call], ended: float) -> Iterator[Span]:
         made = [call for call in calls if call.recorded.kind == "tool"]
-        above = self._step_id(turn)
+        step = above = self._step_id(turn)
         if live.code_action is not None:
             above = self._id("code", turn)
             began = max([live_start(live, ended), *(call.ended or 0.0 for call in calls if call not in made)])
             attributes = {**_tool(spans.INTERPRETER), **_input(live.code_action), **_output(live.observations)}
-            span = self._span("TOOL", turn, ("code",), spans.INTERPRETER, min(began, ended), ended, attributes)
-            yield replace(span, **_step_status(live))
+            began = min(began, ended)
+            yield self._span("TOOL", above, step, spans.INTERPRETER, began, ended, attributes, *_step_error(live))
         for number, call in enumerate(made):
             yield self._tool(turn, number, call, above)
         if not made and live.code_action is None:
@@ -289,46 +290,20 @@ class _RunSpans:
         for number, call in enumerate(named):
             shown = live.observations if len(named) == 1 else None
             attributes = {**_tool(call.name, call.id), **_input(call.arguments), **_output(shown)}
-            began = live_start(live, ended)
-            yield self._span("TOOL", turn, ("tool", number), call.name, began, ended, attributes)
+            own, began = self._id("tool", number, turn), live_start(live, ended)
+            yield self._span("TOOL", own, self._step_id(turn), call.name, began, ended, attributes)
 
     def _tool(self, turn: int, number: int, call: Call, above: str) -> Span:
         recorded, known = call.recorded, call.ended is not None
         result = _result(recorded) if known else None
         attributes = {**_tool(recorded.name), **_input(_arguments(recorded)), **_output(result)}
-        message = _cut(str(result)) if recorded.failed else "" if known else "it is unknown whether the call happened"
-        raised = Raised(type(result).__name__, message) if recorded.failed else None
-        return Span(
-            self.trace,
-            self._tool_id(turn, number),
-            above,
-            recorded.name,
-            "TOOL",
-            call.began,
-            call.ended or call.began,
-            _given({spans.KIND: "TOOL", **attributes, **self._context()}),
-            "ERROR" if message else "OK",
-            message,
-            raised,
-        )
+        error = _cut(str(result)) if recorded.failed else "" if known else "it is unknown whether the call happened"
+        raised = Raised(type(result).__name__, error) if recorded.failed else None
+        own, ended = self._tool_id(turn, number), call.ended or call.began
+        return self._span("TOOL", own, above, recorded.name, call.began, ended, attributes, error, raised)
 
     def _tool_id(self, turn: int, number: int) -> str:
         return self._id("tool", turn, number)
-
-    def _span(
-        self,
-        kind: str,
-        turn: int,
-        place: tuple[str | int, ...],
-        name: str,
-        began: float,
-        ended: float,
-        attributes: Mapping[str, Any],
-    ) -> Span:
-        """A span directly below a step."""
-        own = self._id(*place, turn)
-        whole = _given({spans.KIND: kind, **attributes, **self._context()})
-        return Span(self.trace, own, self._step_id(turn), name, kind, began, max(began, ended), whole, "OK")
 
     # --- managed agents --------------------------------------------------------------------------------------------
 
@@ -400,15 +375,13 @@ def _fitting(prompt: Sequence[Any]) -> list[Any]:
     return [*prompt[:2], f"({start - 2:,} messages are left out here)", *prompt[start:]]
 
 
-def _step_status(live: Any) -> dict[str, Any]:
-    """The status of a step, and of the code that it ran."""
+def _step_error(live: Any) -> tuple[str, Raised | None]:
+    """What went wrong in a step, and in the code that it ran; an empty text if nothing did."""
     error = getattr(live, "error", None)
     if error is not None:
         message = _cut(wire.safe_text(str, error))
-        return {"status": "ERROR", "message": message, "exception": Raised(type(error).__name__, message)}
-    if codec.is_interrupted(live):
-        return {"status": "ERROR", "message": "the step was interrupted"}
-    return {"status": "OK"}
+        return message, Raised(type(error).__name__, message)
+    return ("the step was interrupted" if codec.is_interrupted(live) else ""), None
 
 
 def live_text(live: Any) -> Any:
@@ -458,10 +431,6 @@ def _shown(value: Any) -> tuple[str, str]:
 def _cut(text: str) -> str:
     clean = storable(text)
     return clean if len(clean) <= TEXT else f"{clean[:TEXT]}\n({len(clean) - TEXT:,} more characters are recorded)"
-
-
-def _given(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in attributes.items() if value is not None}
 
 
 def _time(timing: Any, name: str) -> float | None:

@@ -17,8 +17,7 @@ from smolagents.models import ChatMessage
 from smolagents.monitoring import Timing, TokenUsage
 
 from smolmem.core.rows import Status
-from smolmem.transfer.foreign import ForeignCall, ForeignRun, Unreadable
-from smolmem.transfer.span_runs import agent_error, role_of, tool_call
+from smolmem.transfer.foreign import ForeignCall, ForeignRun, Unreadable, agent_error, role_of, tool_call
 
 _NAMED_ANSWER = re.compile(r"\bfinal_answer\(\s*answer\s*=")
 _KEYS = ({"step_number", "timing"}, {"task"}, {"plan"}, {"system_prompt"}, {"output"})

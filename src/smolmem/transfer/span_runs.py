@@ -15,35 +15,19 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from smolagents import utils
 from smolagents.memory import ActionStep, PlanningStep, TaskStep, ToolCall
-from smolagents.models import (
-    ChatMessage,
-    ChatMessageToolCall,
-    ChatMessageToolCallFunction,
-    MessageRole,
-)
-from smolagents.monitoring import AgentLogger, LogLevel, Timing, TokenUsage
+from smolagents.models import ChatMessage, ChatMessageToolCall, MessageRole
+from smolagents.monitoring import Timing, TokenUsage
 
 from smolmem.core.rows import Status
 from smolmem.core.values import Failure
 from smolmem.transfer import spans
-from smolmem.transfer.foreign import ForeignCall, ForeignRun
+from smolmem.transfer.foreign import ForeignCall, ForeignRun, agent_error, parse_json, role_of, tool_call
 from smolmem.transfer.spans import INTERPRETER, Span
 
 FINAL = "final_answer"
 _STEP = re.compile(r"Step (\d{1,6})|Unfinished step")
 _CODE = re.compile(r"<code>\s*\n?(.*?)\n?\s*</code>|```(?:py|python)?[ \t]*\n(.*?)\n?```", re.DOTALL)
-_ERRORS = {name: getattr(utils, name) for name in dir(utils) if name.startswith("Agent") and name.endswith("Error")}
-_ROLES = {role.value: role for role in MessageRole} | {
-    "tool": MessageRole.TOOL_RESPONSE,
-    "function": MessageRole.TOOL_RESPONSE,
-    "human": MessageRole.USER,
-    "ai": MessageRole.ASSISTANT,
-    "model": MessageRole.ASSISTANT,
-    "developer": MessageRole.SYSTEM,
-}
-_QUIET = AgentLogger(level=LogLevel.OFF)
 
 
 def runs_of(found: Sequence[Span]) -> list[ForeignRun]:
@@ -159,7 +143,7 @@ class _Run:
         given = _value(self.span, spans.INPUT, spans.INPUT_TYPE)
         named = given.get("task") if isinstance(given, dict) else None
         if named is None and isinstance(given, str) and given.startswith("{"):
-            parsed = _parsed(given)
+            parsed = parse_json(given)
             named = parsed.get("task") if isinstance(parsed, dict) else None
         task = named or given or self.span.attributes.get(spans.TASK) or f"(the task of {self.span.name} is not known)"
         return task if isinstance(task, str) else json.dumps(task, ensure_ascii=False)
@@ -167,7 +151,7 @@ class _Run:
     def _status(self) -> tuple[Status, Failure | None]:
         if self.orphans:
             return "interrupted", None
-        about = _parsed(self.span.attributes.get(spans.METADATA))
+        about = parse_json(self.span.attributes.get(spans.METADATA))
         told = about.get("status") if isinstance(about, dict) else self.span.attributes.get("metadata.status")
         if self.span.status == "ERROR":
             raised = self.span.exception
@@ -254,7 +238,7 @@ class _Run:
     def _record(self, tools: Sequence[Span], *, is_code: bool) -> None:
         for each in tools:
             given = _value(each, spans.INPUT, spans.INPUT_TYPE)
-            given = _parsed(given) if isinstance(given, str) and given.startswith("{") else given
+            given = parse_json(given) if isinstance(given, str) and given.startswith("{") else given
             args, named = (given.get("args"), given.get("kwargs")) if isinstance(given, dict) else (None, None)
             if isinstance(args, list) and isinstance(named, dict):
                 given = [args, named] if is_code else named
@@ -293,11 +277,6 @@ def _error(span: Span) -> Exception | None:
     return agent_error(name, message)
 
 
-def agent_error(name: str, message: str) -> Exception:
-    """An error of smolagents by the name of its class; nothing is logged."""
-    return _ERRORS.get(name, utils.AgentError)(message, _QUIET)  # type: ignore[no-any-return]
-
-
 def _code(said: str) -> str | None:
     """The code in a model's answer."""
     blocks = [first or second for first, second in _CODE.findall(said)]
@@ -312,7 +291,7 @@ def _answer(model: Span) -> ChatMessage | None:
     if messages:
         return messages[0]
     said = _text(model, spans.OUTPUT)
-    parsed = _parsed(said) if said is not None and said.startswith("{") else None
+    parsed = parse_json(said) if said is not None and said.startswith("{") else None
     if isinstance(parsed, dict) and isinstance(parsed.get("content"), str):
         said = parsed["content"]
     return None if said is None else ChatMessage(MessageRole.ASSISTANT, said)
@@ -345,12 +324,6 @@ def _message(fields: Mapping[str, Any], *, is_answer: bool) -> ChatMessage:
     return ChatMessage(role, shown, calls or None)
 
 
-def role_of(word: Any) -> MessageRole:
-    """The role that a word names, in any spelling; a user's for an unknown word."""
-    plain = str(word).rpartition(".")[2].lower().replace("_", "-")
-    return _ROLES.get(plain, MessageRole.USER)
-
-
 def _tool_calls(fields: Mapping[str, Any]) -> list[ChatMessageToolCall]:
     grouped: dict[int, dict[str, Any]] = {}
     for name, value in fields.items():
@@ -361,13 +334,6 @@ def _tool_calls(fields: Mapping[str, Any]) -> list[ChatMessageToolCall]:
         tool_call(str(each.get("function.name", "")), each.get("function.arguments"), str(each.get("id", "")))
         for _, each in sorted(grouped.items())
     ]
-
-
-def tool_call(name: str, arguments: Any, id: str) -> ChatMessageToolCall:
-    """A call that a model asks for; arguments may be JSON text."""
-    given = _parsed(arguments) if isinstance(arguments, str) else arguments
-    function = ChatMessageToolCallFunction(arguments=arguments if given is None else given, name=name)
-    return ChatMessageToolCall(function, id, "function")
 
 
 def _usage(model: Span) -> TokenUsage | None:
@@ -398,13 +364,6 @@ def _value(span: Span, name: str, kind: str) -> Any:
     """A value; JSON is parsed where the span says that it is JSON."""
     value = span.attributes.get(name)
     if isinstance(value, str) and "json" in str(span.attributes.get(kind, "")):
-        parsed = _parsed(value)
+        parsed = parse_json(value)
         return value if parsed is None else parsed
     return value
-
-
-def _parsed(text: Any) -> Any:
-    try:
-        return json.loads(text) if isinstance(text, str) else None
-    except (ValueError, RecursionError):
-        return None
