@@ -465,6 +465,50 @@ def test_a_fork_of_one_of_several_runs_of_a_session(memory: Memory, path: Path) 
 # --- how ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("S12")
+@pytest.mark.parametrize("what", ["run", "step"])
+def test_an_agent_whose_steps_another_process_erased_begins_anew(path: Path, memory: Memory, what: str) -> None:
+    agent = memory.attach(
+        code_agent(code("print('zebra' * 2)"), code("final_answer(1)"), *[code("final_answer(2)")] * 2)
+    )
+    agent.run("Say zebrazebra")
+    with Memory(path, embedder="off") as other:
+        run = other.runs()[0]
+        other.erase(run if what == "run" else run.steps[1])
+    agent.run("Next", reset=False)
+    agent.run("And next", reset=False)
+    assert sound(memory)
+    assert "zebrazebra" not in str(agent.model.prompts[2])
+    assert [run.title for run in memory.runs()][:2] == ["And next", "Next"]
+    assert what == "step" or hits(path, "zebrazebra") == 0
+
+
+@pytest.mark.promise("S12")
+def test_a_run_cannot_be_erased_while_another_run_continues_its_list(path: Path, memory: Memory) -> None:
+    agent = memory.attach(code_agent(code("final_answer(1)"), code("print(2)"), code("final_answer(3)")))
+    agent.run("First")
+    first = memory.runs()[0]
+    for _ in memory.stepwise(agent, "Second", reset=False):
+        with Memory(path, embedder="off") as other, pytest.raises(CannotResume, match="is running"):
+            other.erase(first.id)
+    assert memory.erase(first)
+    assert sound(memory)
+
+
+@pytest.mark.promise("S12")
+def test_a_variable_that_an_erased_run_set_is_in_no_snapshot_of_later_runs(path: Path, memory: Memory) -> None:
+    made = [code("kept = 'elephant'"), code("found = ['zeb' + 'ra']"), code("found.append('lion')"), code("x = 1")]
+    script = [line for body in made for line in (body, code("final_answer(1)"))]
+    agent = memory.attach(code_agent(*script))
+    for task in ("one", "two", "three", "four"):
+        agent.run(task)
+    assert hits(path, "zebra")
+    memory.erase(memory.runs()[2])
+    assert hits(path, "zebra") == 0
+    assert hits(path, "elephant")
+    assert sound(memory)
+
+
 def test_a_running_run_cannot_be_erased(memory: Memory) -> None:
     agent = memory.attach(code_agent(code("print(1)"), code("final_answer(2)")))
     steps = memory.stepwise(agent, "a task")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+import traceback
 
 log = logging.getLogger("smolmem")
 
@@ -51,3 +52,9 @@ class Failures:
         if self._shown:
             self._shown = False
             log.warning("smolmem has now saved the steps that it could not save before.")
+
+
+def described(error: BaseException) -> dict[str, str]:
+    """How an error that ended a run is stored."""
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    return {"type": type(error).__name__, "message": str(error), "traceback": text}

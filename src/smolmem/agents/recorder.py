@@ -22,7 +22,6 @@ import os
 import secrets
 import threading
 import time
-import traceback
 import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -34,7 +33,7 @@ from smolagents.memory import ActionStep, FinalAnswerStep, TaskStep
 
 from smolmem.agents import compat, ledger, observed_list, observed_models
 from smolmem.agents.active_runs import ActiveRun, ActiveRuns
-from smolmem.agents.failures import Failures
+from smolmem.agents.failures import Failures, described
 from smolmem.agents.known_classes import classes_of
 from smolmem.agents.ledger import Fenced, Ledger
 from smolmem.agents.prompt_renderer import PromptRenderer, RecorderState
@@ -159,6 +158,7 @@ class Recorder:
             active = ActiveRun(
                 self.runs, caller, str(given.get("task", "")), given.get("max_steps") or self.agent.max_steps
             )
+            self._leave_erased_session(keeps_list=given.get("reset") is False)
             alone = caller is not None and not given.get("stream") and not caller.is_called_by(self.runs)
             with self._one_call if alone else nullcontext():
                 return self._run(active, lambda: original(*args, **kwargs), stream=bool(given.get("stream")))
@@ -178,11 +178,11 @@ class Recorder:
             with self.working_on(active):
                 result = run()
         except BaseException as error:
-            self._end(active, error=error)
+            self.end(active, error=error)
             raise
         if stream:
             return self.follow(active, result)
-        self._end(active, answer=compat.answer_of(result))
+        self.end(active, answer=compat.answer_of(result))
         return result
 
     def follow(self, active: ActiveRun, events: Generator[Any, None, None]) -> Generator[Any, None, None]:
@@ -210,12 +210,12 @@ class Recorder:
                 with self.working_on(active):
                     events.close()
             finally:
-                self._end(active, error=left)
+                self.end(active, error=left)
             raise
         except BaseException as error:
-            self._end(active, error=error)
+            self.end(active, error=error)
             raise
-        self._end(active, answer=answer)
+        self.end(active, answer=answer)
 
     @contextmanager
     def working_on(self, active: ActiveRun) -> Iterator[None]:
@@ -246,17 +246,22 @@ class Recorder:
             self._list_is_lost = True
             self.prompts.forget_last()
 
-    def finish(self, active: ActiveRun, answer: Any) -> None:
-        """Ends a run that was killed after its last step, with its answer."""
-        self._end(active, answer=answer)
+    def _leave_erased_session(self, *, keeps_list: bool) -> None:
+        """Empties the list if another process has erased steps of it: a run that keeps it would store them again."""
+        with self.guard(), self._lock:
+            if keeps_list and not self.is_active and not self._session.is_stored_in(self._journal):
+                self._lose()
+                self.agent.memory.reset()
+                log.warning("smolmem: another process erased steps of this agent, whose memory is emptied.")
 
-    def _end(self, active: ActiveRun, *, answer: Any = None, error: BaseException | None = None) -> None:
+    def end(self, active: ActiveRun, *, answer: Any = None, error: BaseException | None = None) -> None:
+        """Ends a run with its answer or its error."""
         with self.guard(quiet=error is not None), self._lock:
             result: tuple[str, Encoded] | None = None
             if error is None:
                 result = "answer", self._journal.encode(answer)
             elif not isinstance(error, GeneratorExit):
-                result = "failure", self._journal.encode(_failure(error))
+                result = "failure", self._journal.encode(described(error))
             if self.runs.end(active, self._status(error), result):
                 self._save("fields")
         try:
@@ -492,8 +497,3 @@ def recorder_of(agent: Any) -> Recorder | None:
     """The recorder of an agent, if it is attached."""
     recorder = getattr(vars(agent).get("run"), "recorder", None)
     return recorder if isinstance(recorder, Recorder) else None
-
-
-def _failure(error: BaseException) -> dict[str, str]:
-    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    return {"type": type(error).__name__, "message": str(error), "traceback": text}

@@ -153,7 +153,7 @@ class Resumption:
     def _finish(self, row: RunRow, output: Any) -> Any:
         answer = compat.typed_answer(output)
         active = ActiveRun(self.recorder.runs, None, row["title"], row["max_steps"], row["id"])
-        self.recorder.finish(active, answer)
+        self.recorder.end(active, answer=answer)
         return answer
 
     def _prepare(
@@ -267,7 +267,7 @@ class Resumption:
             step = compat.last_words(self.recorder.agent, active.task, number, time.time)
             yield step
         answer = compat.typed_answer(step.action_output)
-        self.recorder.finish(active, answer)
+        self.recorder.end(active, answer=answer)
         yield FinalAnswerStep(answer)
 
 

@@ -21,6 +21,7 @@ from smolmem.core.codec import MODEL_INPUT, Encoded
 from smolmem.core.prompts import Look, Part
 from smolmem.core.rows import Act, Change, Saved, SessionRow, SharedPrompt, StoredEntry, StoredSession
 from smolmem.core.timeline import Timeline
+from smolmem.store.journal import Journal
 
 Care = Literal["glance", "fields", "inside"]
 """How closely to look for edits of saved steps. Set fields are always noticed. `glance` looks into the lists of a few
@@ -359,6 +360,10 @@ class Session:
         return self._observed(
             Entry(step, stored.id, stored.run, stored.key, stored.prompt, stored.rendered, looks, _fields(step))
         )
+
+    def is_stored_in(self, journal: Journal) -> bool:
+        """Whether all that was saved is still in the store: another process can have erased some of it."""
+        return journal.has_events(self.row["id"], self.saved_events)
 
     def close(self) -> None:
         """Restores the classes of the steps; their prompts stay on disk until they are used."""

@@ -197,12 +197,16 @@ class Contents:
 
     def missing_variables(self, number: int, known: Known) -> dict[str, list[Secret]]:
         """The secrets that a snapshot of variables lacks and that are not known, by variable."""
+        return self._missing(self.stored_variables(number), known)
+
+    def stored_variables(self, number: int) -> dict[str, Any]:
+        """The variables of a snapshot as they are stored."""
         stored = self._snapshot(number)
         named: dict[str, Any] = {}
         for group in (stored, *(part["v"][""] for part in stored.get("together", []))):
             for word, names in (("variable", group.get("variables")), ("state", group.get("state"))):
                 named |= {f"{word} {name}": item for name, item in (names or {}).items()}
-        return self._missing(named, known)
+        return named
 
     def variables(self, number: int | None, **options: Any) -> Any:
         """The variables of a snapshot: `variables`, `state`, and the names of those that were too `large`."""

@@ -5,7 +5,8 @@
 - the runs of managed agents that an erased run, or an erased step, called;
 - notes that agents made from erased steps or notes, or wrote in an erased run. A user's note keeps its text and loses
   the source;
-- quotations of all that in other runs: see `erased_contents`.
+- quotations of all that in other runs: see `erased_contents`;
+- snapshots of later runs that hold variables which erased steps have set: see `erased_variables`.
 
 Forks of an erased run keep the steps that they share with it: see `erased_sessions`. An erased step leaves its run,
 and the forks of its run. Where it was the task or the last step, the run's title or answer goes with it.
@@ -31,6 +32,7 @@ from smolmem.store.base import Row
 from smolmem.store.contents import seal
 from smolmem.store.erased_contents import Sweep
 from smolmem.store.erased_sessions import Change, Sessions
+from smolmem.store.erased_variables import snapshots_with_variables_of
 from smolmem.store.journal import Journal
 from smolmem.store.passage_rows import drop_passages, json_list
 from smolmem.store.writer import describe
@@ -97,12 +99,14 @@ def sessions_of(journal: Journal, selection: Selection) -> set[str]:
     chosen = _with_called(journal, selection)
     steps = journal.store.rows("steps_by_ids", {"ids": json_list(chosen.steps)})
     runs = journal.store.rows("runs_by_ids", {"ids": json_list(chosen.runs | {row["run"] for row in steps})})
-    _refuse_running(journal, runs)
-    return {row["session"] for row in (*runs, *steps)}
+    sessions = {row["session"] for row in (*runs, *steps)}
+    _refuse_running(journal, sessions)
+    return sessions
 
 
-def _refuse_running(journal: Journal, runs: Iterable[Row]) -> None:
-    for run in runs:
+def _refuse_running(journal: Journal, sessions: Iterable[str]) -> None:
+    """Refuses sessions that a run is in progress in: its process would append to a list that is no longer there."""
+    for run in journal.store.rows("running_in_sessions", {"sessions": json_list(sessions)}):
         if _is_running(journal, run):
             raise CannotResume(
                 f"run {run['id'][:8]} is running ({describe(run['writer'])}): nothing was erased. "
@@ -201,7 +205,6 @@ class _Work:
         """Erases everything; returns the fields of the receipt."""
         chosen = _with_called(self._journal, self._selection)
         runs = self._store.rows("runs_by_ids", {"ids": json_list(chosen.runs)})
-        _refuse_running(self._journal, (*runs, *self._runs_of(chosen.steps)))
         chosen.steps = chosen.steps | {row["id"] for row in self._by("steps_by_runs", chosen.runs)}
         chosen.notes = self._with_derived(chosen)
         texts = [
@@ -211,8 +214,10 @@ class _Work:
         notes = self._by("notes_by_ids", chosen.notes)
         scopes = {row["scope"] for row in (*runs, *self._runs_of(chosen.steps), *notes)}
         last_steps = self._ends(chosen)
-        snapshots = self._erase_snapshots(chosen.snapshots)
+        copies = snapshots_with_variables_of(self._journal, self._by("steps_by_ids", chosen.steps))
+        snapshots = self._erase_snapshots(chosen.snapshots | copies)
         change = Sessions(self._journal, chosen.runs, chosen.steps).apply()
+        _refuse_running(self._journal, change.dead | change.lossy | change.touched)
         gone = sorted(chosen.steps - change.kept.keys())
         contents = snapshots | self._erase_rows(chosen, runs, gone, change, alerts | chosen.alerts)
         self._update_runs(gone, last_steps, contents)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, cast
 
-from smolmem.core.errors import CannotResume, TakenOver
+from smolmem.core.errors import CannotResume, StoreError, TakenOver
 from smolmem.core.redaction import Redactor
 from smolmem.core.rows import Batch, CallRow, Change, RunRow, Saved, SharedPrompt
 from smolmem.core.values import Alert
@@ -76,6 +76,8 @@ class Journal(Records):
         self._refuse_taken_over({*named[0], *named[1], *(run["parent"] for run in batch.runs)})
         if batch.new_session:
             self.add("session", batch.session)
+        elif _begins_run(batch) and not self.store.rows("session_row", {"id": batch.session["id"]}):
+            raise StoreError("another process erased the session of this agent: reset the memory of the agent.")
         results = {(run, column): self.keep(encoded, chain) for run, column, encoded in batch.results}
         runs: list[Row] = [
             {**run, **{column: number for (of, column), number in results.items() if of == run["id"]}}
@@ -97,6 +99,10 @@ class Journal(Records):
             Saved(event["step"], event["shown"], event["prompt"], self._suffix(event["prompt"]))
             for event in self.store.rows("session_events", {"session": session, "skip": skip})
         ]
+
+    def has_events(self, session: str, count: int) -> bool:
+        """Whether a session has as many events as its writer knows: another process can have erased some."""
+        return not count or len(self.store.rows("session_events", {"session": session, "skip": count - 1})) == 1
 
     def _suffix(self, prompt: int | None) -> tuple[int, ...]:
         return () if prompt is None else tuple(json.loads(self.prompt_row(prompt)["suffix"]))
@@ -309,6 +315,10 @@ class Journal(Records):
         """Closes the store. The lease of a run that is still in progress is no longer renewed."""
         self._heartbeat.stop()
         self.store.close()
+
+
+def _begins_run(batch: Batch) -> bool:
+    return any(run["status"] == "running" for run in batch.runs)
 
 
 def _values_of(batch: Batch) -> Iterator[Encoded | None]:

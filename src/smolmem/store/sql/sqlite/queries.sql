@@ -523,6 +523,22 @@ JOIN run ON run.scope = own.scope AND run.agent = own.agent AND run.writer = own
 JOIN event ON event.session = run.session AND event.run = run.id
 WHERE own.id = :run AND event.at >= :at AND event.state IS NOT NULL;
 
+-- name: later_snapshots
+SELECT event.* FROM run AS own
+JOIN run ON run.scope = own.scope AND run.agent = own.agent AND run.writer = own.writer
+JOIN event ON event.session = run.session AND event.run = run.id
+JOIN session ON session.id = event.session
+WHERE own.id = :run AND event.at >= :at AND event.state IS NOT NULL
+  AND (session.fork_of IS NULL OR session.id = own.session)
+ORDER BY event.id;
+
+-- name: snapshot_before
+SELECT event.* FROM run AS own
+JOIN run ON run.scope = own.scope AND run.agent = own.agent AND run.writer = own.writer
+JOIN event ON event.session = run.session AND event.run = run.id
+WHERE own.id = :run AND event.at < :at AND event.state IS NOT NULL
+ORDER BY event.id DESC LIMIT 1;
+
 -- name: events_by_ids
 SELECT * FROM event WHERE id IN (SELECT CAST(value AS BIGINT) FROM json_each(:ids)) ORDER BY id;
 
@@ -1052,6 +1068,9 @@ WHERE run IS NULL AND (:scope IS NULL OR scope = :scope OR substr(scope, 1, leng
 
 -- name: runs_by_ids
 SELECT * FROM run WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY rowid;
+
+-- name: running_in_sessions
+SELECT * FROM run WHERE status = 'running' AND session IN (SELECT value FROM json_each(:sessions)) ORDER BY rowid;
 
 -- name: steps_by_runs
 SELECT * FROM step WHERE run IN (SELECT value FROM json_each(:ids)) ORDER BY id;
