@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from typing import Any, Literal, Protocol, TypeVar
@@ -77,6 +77,10 @@ class Store(Protocol):
 
     def announce(self, contents: Mapping[bytes, bytes]) -> None:
         """Contents, by hash, that the transaction will add: a server gets all of them with one message."""
+        ...
+
+    def prepare_texts(self, texts: Iterable[str]) -> None:
+        """Texts that the next transaction will index: a server needs their terms, and others wait during it."""
         ...
 
     def do(self, name: str, values: Mapping[str, Any]) -> Any:

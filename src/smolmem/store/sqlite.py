@@ -25,7 +25,7 @@ import secrets
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -149,6 +149,9 @@ class SqliteStore:
 
     def announce(self, contents: Mapping[bytes, bytes]) -> None:
         """Nothing is gained here."""
+
+    def prepare_texts(self, texts: Iterable[str]) -> None:
+        """SQLite splits texts itself."""
 
     def do(self, name: str, values: Mapping[str, Any]) -> Any:
         """Runs a statement; see `Store.do`."""
