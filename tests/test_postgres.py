@@ -29,8 +29,8 @@ from workers import fork
 from smolmem import Memory
 from smolmem.cli.main import main
 from smolmem.core.errors import InvalidArgument, NotAStore, SmolmemError, StoreError, TooNew, Unwritable
-from smolmem.store import postgres, postgres_address, writer
-from smolmem.store.base import migrations, statements
+from smolmem.store import copied_select, postgres, postgres_address, writer
+from smolmem.store.base import Limits, migrations, statements
 from smolmem.store.leases import Leases
 from smolmem.store.opening import open_store
 from smolmem.store.packed_text import add_functions
@@ -623,6 +623,50 @@ def test_a_store_is_copied_to_a_server_and_back(
     assert "0 runs, 0 steps, 0 notes copied" in capsys.readouterr().out
     with Memory(target, scope="acme", embedder="off") as memory:
         assert memory.resume(code_agent(code("final_answer(3)"), name="broken")) == 3
+
+
+SELECTS = (
+    "select agent, status, steps, began, scope from runs order by agent",
+    "select count(*) as n, sum(input_tokens) as tokens from steps where error is null",
+    "select number, kind, length(text) as size, text from steps order by id",
+    "select s.*, r.title from steps s join runs r on r.id = s.run where kind = 'action' order by s.id",
+    "select kind, text, tags from notes",
+    "select text from elsewhere",
+)
+
+
+def test_a_select_gives_the_same_on_both_stores(
+    pg_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = str(tmp_path / "agent.db")
+    with Memory(pg_url, strict=True, embedder="off") as memory:
+        work(memory)
+    assert main(["copy", pg_url, file]) == 0
+    capsys.readouterr()
+    monkeypatch.setattr(copied_select, "PAGE", 2)
+    for statement in SELECTS:
+        told = []
+        for url in (file, pg_url):
+            code = main(["--db", url, "sql", statement, "--json"])
+            printed = capsys.readouterr()
+            rows = [] if code else json.loads(printed.out)
+            ids = ("id", "run")  # of steps and runs: copies get ids of their own
+            told.append((code, [{name: row[name] for name in row if name not in ids} for row in rows], printed.err))
+        assert told[0] == told[1]
+        assert told[0][1] or "no such table: elsewhere" in told[0][2]
+
+
+def test_a_scope_that_is_too_large_for_a_select_is_refused(pg: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    pg.remember("a"), pg.remember("b"), pg.remember("c")
+    monkeypatch.setattr(copied_select, "PAGE", 2)
+    limits = Limits(copied=2)
+    with pytest.raises(InvalidArgument, match=r"'default' has too many notes for a SELECT on a server \(more than 2\)"):
+        pg._store.select("default", "SELECT * FROM notes", limits)
+    assert pg._store.select("default", "SELECT * FROM runs", limits) == []
+    monkeypatch.setattr(copied_select, "MAX_TEXT", 2)
+    with pytest.raises(InvalidArgument, match=r"too many notes"):
+        pg._store.select("default", "SELECT text FROM notes")
+    assert pg._store.select("default", "SELECT count(*) AS n FROM notes") == [{"n": 3}]
 
 
 MORE = (["encrypt"], ["sql", "select 1"], ["top"], ["backup", "x.db"], ["doctor", "--repair"], ["replay"], ["nonsense"])

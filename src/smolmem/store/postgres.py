@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 from smolmem.core import faults
 from smolmem.core.errors import SmolmemError, StoreError, Unwritable
 from smolmem.store import copied_select, fork_hooks, postgres_words
-from smolmem.store.base import Durability, Progress, Row, T
+from smolmem.store.base import AGENT, Durability, Limits, Progress, Row, T
 from smolmem.store.postgres_address import Address, parse
 from smolmem.store.postgres_connection import Link, Pool, Result
 from smolmem.store.postgres_errors import Conflict, ConnectionLost, WrongAssumption
@@ -455,9 +455,9 @@ class PostgresStore:
 
     # --- the rest of a store ---------------------------------------------------------------------------------------
 
-    def select(self, scope: str, statement: str) -> list[Row]:
-        """Somebody's own SELECT; see `Store.select`."""
-        return copied_select.select(self, scope, statement)
+    def select(self, scope: str, statement: str, limits: Limits = AGENT) -> list[Row]:
+        """A user's SELECT; see `Store.select`."""
+        return copied_select.select(self, scope, statement, limits)
 
     def check(self) -> list[str]:
         """PostgreSQL checks its pages and foreign keys itself."""
