@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from workers import fork
 
 from smolmem import Memory
 from smolmem.cli.main import main
+from smolmem.core import faults
 from smolmem.core.errors import InvalidArgument, NotAStore, SmolmemError, StoreError, TooNew, Unwritable
 from smolmem.store import copied_select, postgres, postgres_address, writer
 from smolmem.store.base import Limits, migrations, statements
@@ -39,6 +41,7 @@ from smolmem.store.postgres_connection import Link
 from smolmem.store.postgres_errors import Conflict, ConnectionLost
 from smolmem.store.postgres_roles import ROLE, set_up_roles
 from smolmem.store.postgres_statements import prepared_statements
+from smolmem.transfer import copying
 
 TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))
 HERE = Path(__file__).parent
@@ -623,6 +626,39 @@ def test_a_store_is_copied_to_a_server_and_back(
     assert "0 runs, 0 steps, 0 notes copied" in capsys.readouterr().out
     with Memory(target, scope="acme", embedder="off") as memory:
         assert memory.resume(code_agent(code("final_answer(3)"), name="broken")) == 3
+
+
+def test_a_killed_copy_continues_where_it_was(pg_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed after a transaction, then inside another one; the third copy only copies what is missing."""
+    source = str(tmp_path / "a.db")
+    with Memory(source, strict=True, embedder="off") as memory:
+        work(memory)
+        expected, stored = contents(memory), memory.stats().contents
+    monkeypatch.setattr(copying, "COUNT", 4)
+    add, added, there = copying._add_contents, list[int](), [0]
+
+    def copy(last: str, times: int) -> None:
+        def die(point: str) -> None:
+            nonlocal times
+            times -= point == last
+            if times == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        faults.hook = die
+        main(["copy", source, pg_url])
+
+    for last, times in (("write.committed", 3), ("write.done", 3)):
+        assert os.waitpid(fork(partial(copy, last, times)), 0)[1] == signal.SIGKILL
+        with Memory(pg_url, scope="*", embedder="off") as memory:
+            assert (memory.runs(), memory.notes()) == ([], [])
+            assert memory.verify()
+            there.append(memory.stats().contents)
+    monkeypatch.setattr(copying, "_add_contents", lambda to, packed: [added.append(len(packed)), add(to, packed)][1])
+    assert main(["copy", source, pg_url]) == 0
+    assert 0 < there[1] < there[2] == stored - sum(added) < stored
+    with Memory(pg_url, scope="*", embedder="off") as memory:
+        assert contents(memory) == expected
+        assert memory.verify()
 
 
 SELECTS = (

@@ -57,6 +57,7 @@ def load(
     scope: str | None = None,
     trust: Trusted = "import",
     progress: Progress | None = None,
+    contents: dict[str, int] | None = None,
 ) -> Imported:
     """Reads an export into a store: all of it, or nothing.
 
@@ -67,6 +68,7 @@ def load(
             `<scope>/acme/alice`.
         trust: `import`: everything has the origin `import` and low trust; `keep`: origins are as the export says.
         progress: called now and then with how much is done and how much there is.
+        contents: the numbers here, by hash, of contents that are not in the export.
 
     Raises:
         NotAStore: it is not an export.
@@ -77,7 +79,7 @@ def load(
 
     def read() -> _Loading:
         with archive.opened(Path(path)) as box:
-            return _Loading(journal, box, below, keep=trust == "keep").take_all(progress)
+            return _Loading(journal, box, below, {**(contents or {})}, keep=trust == "keep").take_all(progress)
 
     done = journal.store.transact(read)
     return Imported(os.fspath(path), dict(done.added), dict(done.skipped), len(done.differing))
@@ -86,26 +88,24 @@ def load(
 class _Loading:
     """One load: the lines so far, and their numbers in this store."""
 
-    def __init__(self, journal: Journal, box: Inbox, scope: str | None, *, keep: bool) -> None:
+    def __init__(self, journal: Journal, box: Inbox, scope: str | None, contents: Row, *, keep: bool) -> None:
         self._keeps_origins = keep
         self._store, self._box, self._scope = journal.store, box, scope
         self._journal = Journal(journal.store, journal.redactor)  # with caches of its own, should all be undone
         self._root: str | None = None
-        self.added: Counter[str] = Counter()
-        self.skipped: Counter[str] = Counter()
+        self._contents = contents  # the numbers here of contents, by hash
+        self.added, self.skipped = Counter[str](), Counter[str]()
         self.differing: set[str] = set()
         self._lines, self._over = 0, False
         self._events, self._steps, self._prompts = Numbers("event"), Numbers("step"), Numbers("prompt")
         self._lists: dict[str, Timeline[Row] | None] = {}  # of new sessions; None: here already, or left out
         self._waiting: dict[int, list[Row]] = {}  # forks, by the event they begin after
         self._parents: dict[str, str] = {}
-        self._here: dict[str, list[Row]] = {}
-        self._past: Counter[str] = Counter()
+        self._here, self._past = dict[str, list[Row]](), Counter[str]()
         self._coming: list[Row] = []  # prompts of the event that comes next
         self._runs: dict[str, bool] = {}  # whether they are new
-        self._named: set[str] = set()
         self._children: dict[str, str] = {}  # runs of managed agents, and the runs that called them
-        self._notes: set[str] = set()
+        self._named, self._notes = set[str](), set[str]()
         self._takes: dict[str, Callable[[Row], None]] = {
             "session": self._session,
             "content": self._content,
@@ -200,7 +200,7 @@ class _Loading:
 
     def _content(self, row: Row) -> None:
         key = bytes.fromhex(row["hash"])
-        if self._store.do("content_id", {"hash": key}) is not None:
+        if row["hash"] in self._contents or self._store.do("content_id", {"hash": key}) is not None:
             return
         if "json" in row:
             data = wire.dumps(row["json"])
@@ -212,14 +212,15 @@ class _Loading:
             raise Wrong(f"a content's file is media/<hash>.<ending>, not {row['file'][:80]!r}")
         if wire.fingerprint(data) != row["hash"]:
             raise Wrong(f"content {row['hash'][:12]} is not what was written")
-        self._store.do("add_content", {"hash": key, "bytes": packing.pack(data), "base": None})
+        added = self._store.do("add_content", {"hash": key, "bytes": packing.pack(data), "base": None})
+        self._contents[row["hash"]] = int(added)
         self.added["content"] += 1
 
     def _number(self, key: str | None) -> int | None:
         """The number here of a content."""
         if key is None:
             return None
-        found = self._store.do("content_id", {"hash": bytes.fromhex(key)})
+        found = self._contents.get(key) or self._store.do("content_id", {"hash": bytes.fromhex(key)})
         if found is None:
             raise Wrong(f"it refers to content {key[:12]}, which did not come before")
         return int(found)
