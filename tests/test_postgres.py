@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,10 @@ from workers import fork
 
 from smolmem import Memory
 from smolmem.cli.main import main
+from smolmem.core import faults
 from smolmem.core.errors import InvalidArgument, NotAStore, SmolmemError, StoreError, TooNew, Unwritable
-from smolmem.store import postgres, postgres_address, writer
-from smolmem.store.base import migrations, statements
+from smolmem.store import copied_select, postgres, postgres_address, writer
+from smolmem.store.base import Limits, migrations, statements
 from smolmem.store.leases import Leases
 from smolmem.store.opening import open_store
 from smolmem.store.packed_text import add_functions
@@ -39,6 +41,7 @@ from smolmem.store.postgres_connection import Link
 from smolmem.store.postgres_errors import Conflict, ConnectionLost
 from smolmem.store.postgres_roles import ROLE, set_up_roles
 from smolmem.store.postgres_statements import prepared_statements
+from smolmem.transfer import copying
 
 TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))
 HERE = Path(__file__).parent
@@ -623,6 +626,83 @@ def test_a_store_is_copied_to_a_server_and_back(
     assert "0 runs, 0 steps, 0 notes copied" in capsys.readouterr().out
     with Memory(target, scope="acme", embedder="off") as memory:
         assert memory.resume(code_agent(code("final_answer(3)"), name="broken")) == 3
+
+
+def test_a_killed_copy_continues_where_it_was(pg_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed after a transaction, then inside another one; the third copy only copies what is missing."""
+    source = str(tmp_path / "a.db")
+    with Memory(source, strict=True, embedder="off") as memory:
+        work(memory)
+        expected, stored = contents(memory), memory.stats().contents
+    monkeypatch.setattr(copying, "COUNT", 4)
+    add, added, there = copying._add_contents, list[int](), [0]
+
+    def copy(last: str, times: int) -> None:
+        def die(point: str) -> None:
+            nonlocal times
+            times -= point == last
+            if times == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        faults.hook = die
+        main(["copy", source, pg_url])
+
+    for last, times in (("write.committed", 3), ("write.done", 3)):
+        assert os.waitpid(fork(partial(copy, last, times)), 0)[1] == signal.SIGKILL
+        with Memory(pg_url, scope="*", embedder="off") as memory:
+            assert (memory.runs(), memory.notes()) == ([], [])
+            assert memory.verify()
+            there.append(memory.stats().contents)
+    monkeypatch.setattr(copying, "_add_contents", lambda to, packed: [added.append(len(packed)), add(to, packed)][1])
+    assert main(["copy", source, pg_url]) == 0
+    assert 0 < there[1] < there[2] == stored - sum(added) < stored
+    with Memory(pg_url, scope="*", embedder="off") as memory:
+        assert contents(memory) == expected
+        assert memory.verify()
+
+
+SELECTS = (
+    "select agent, status, steps, began, scope from runs order by agent",
+    "select count(*) as n, sum(input_tokens) as tokens from steps where error is null",
+    "select number, kind, length(text) as size, text from steps order by id",
+    "select s.*, r.title from steps s join runs r on r.id = s.run where kind = 'action' order by s.id",
+    "select kind, text, tags from notes",
+    "select text from elsewhere",
+)
+
+
+def test_a_select_gives_the_same_on_both_stores(
+    pg_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = str(tmp_path / "agent.db")
+    with Memory(pg_url, strict=True, embedder="off") as memory:
+        work(memory)
+    assert main(["copy", pg_url, file]) == 0
+    capsys.readouterr()
+    monkeypatch.setattr(copied_select, "PAGE", 2)
+    for statement in SELECTS:
+        told = []
+        for url in (file, pg_url):
+            code = main(["--db", url, "sql", statement, "--json"])
+            printed = capsys.readouterr()
+            rows = [] if code else json.loads(printed.out)
+            ids = ("id", "run")  # of steps and runs: copies get ids of their own
+            told.append((code, [{name: row[name] for name in row if name not in ids} for row in rows], printed.err))
+        assert told[0] == told[1]
+        assert told[0][1] or "no such table: elsewhere" in told[0][2]
+
+
+def test_a_scope_that_is_too_large_for_a_select_is_refused(pg: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    pg.remember("a"), pg.remember("b"), pg.remember("c")
+    monkeypatch.setattr(copied_select, "PAGE", 2)
+    limits = Limits(copied=2)
+    with pytest.raises(InvalidArgument, match=r"'default' has too many notes for a SELECT on a server \(more than 2\)"):
+        pg._store.select("default", "SELECT * FROM notes", limits)
+    assert pg._store.select("default", "SELECT * FROM runs", limits) == []
+    monkeypatch.setattr(copied_select, "MAX_TEXT", 2)
+    with pytest.raises(InvalidArgument, match=r"too many notes"):
+        pg._store.select("default", "SELECT text FROM notes")
+    assert pg._store.select("default", "SELECT count(*) AS n FROM notes") == [{"n": 3}]
 
 
 MORE = (["encrypt"], ["sql", "select 1"], ["top"], ["backup", "x.db"], ["doctor", "--repair"], ["replay"], ["nonsense"])

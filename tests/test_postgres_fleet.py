@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import random
+import signal
+import sys
 import tempfile
+import threading
+import time
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from scripted import code, code_agent
 from servers import MEMORY
 from smolagents import ActionStep, tool
 from test_postgres import TORTURE, guarded, member, program  # noqa: F401
+from workers import fork
 
 from smolmem import Memory
 from smolmem.core.errors import TakenOver
 from smolmem.store.postgres import PostgresStore
-from smolmem.store.postgres_connection import Link
+from smolmem.store.postgres_connection import POOL, Link
 from smolmem.store.postgres_errors import ConnectionLost
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "bench"))
+
+from latency import Network  # noqa: E402
 
 
 @pytest.fixture
@@ -156,6 +167,68 @@ def test_a_strict_run_goes_on_where_answers_are_lost(
         assert memory.verify()
     assert paid == list(range(8))
     assert min(lost.values()) >= 2
+
+
+@pytest.mark.promise("D12")
+def test_the_end_of_a_call_arrives_although_the_process_is_killed_at_once(server: str, pg_url: str) -> None:
+    """Through TCP with a delay: the message is still on its way when the process dies."""
+    network = Network(server, 0.2)
+    schema = pg_url.rpartition("schema=")[2]
+
+    def die() -> None:
+        memory = Memory(f"{network.url()}?schema={schema}", strict=True, embedder="off")
+        end = memory._journal.end_call
+
+        def last(*given: Any) -> None:
+            end(*given)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        agent = memory.attach(paying_agent(3))
+        for event in agent.run("Pay", stream=True):
+            if isinstance(event, ActionStep) and event.step_number == 1:
+                memory._journal.end_call = last  # type: ignore[method-assign]
+
+    assert os.waitpid(fork(die), 0)[1] == signal.SIGKILL
+    with Memory(pg_url, embedder="off") as memory:
+        (run,) = memory.runs()
+        deadline = time.monotonic() + 10
+        while not all(call.ended for call in memory._journal.calls(run.id, 0)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        calls = memory._journal.calls(run.id, 0)
+        assert [(call.kind, call.ended) for call in calls] == [("model", True), ("tool", True)] * 2
+        assert run.step_count == 1
+        paid.clear()
+        rest = code("print(pay(number=2))"), code("final_answer('all paid')")
+        assert memory.resume(code_agent(*rest, tools=[pay], max_steps=5)) == "all paid"
+        assert paid == [2]
+    network.close()
+
+
+def test_threads_read_while_another_one_writes(pg_url: str, server: str) -> None:
+    """Also after their connections were ended; more threads than connections wait for their turn."""
+    with Memory(pg_url, embedder="off") as memory:
+        memory.remember("a")
+        store, begun, over = memory._store, threading.Event(), threading.Event()
+
+        def hold() -> None:
+            store.do("any_pending", {})
+            begun.set()
+            over.wait(30)
+
+        writer = threading.Thread(target=lambda: store.transact(hold))
+        writer.start()
+        begun.wait(30)
+        assert [note.text for note in memory.notes()] == ["a"]
+        (other,) = store._pool._links  # type: ignore[attr-defined]
+        with psycopg.connect(server, autocommit=True) as connection:
+            connection.execute("SELECT pg_terminate_backend(%s)", (other.live().info.backend_pid,))
+        assert [note.text for note in memory.notes()] == ["a"]
+        with ThreadPoolExecutor(12) as pool:
+            first = [pool.submit(memory.notes) for _ in range(40)]
+            over.set()
+            assert all(len(found.result()) == 1 for found in first)
+        writer.join()
+        assert 1 <= len(store._pool._links) <= POOL  # type: ignore[attr-defined]
 
 
 def test_a_content_that_another_process_erased_is_stored_again(pg_url: str) -> None:

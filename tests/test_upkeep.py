@@ -522,7 +522,7 @@ def kill_exports(path: str, folder: str) -> dict[str, int]:
 def kill_loads(source: str, path: str) -> dict[str, int]:
     Memory(path, embedder="off").close()
     died = 0
-    for moment in [*range(0, 100, 20), *range(100, 100_000, 40 if TORTURE else 200)]:
+    for moment in [*range(0, 100, 20), *range(100, 100_000, 40 if TORTURE else 100)]:
 
         def loading() -> None:
             with Memory(path, embedder="off") as memory:

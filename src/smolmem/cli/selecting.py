@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from smolmem.cli.commands import argument, command
@@ -18,6 +17,7 @@ from smolmem.core.text import one_line
 FORMATS = ("table", "csv", "json", "ndjson", "markdown")
 SECONDS = 60.0
 BYTES = 1 << 30
+COPIED = 1_000_000
 
 
 @command(
@@ -35,18 +35,15 @@ def sql(env: Environment, statement: str, format: str, limit: int) -> None:
     The tables are `runs` (id, scope, agent, agent_type, title, status, began, ended, parent, fork_of, model, steps,
     errors, input_tokens, output_tokens), `steps` (id, run, scope, agent, kind, number, at, seconds, error, tools,
     input_tokens, output_tokens, text) and `notes` (id, scope, kind, text, tags, origin, run, at, expires). Forgotten
-    runs, steps and notes are left out. Times are in UTC. The SELECT is stopped after a minute.
+    runs, steps and notes are left out. Times are in UTC. The SELECT is stopped after a minute. It is SQLite's SQL also
+    for a store on PostgreSQL, from where the rows of the scope are copied for it: name a scope if there are very many.
     """
-    from smolmem.store.encryption import resolve_key
-    from smolmem.store.sandboxed_select import Limits, select
+    from smolmem.store.base import Limits
 
-    env.look().close()  # reports a store that cannot be used, and migrates an old one
-    if "://" in env.path:
-        raise InvalidArgument(f"`smolmem sql` reads SQLite files, not {env.path}: use the client of that database.")
-    path = str(Path(env.readable.removeprefix("sqlite:///")).absolute())
-    limits = Limits(limit, SECONDS, BYTES, any_function=True)
+    limits = Limits(limit, SECONDS, BYTES, any_function=True, copied=COPIED)
     try:
-        rows = select(path, env.read_scope, statement, resolve_key(env.key), limits)
+        with env.open_journal() as journal:
+            rows = journal.store.select(env.read_scope, statement, limits)
     except InvalidArgument as error:
         raise InvalidArgument(f"{error} `smolmem sql --help` lists the columns.") from None
     _print(env, rows, "json" if env.json else format)

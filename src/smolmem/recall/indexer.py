@@ -34,7 +34,7 @@ from smolmem.store.base import Progress, Row, Store
 from smolmem.store.fork_hooks import no_fork
 from smolmem.store.journal import Journal
 from smolmem.store.leases import Leases
-from smolmem.store.passage_rows import PassageOwner, add_passages, drop_passages, json_list, reindex_after
+from smolmem.store.passage_rows import PassageOwner, add_passages, drop_passages, json_list, reindex_after, sections
 from smolmem.store.writer import IMPORTED
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("smolmem")
 
-BATCH = 8
-"""Steps that are indexed in one transaction: short enough that a writer hardly waits."""
+BATCH, REMOTE_BATCH = 8, 2
+"""Steps that are indexed in one transaction: short enough that a writer hardly waits, also on a network."""
 SEARCH_SECONDS, REMOTE_SEARCH_SECONDS = 0.05, 0.3
 """How long a search indexes what is pending before it searches."""
 MATCHING = 32
@@ -74,9 +74,14 @@ def index_for(journal: Journal, words: list[str]) -> bool:
     asked = {"words": json_list(words), "limit": MATCHING}
     with suppress(TimeoutError):
         rows = journal.store.rows("pending_with", asked, MATCHING_SECONDS)
-        for start in range(0, len(rows), BATCH):
-            _index_some(journal, json_list(row["step"] for row in rows[start : start + BATCH]))
+        size = _batch(journal.store)
+        for start in range(0, len(rows), size):
+            _index_some(journal, json_list(row["step"] for row in rows[start : start + size]))
     return True
+
+
+def _batch(store: Store) -> int:
+    return REMOTE_BATCH if store.is_remote else BATCH
 
 
 def _index_some(journal: Journal, steps: str | None = None, *, newest: bool = False) -> int:
@@ -84,28 +89,46 @@ def _index_some(journal: Journal, steps: str | None = None, *, newest: bool = Fa
     store = journal.store
     if not store.do("any_pending", {}):
         return 0
-    return store.transact(lambda: _index_within(journal, steps, newest=newest), sync=False)
+    asked, passages = {"limit": _batch(store), "newest": newest, "only": steps}, _passages_once(journal)
+    if store.is_remote:  # what can be done before other writers have to wait
+        for row in store.rows("pending_steps", asked):
+            store.prepare_texts(text for _, text in sections(passages(row)))
+    return store.transact(lambda: _index_within(journal, asked, passages), sync=False)
 
 
-def _index_within(journal: Journal, steps: str | None, *, newest: bool) -> int:
+def _passages_once(journal: Journal) -> Callable[[Row], list[Passage]]:
+    """What makes the passages of pending steps, once for each revision of a step."""
+    recalled_in = lru_cache(BATCH)(lambda run: spellings(journal.reminders.lines_recalled_in(run)))
+    known: dict[tuple[int, int], list[Passage]] = {}
+
+    def passages(row: Row) -> list[Passage]:
+        if row["forgotten"] or row["kind"] in NOT_INDEXED:
+            return []
+        key = row["id"], row["record"]
+        if key not in known:
+            known[key] = _passages(journal, row, recalled_in)
+        return known[key]
+
+    return passages
+
+
+def _index_within(journal: Journal, asked: Row, passages: Callable[[Row], list[Passage]]) -> int:
     store = journal.store
     provenance = Provenance(journal)
-    notes = store.rows("pending_notes", {"limit": BATCH})
+    notes = store.rows("pending_notes", {"limit": asked["limit"]})
     for row in notes:
         store.do("note_indexed", {"note": row["id"]})
         drop_passages(store, store.rows("note_passages", {"note": row["id"]}))
         if row["current"]:
             add_note_passages(store, row, exposed=provenance.made_from_low_trust(row))
-    rows = store.rows("pending_steps", {"limit": BATCH, "newest": newest, "only": steps})
-    recalled_in = lru_cache(BATCH)(lambda run: spellings(journal.reminders.lines_recalled_in(run)))
-    if newest or steps is not None:
+    rows = store.rows("pending_steps", asked)
+    if asked["newest"] or asked["only"] is not None:
         provenance.catch_up({row["run"] for row in rows}, max((row["id"] for row in rows), default=0))
     for row in sorted(rows, key=lambda row: int(row["id"])):
         store.do("step_indexed", {"step": row["id"]})
         before = store.rows("step_passages", {"session": row["session"], "step": row["id"]})
         provenance.follow(row)
-        found = [] if row["forgotten"] or row["kind"] in NOT_INDEXED else _passages(journal, row, recalled_in)
-        found = provenance.judged(row, found)
+        found = provenance.judged(row, passages(row))
         drop_passages(store, before)
         add_passages(store, _owner(row), found)
         if [old["text"] for old in before] != [new.text for new in found]:

@@ -9,16 +9,32 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib import resources
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
 Row = dict[str, Any]
 Durability = Literal["full", "normal"]
 Progress = Callable[[int, int], None]
 """Called during long work with how much is done and how much there is."""
+
+
+class Limits(NamedTuple):
+    """How much a SELECT may return, how long it may take, whether it may call any function, and what it may read.
+
+    `copied` is how many rows of a table a server hands over for one SELECT.
+    """
+
+    rows: int = 200
+    seconds: float = 1.0
+    bytes: int = 200_000
+    any_function: bool = False
+    copied: int = 20_000
+
+
+AGENT = Limits()
 
 
 class Store(Protocol):
@@ -79,6 +95,10 @@ class Store(Protocol):
         """Contents, by hash, that the transaction will add: a server gets all of them with one message."""
         ...
 
+    def prepare_texts(self, texts: Iterable[str]) -> None:
+        """Texts that the next transaction will index: a server needs their terms, and others wait during it."""
+        ...
+
     def do(self, name: str, values: Mapping[str, Any]) -> Any:
         """Runs a statement; returns the first column of its first row, if it gives one."""
         ...
@@ -109,7 +129,7 @@ class Store(Protocol):
         """
         ...
 
-    def select(self, scope: str, statement: str) -> list[Row]:
+    def select(self, scope: str, statement: str, limits: Limits = AGENT) -> list[Row]:
         """The rows of a user's SELECT over the views of one scope; limited in rows and time.
 
         Raises:

@@ -54,23 +54,23 @@ def add_passages(store: Store, owner: PassageOwner, passages: Sequence[Passage])
         row |= {"role": passage.role, "tool": passage.tool, "origin": passage.origin, "trust": passage.trust}
         store.do("add_passage", row | {"hash": seal("passage", row)})
     before = "\n".join([task, *_before(store, owner)])
-    for place, text in _sections(passages):
-        row = {"id": document + place, "scope": scope, "date": _date(owner["at"]), "text": with_identifiers(text)}
+    for place, text in sections(passages):
+        row = {"id": document + place, "scope": scope, "date": _date(owner["at"]), "text": text}
         store.do("add_document_words", row | {"before": "" if place else before})
 
 
-def _sections(passages: Sequence[Passage]) -> Iterator[tuple[int, str]]:
-    """The text of a document in sections, each with the place of its first passage.
+def sections(passages: Sequence[Passage]) -> Iterator[tuple[int, str]]:
+    """The text of a document in sections, as it is indexed, each with the place of its first passage.
 
     A word in a long text counts little; in sections, a page of 50,000 characters is found by a sentence of it.
     """
     first, texts = 0, list[str]()
     for place, passage in enumerate(passages):
         if texts and sum(map(len, texts)) + len(passage.text) > SECTION:
-            yield first, "\n".join(texts)
+            yield first, with_identifiers("\n".join(texts))
             first, texts = place, []
         texts.append(passage.text)
-    yield first, "\n".join(texts)
+    yield first, with_identifiers("\n".join(texts))
 
 
 def _before(store: Store, owner: PassageOwner) -> list[str]:

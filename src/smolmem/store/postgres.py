@@ -25,14 +25,14 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from smolmem.core import faults
 from smolmem.core.errors import SmolmemError, StoreError, Unwritable
 from smolmem.store import copied_select, fork_hooks, postgres_words
-from smolmem.store.base import Durability, Progress, Row, T
+from smolmem.store.base import AGENT, Durability, Limits, Progress, Row, T
 from smolmem.store.postgres_address import Address, parse
 from smolmem.store.postgres_connection import Link, Pool, Result
 from smolmem.store.postgres_errors import Conflict, ConnectionLost, WrongAssumption
@@ -297,9 +297,13 @@ class PostgresStore:
         if shares is None:
             given = {"hashes": list(contents), "contents": list(contents.values())}
             self._waiting.append((self._filled("add_contents", given), self._take_contents))
-            return
-        for name, values in shares:
+        for name, values in shares or ():
             self._waiting.append((self._filled(name, values), None))
+
+    def prepare_texts(self, texts: Iterable[str]) -> None:
+        """Splits texts into terms before the lock is taken; see `Store.prepare_texts`."""
+        for text in texts:
+            postgres_words.terms_of(text)
 
     def _filled(self, name: str, values: Mapping[str, Any]) -> str:
         return self._link.filled(self._statements[name].text, values)
@@ -310,13 +314,15 @@ class PostgresStore:
     def _take_ids(self, found: Result) -> None:
         self._reserve.refill(int(row[0]) for row in found.rows)
 
-    def _new_id(self) -> int:
+    def _new_id(self, seal: bytes) -> int:
+        """An id for a new row, which shows whether the transaction is stored."""
         ids = self._reserve.ids
         if not ids and any(taker == self._take_ids for _, taker in self._waiting):
             self._send("SELECT 1", "written")
         if not ids:
             self._take_ids(self._send(NEW_IDS, "written"))
-        return self._reserve.take()
+        self._reserve.used.marker = {"id": self._reserve.take(), "hash": seal}
+        return self._reserve.used.ids[-1]
 
     # --- statements ------------------------------------------------------------------------------------------------
 
@@ -328,20 +334,13 @@ class PostgresStore:
                 return self._reserve.used.contents[values["hash"]]
             if statement.changes:
                 self._names.add(name)
-            if statement.takes_id:
-                return self._add_row(statement, values)
+            number = self._new_id(values["hash"]) if statement.takes_id else None
             if not statement.has_result:
-                self._waiting.append((self._link.filled(statement.text, values), None))
-                return None
+                self._waiting.append((self._link.filled(statement.text, {**values, "new_id": number}), None))
+                return number
         rows = self._run(statement, values, None, "used").rows
         self._is_reading = self._is_reading or name == "begin_reading"
         return rows[0][0] if rows else None
-
-    def _add_row(self, statement: Statement, values: Mapping[str, Any]) -> int:
-        number = self._new_id()
-        self._reserve.used.marker = {"id": number, "hash": values["hash"]}
-        self._waiting.append((self._link.filled(statement.text, {**values, "new_id": number}), None))
-        return number
 
     def rows(self, name: str, values: Mapping[str, Any], seconds: float | None = None) -> list[Row]:
         """All rows of a query; see `Store.rows`."""
@@ -456,9 +455,9 @@ class PostgresStore:
 
     # --- the rest of a store ---------------------------------------------------------------------------------------
 
-    def select(self, scope: str, statement: str) -> list[Row]:
-        """Somebody's own SELECT; see `Store.select`."""
-        return copied_select.select(self, scope, statement)
+    def select(self, scope: str, statement: str, limits: Limits = AGENT) -> list[Row]:
+        """A user's SELECT; see `Store.select`."""
+        return copied_select.select(self, scope, statement, limits)
 
     def check(self) -> list[str]:
         """PostgreSQL checks its pages and foreign keys itself."""

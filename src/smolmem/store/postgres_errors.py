@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import psycopg
 from psycopg import errors
 
@@ -57,16 +59,57 @@ def explained(error: psycopg.Error, address: Address, done: str) -> StoreError:
     return StoreError(f"{what}: {detail}.")
 
 
+_REFUSED: tuple[tuple[str, type[StoreError], str], ...] = (
+    (
+        r"no encryption",
+        Unwritable,
+        "the server refuses a connection without TLS ({}). Add sslmode=require to the URL; if the server refuses that, "
+        "too, its pg_hba.conf has no entry for this user and host.",
+    ),
+    (
+        r"does not support SSL",
+        Unwritable,
+        "the URL asks for TLS, and the server has none. Turn it on there, or change sslmode in the URL.",
+    ),
+    (r"certificate", Unwritable, "TLS fails ({}). Check sslmode, sslrootcert and sslcert in the URL."),
+    (
+        r"password|authentication|pg_hba.conf",
+        Unwritable,
+        "the server refuses the user or the password ({}). Check the URL, ~/.pgpass and PGPASSWORD.",
+    ),
+    (
+        r"database .*does not exist",
+        NotAStore,
+        "there is no such database. Create it (createdb), or give the name of another one.",
+    ),
+    (
+        r"role .*does not exist",
+        Unwritable,
+        "the server knows no such user ({}). Create the role, or give another one.",
+    ),
+    (
+        r"permission denied",
+        Unwritable,
+        "{}. Grant the rights to this user; docs/postgres.md has a script for roles.",
+    ),
+    (
+        r"too many (clients|connections)|remaining connection slots",
+        ConnectionLost,
+        "all connections of the server are in use ({}). Raise max_connections, or end some workers.",
+    ),
+    (r"invalid response|unexpected response", NotAStore, "no PostgreSQL server answers there. Check host and port."),
+    (r"invalid .*(option|parameter|value|port number)", NotAStore, "{}. Correct the URL."),
+    (r"", ConnectionLost, "{}. Check the address, and that the server is up and reachable."),
+)
+"""What libpq says when a connection cannot be made, and what to do. It tells it in words only."""
+
+
 def refused(error: psycopg.Error, address: Address) -> StoreError:
-    """Why a connection could not be made. libpq tells it in words only."""
-    detail = address.clean(str(error))
-    what = f"{address.shown} cannot be opened"
-    if "password" in detail or "authentication" in detail or "no pg_hba.conf entry" in detail:
-        return Unwritable(f"{what}: the server refuses the user or the password ({detail}). Check both in the URL.")
-    if "database" in detail and "does not exist" in detail:
-        return NotAStore(f"{what}: there is no such database. Create it (createdb), or give the name of another one.")
-    if "role" in detail and "does not exist" in detail:
-        return Unwritable(f"{what}: the server knows no such user ({detail}). Create the role, or give another one.")
-    if "invalid" in detail and ("option" in detail or "parameter" in detail or "value" in detail):
-        return NotAStore(f"{what}: {detail}. Correct the URL.")
-    return ConnectionLost(f"{what}: {detail}. Check the address, and that the server is up and reachable.")
+    """Why a connection could not be made."""
+    detail = re.sub(
+        r"connection to server .*? failed: |FATAL: +|connection is bad: | Is the server running.*",
+        "",
+        address.clean(str(error)),
+    )
+    kind, told = next((kind, told) for words, kind, told in _REFUSED if re.search(words, detail))
+    return kind(f"{address.shown} cannot be opened: {told.format(detail)}")

@@ -45,15 +45,16 @@ def in_terms(name: str, values: Mapping[str, Any], query: Query) -> tuple[str, M
     return name, values
 
 
-def terms_of(text: str) -> list[str]:
-    """The terms of a text, as SQLite's full text has them."""
+@lru_cache(128)
+def terms_of(text: str) -> tuple[str, ...]:
+    """The terms of a text, as SQLite's full text has them; kept for a while, because texts are split beforehand."""
     if not hasattr(_tokenizers, "porter"):
         _tokenizers.connection = apsw.Connection(":memory:")
         _tokenizers.porter = _tokenizers.connection.fts5_tokenizer("porter", ["unicode61"])
     split = _tokenizers.porter
     data = text.encode("utf-8", "replace")
     found = split(data, apsw.FTS5_TOKENIZE_DOCUMENT, None, include_offsets=False, include_colocated=False)
-    return [term.replace("\0", "") for term in found]
+    return tuple(term.replace("\0", "") for term in found)
 
 
 def _row_values(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,7 +86,7 @@ def _query_values(values: Mapping[str, Any], query: Query) -> dict[str, Any]:
 def _terms(group: str, query: Query) -> list[str]:
     found: list[str] = []
     for word, prefix in _GROUP.findall(group):
-        terms = _query_terms(word)
+        terms = terms_of(word)
         found += [longer for term in terms for longer in _beginning_with(term, query)] if prefix else terms
     return found
 
@@ -93,8 +94,3 @@ def _terms(group: str, query: Query) -> list[str]:
 def _beginning_with(term: str, query: Query) -> list[str]:
     """The terms of the store that begin with one."""
     return [row["term"] for row in query("terms_from", {"first": term, "last": f"{term}\U0010ffff", "limit": 200})]
-
-
-@lru_cache(4096)
-def _query_terms(word: str) -> list[str]:
-    return terms_of(word)

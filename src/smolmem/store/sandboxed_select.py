@@ -12,27 +12,16 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import apsw
 
 from smolmem.core.arguments import scope_filter
 from smolmem.core.errors import InvalidArgument
-from smolmem.store.base import Row, script
+from smolmem.store.base import AGENT, Limits, Row, script
 from smolmem.store.encryption import Key, connect
 from smolmem.store.packed_text import add_functions
 
-
-class Limits(NamedTuple):
-    """How much a SELECT may return, how long it may take, and whether it may call any function."""
-
-    rows: int = 200
-    seconds: float = 1.0
-    bytes: int = 200_000
-    any_function: bool = False
-
-
-AGENT = Limits()
 _SCOPES = """INSERT INTO temp.mine
 SELECT scope FROM (SELECT scope FROM main.run UNION SELECT scope FROM main.note)
 WHERE :scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :below"""

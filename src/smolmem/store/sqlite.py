@@ -26,7 +26,7 @@ import secrets
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from smolmem.core import faults
 from smolmem.core.errors import REPAIR, Busy, Damaged, NotAStore, StoreError, TooNew, Unwritable
 from smolmem.core.packing import Undecodable
 from smolmem.store import fork_hooks, private_files
-from smolmem.store.base import Durability, Progress, Row, T, migrations, statements
+from smolmem.store.base import AGENT, Durability, Limits, Progress, Row, T, migrations, statements
 from smolmem.store.copies import copy, give_name, sync_file
 from smolmem.store.driver_errors import explained
 from smolmem.store.encryption import Key, connect, require_encrypting_build
@@ -152,6 +152,9 @@ class SqliteStore:
     def announce(self, contents: Mapping[bytes, bytes]) -> None:
         """Nothing is gained here."""
 
+    def prepare_texts(self, texts: Iterable[str]) -> None:
+        """SQLite splits texts itself."""
+
     def do(self, name: str, values: Mapping[str, Any]) -> Any:
         """Runs a statement; see `Store.do`."""
         with self.lock:
@@ -186,10 +189,10 @@ class SqliteStore:
             found = self._live().execute(self._statements[name], dict(values)).fetchall()
         return list(zip(*found, strict=True))
 
-    def select(self, scope: str, statement: str) -> list[Row]:
+    def select(self, scope: str, statement: str, limits: Limits = AGENT) -> list[Row]:
         """A user's SELECT; see `Store.select`."""
         self._secure()
-        return select(str(self._absolute), scope, statement, self._key)
+        return select(str(self._absolute), scope, statement, self._key, limits)
 
     def check(self) -> list[str]:
         """SQLite's own integrity and foreign-key checks, on a connection of their own.

@@ -72,18 +72,20 @@ def export(
     below: str | None = None,
     progress: Progress | None = None,
     redactor: Redactor | None = None,
+    contents: bool = True,
 ) -> Exported:
     """Writes everything, or a scope and (with `below`, their common beginning) the scopes in it, to a folder or `.zip`.
 
     With a redactor, secrets that are stored are replaced with placeholders, and variables are left out: they are stored
-    in chunks, and a secret can lie in two of them.
+    in chunks, and a secret can lie in two of them. Without `contents`, the lines refer to contents by hash alone.
 
     Raises:
         Unwritable: if the path exists or cannot be written.
         Damaged: if the store is damaged.
     """
     with create(Path(path)) as writer, _snapshot(journal.store) as store:
-        written = _Export(Records(store), writer, ScopeFilter(scope=scope, below=below), progress, redactor).write()
+        made = _Export(Records(store), writer, ScopeFilter(scope=scope, below=below), progress, redactor)
+        written = made.write() if contents else made.write_rows()
     size = os.stat(path).st_size if Path(path).is_file() else writer.bytes
     return Exported(os.fspath(path), scope, written, writer.media_files, size)
 
@@ -145,6 +147,11 @@ class _Export:
         self._next = next(self._coming, None)
         self._coming_prompts = self._pages("prompts_after")
         self._next_prompt = next(self._coming_prompts, None)
+
+    def write_rows(self) -> dict[str, int]:
+        """Writes all lines except those of contents."""
+        self._next = None
+        return self.write()
 
     def write(self) -> dict[str, int]:
         """Writes all lines; returns how many of each type."""

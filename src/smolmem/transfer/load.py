@@ -56,6 +56,7 @@ def load(
     scope: str | None = None,
     trust: Trusted = "import",
     progress: Progress | None = None,
+    contents: dict[str, int] | None = None,
 ) -> Imported:
     """Reads an export into a store: all of it, or nothing.
 
@@ -66,6 +67,7 @@ def load(
             `<scope>/acme/alice`.
         trust: `import`: everything has the origin `import` and low trust; `keep`: origins are as the export says.
         progress: called now and then with how much is done and how much there is.
+        contents: the numbers here, by hash, of contents that are not in the export.
 
     Raises:
         NotAStore: it is not an export.
@@ -76,7 +78,8 @@ def load(
 
     def read() -> _Loading:
         with archive.opened(Path(path)) as export:
-            return _Loading(journal, export, below, keep=trust == "keep").load_lines(progress)
+            loading = _Loading(journal, export, below, {**(contents or {})}, keep=trust == "keep")
+            return loading.load_lines(progress)
 
     done = journal.store.transact(read)
     return Imported(os.fspath(path), dict(done.added), dict(done.skipped), len(done.differing))
@@ -85,11 +88,12 @@ def load(
 class _Loading:
     """One load: the lines so far, and their numbers in this store."""
 
-    def __init__(self, journal: Journal, export: ExportReader, scope: str | None, *, keep: bool) -> None:
+    def __init__(self, journal: Journal, export: ExportReader, scope: str | None, contents: Row, *, keep: bool) -> None:
         self._keeps_origins = keep
         self._store, self._export, self._scope = journal.store, export, scope
         self._journal = Journal(journal.store, journal.redactor)  # with caches of its own, should all be undone
         self._exported_scope: str | None = None
+        self._contents = contents  # the numbers here of contents, by hash
         self.added: Counter[str] = Counter()
         self.skipped: Counter[str] = Counter()
         self.differing: set[str] = set()
@@ -199,7 +203,7 @@ class _Loading:
 
     def _content(self, row: Row) -> None:
         key = bytes.fromhex(row["hash"])
-        if self._store.do("content_id", {"hash": key}) is not None:
+        if row["hash"] in self._contents or self._store.do("content_id", {"hash": key}) is not None:
             return
         if "json" in row:
             data = wire.dumps(row["json"])
@@ -211,14 +215,15 @@ class _Loading:
             raise InvalidLine(f"the file of a content is media/<hash>.<extension>, not {row['file'][:80]!r}")
         if wire.fingerprint(data) != row["hash"]:
             raise InvalidLine(f"content {row['hash'][:12]} does not match its hash")
-        self._store.do("add_content", {"hash": key, "bytes": packing.pack(data), "base": None})
+        added = self._store.do("add_content", {"hash": key, "bytes": packing.pack(data), "base": None})
+        self._contents[row["hash"]] = int(added)
         self.added["content"] += 1
 
     def _number(self, key: str | None) -> int | None:
         """The number here of a content."""
         if key is None:
             return None
-        found = self._store.do("content_id", {"hash": bytes.fromhex(key)})
+        found = self._contents.get(key) or self._store.do("content_id", {"hash": bytes.fromhex(key)})
         if found is None:
             raise InvalidLine(f"the line refers to content {key[:12]}, which no earlier line holds")
         return int(found)
