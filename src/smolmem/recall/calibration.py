@@ -1,8 +1,9 @@
 """Confidence: how much better a question does than questions that have nothing to do with the store.
 
-Every question finds something: some words are common, and some vector is always the nearest. So a dozen questions about
-things that no agent's memory is likely to hold are asked in each scope, once. What they get is noise. A question that
-gets no more than that is about something that the memory does not know.
+Every question finds something: some words are common, and some vector is always the nearest. So two dozen questions
+about things that no agent's memory is likely to hold are asked in each scope, once: half of them about people, half
+about the work of agents. What they get is noise. A question that gets no more than that is about something that the
+memory does not know.
 """
 
 from __future__ import annotations
@@ -25,9 +26,23 @@ UNRELATED = (
     "How long must the clay dry before the pottery is fired?",
     "Who wrote the letter about the lost luggage in Lisbon?",
     "When did the choir sing the requiem in the cathedral?",
+    "Why did the agent not check the tide table before it booked the ferry to the lighthouse?",
+    "Where did the code fail to parse the sheet music because a clef was missing?",
+    "Why did the model repeat the same call to the greenhouse thermostat instead of reading the humidity?",
+    "Which answer named the wrong violin maker, because the search result was never verified?",
+    "Where did the assistant assume that the recipe serves four guests and not handle the gluten allergy?",
+    "Which tool returned an error when the weaving pattern was uploaded, and the agent ignored it?",
+    "Which plan lacks the step in which the beehives are inspected for mites?",
+    "Which script writes the orchard's harvest into the wrong column of the ledger?",
+    "Why was the final output incomplete, without the tenor parts of the requiem?",
+    "Why did the orchestrator give the task of translating the sonnet to an expert on glaciers?",
+    "Which function computes the horse's stride incorrectly, in feet instead of metres?",
+    "Where did the agent print the whole museum catalogue instead of only the bronze statues?",
 )
-LEXICAL_SPREAD = 0.19
+COVERAGE_SPREAD = 0.19
 """How much coverage differs between unrelated questions, for one word; the more words, the less it differs."""
+PHRASES = 0.5
+"""What the information in phrases counts, beside that in words."""
 SEMANTIC_SPREAD = 0.01
 """How much the nearest cosine differs between unrelated questions, at least."""
 LEXICAL_MIDDLE, MIDDLE = 4.4, 5.9
@@ -39,25 +54,36 @@ STEEPNESS = 1.3
 
 @dataclass(frozen=True)
 class Evidence:
-    """How well the best match fits a question: the share of its words, and the nearest vector (None without one)."""
+    """How well the best match fits a question: by its words, its phrases, and the nearest vector (None without one)."""
 
-    words: float
+    words: float = 0.0
     """How many words the question has; everyday words count less."""
-    coverage: float
-    cosine: float | None
+    coverage: float = 0.0
+    """The share of the words' information in the best match."""
+    phrases: int = 0
+    """How many phrases the question has."""
+    side_by_side: float = 0.0
+    """The information of the phrases in the best match."""
+    cosine: float | None = None
+
+    @property
+    def lexical(self) -> float:
+        """How much words and phrases tell, in spreads."""
+        told = self.coverage * math.sqrt(self.words + 2) / COVERAGE_SPREAD
+        return told + PHRASES * self.side_by_side / math.sqrt(self.phrases + 4)
 
 
 @dataclass(frozen=True)
 class Noise:
     """What unrelated questions get in a scope: the usual value and how much it differs."""
 
-    coverage: float
+    lexical: float
     cosine: float
     cosine_spread: float
 
     def confidence(self, evidence: Evidence) -> float:
         """How likely the memory knows what a question asks for, from 0 to 1."""
-        lexical = (evidence.coverage - self.coverage) * math.sqrt(evidence.words + 2) / LEXICAL_SPREAD
+        lexical = evidence.lexical - self.lexical
         if evidence.cosine is None:
             return _likelihood(lexical - LEXICAL_MIDDLE)
         semantic = (evidence.cosine - self.cosine) / self.cosine_spread
@@ -71,10 +97,9 @@ def _likelihood(spreads: float) -> float:
 def measure(ask: Callable[[str], Evidence]) -> Noise:
     """Asks the unrelated questions."""
     got = [ask(question) for question in UNRELATED]
-    coverages = [each.coverage for each in got]
     cosines = [each.cosine for each in got if each.cosine is not None] or [0.0]
     return Noise(
-        statistics.median(coverages),
+        statistics.median(each.lexical for each in got),
         statistics.median(cosines),
         max(SEMANTIC_SPREAD, statistics.pstdev(cosines)),
     )
