@@ -1,8 +1,8 @@
 """Confidence: how much better a question does than questions that have nothing to do with the store.
 
-Every question finds something: some words are common, and some vector is always the nearest. So two dozen questions
-about things that no agent's memory is likely to hold are asked in each scope, once: half of them about people, half
-about the work of agents. What they get is noise. A question that gets no more than that is about something that the
+Every question finds something: some words are common, and some vector is always the nearest. So a dozen questions about
+things that no agent's memory is likely to hold are asked in each scope, once: half of them about people, half about the
+work of agents. What they get is noise. A question that gets no more than that is about something that the
 memory does not know.
 """
 
@@ -14,29 +14,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 UNRELATED = (
-    "Which violin strings were ordered for the spring recital?",
     "How deep is the volcanic lake that the geologists measured?",
-    "What did the dentist say about the cracked molar?",
     "When does the ferry to the lighthouse leave in winter?",
-    "Who repaired the roof of the old windmill after the storm?",
     "Why did the beekeeper move her hives away from the orchard?",
-    "How much flour does the bakery need for the wedding cake?",
     "What colour was the horse that won the village race?",
-    "Which museum bought the bronze statue of the shepherd?",
     "How long must the clay dry before the pottery is fired?",
-    "Who wrote the letter about the lost luggage in Lisbon?",
     "When did the choir sing the requiem in the cathedral?",
-    "Why did the agent not check the tide table before it booked the ferry to the lighthouse?",
     "Where did the code fail to parse the sheet music because a clef was missing?",
-    "Why did the model repeat the same call to the greenhouse thermostat instead of reading the humidity?",
     "Which answer named the wrong violin maker, because the search result was never verified?",
-    "Where did the assistant assume that the recipe serves four guests and not handle the gluten allergy?",
     "Which tool returned an error when the weaving pattern was uploaded, and the agent ignored it?",
-    "Which plan lacks the step in which the beehives are inspected for mites?",
     "Which script writes the orchard's harvest into the wrong column of the ledger?",
-    "Why was the final output incomplete, without the tenor parts of the requiem?",
     "Why did the orchestrator give the task of translating the sonnet to an expert on glaciers?",
-    "Which function computes the horse's stride incorrectly, in feet instead of metres?",
     "Where did the agent print the whole museum catalogue instead of only the bronze statues?",
 )
 COVERAGE_SPREAD = 0.19
@@ -45,7 +33,7 @@ PHRASES = 0.5
 """What the information in phrases counts, beside that in words."""
 SEMANTIC_SPREAD = 0.01
 """How much the nearest cosine differs between unrelated questions, at least."""
-LEXICAL_MIDDLE, MIDDLE = 4.4, 5.9
+LEXICAL_MIDDLE, MIDDLE = 4.4, 4.9
 """Spreads above the noise at which a question is as likely known as not: by words alone, and with vectors."""
 DOUBT = 2.3
 """Spreads that words must be better by if the vectors do not agree with them."""

@@ -13,8 +13,9 @@ from __future__ import annotations
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from smolmem.recall import query
 from smolmem.recall.filters import Filter
@@ -25,8 +26,8 @@ log = logging.getLogger("smolmem")
 
 SMALL_SCOPE = 2_000
 """Sections of a scope that is small enough to search for each word by itself."""
-MAX_MATCHES = 20_000
-"""Sections that are scored by their words."""
+MAX_MATCHES, MAX_PHRASE_ROWS = 10_000, 20_000
+"""Sections that are scored by their words, and rows of the index that are read for phrases."""
 SECTIONS = 3
 """Sections that are listed for each listed document."""
 PHRASE = 0.3
@@ -130,14 +131,17 @@ class LexicalSearch:
     # --- searching -------------------------------------------------------------------------------------------------
 
     def _phrases(self, phrases: Sequence[str], term: str | None, filters: Filter) -> dict[int, float]:
-        """The sections that have some phrases; a phrase with a word that too many sections have is left out."""
-        if self._store.is_remote:  # rows of terms, without the order of the words
+        """The sections that have some phrases. In a large store only the phrases of the rarest words are asked for."""
+        if self._store.is_remote:  # its rows of terms do not have the order of the words
             return {}
-        if self._size > MAX_MATCHES:
-            pairs = [phrase.split() for phrase in phrases if query.STOP_WORDS.isdisjoint(phrase.split())]
-            counts = [self._count_all([query.match([word], None) for word in pair]) for pair in pairs]
-            phrases = [" ".join(pair) for pair, both in zip(pairs, counts, strict=True) if max(both) <= MAX_MATCHES]
+        if self._size > SMALL_SCOPE:
+            rows = {phrase: self._rows_to_read(phrase) for phrase in phrases}
+            phrases = _rarest(phrases, rows, MAX_PHRASE_ROWS)
         return dict(self._find([self._search(query.match(phrases, term), filters, SMALL_SCOPE)])[0]) if phrases else {}
+
+    def _rows_to_read(self, phrase: str) -> int:
+        """How many rows of the index a search for a phrase reads."""
+        return sum(self._count_all([query.match([word], None) for word in phrase.split()]))
 
     def _word_by_word(self, words: list[str], term: str | None, filters: Filter, limit: int) -> _Found:
         """The matches in a small scope, each word weighed by its rarity in that scope."""
@@ -169,11 +173,8 @@ class LexicalSearch:
         size = self._size_of(within)
         counts = dict(zip(words, self._count_all([query.match([word], within) for word in words]), strict=True))
         weights = {word: rarity(count, size) for word, count in counts.items()}
-        telling = [word for word in words if counts[word] < size / 3]
-        asked = sorted(telling or words, key=counts.__getitem__)[: None if telling else 1]
-        rarest = asked[:1]
-        while len(rarest) < len(asked) and sum(counts[word] for word in asked[: len(rarest) + 1]) <= MAX_MATCHES:
-            rarest.append(asked[len(rarest)])
+        asked = [word for word in words if counts[word] < size / 3] or [min(words, key=counts.__getitem__)]
+        rarest = _rarest(asked, counts, MAX_MATCHES) or [min(asked, key=counts.__getitem__)]
         scored, match = asked, query.match(asked, term)
         if len(rarest) < len(asked):
             scored, match = [*rarest, *asked], f"{query.match(rarest, None)} AND {match}"
@@ -211,6 +212,13 @@ class LexicalSearch:
         except TimeoutError as late:
             log.warning("smolmem stopped a search by words: %s. Ask for fewer or rarer words.", late)
             return [[] for _ in searches]
+
+
+def _rarest(terms: Sequence[str], counts: Mapping[str, int], most: int) -> list[str]:
+    """The rarest terms that together occur in at most so many rows."""
+    ranked = sorted(terms, key=counts.__getitem__)
+    together = accumulate(map(counts.__getitem__, ranked))
+    return [term for term, count in zip(ranked, together, strict=True) if count <= most]
 
 
 def rarity(count: int, of: int) -> float:

@@ -2,7 +2,8 @@
 
 A step or note is a document. Five signals are added up for each document:
 
-- lexical: how well the whole document matches the words of the question, all of its parts together;
+- lexical: how well the whole document matches the words of the question, all of its parts together, and the pairs of
+  words that stand side by side in the question;
 - semantic: how near the vector of its best passage is to that of the question;
 - neighbours: a share of the scores of the two documents on either side, because an answer often stands beside the step
   that sounds like the question;
