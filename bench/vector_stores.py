@@ -82,7 +82,7 @@ def measure(search: SemanticSearch, truth: Any, filters: Filter) -> tuple[float,
         began = time.perf_counter()
         hits = search.nearest(str(question), LISTED, filters)
         spent.append(time.perf_counter() - began)
-        found += len({passage for passage, _ in hits} & set(expected))
+        found += len({passage for passage, *_ in hits} & set(expected))
     return 1000 * float(np.median(spent)), found / truth.size
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -224,3 +225,71 @@ def test_many_processes_remember_and_recall_at_once(tmp_path: Path) -> None:
     with Memory(tmp_path / "a.db", embedder="off") as memory:
         assert len(memory.notes(limit=1000)) == 100
         assert memory.verify()
+
+
+# --- ranking --------------------------------------------------------------------------------------------------------
+
+
+def test_words_side_by_side_count_more_than_the_same_words_apart(tmp_path: Path) -> None:
+    with Memory(tmp_path / "agent.db", embedder="off") as memory:
+        for text in (
+            "The blue house has a door",
+            "The house has a blue door",
+            "The door of the house has a blue bell",
+        ):
+            memory.remember(text)
+        for number in range(10):
+            memory.remember(f"Ship {number} left the harbour at dawn")
+        assert memory.recall("who painted the blue house", floor=0)[0].text == "The blue house has a door"
+        assert memory.recall("which house has a blue door", floor=0)[0].text == "The house has a blue door"
+
+
+def test_long_instructions_do_not_hide_the_step_that_followed_them(tmp_path: Path) -> None:
+    task = "Repair the shop. " + " ".join(f"Rule {n}: check column price, stock and colour {n}." for n in range(60))
+    with Memory(tmp_path / "agent.db", embedder="off") as memory:
+        agent = code_agent(code("print('the column price is missing')"), code("final_answer('done')"))
+        memory.attach(agent).run(task)
+        assert memory.recall("column price")[0].kind == "observation"
+        assert "task" in {one.kind for one in memory.recall("rule 59")}
+
+
+def test_a_reminder_embeds_its_question_once(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    class Model:
+        model = "counted"
+
+        def passages(self, texts: list[str]) -> list[list[float]]:
+            return concepts(texts)
+
+        def query(self, text: str) -> list[float]:
+            asked.append(text)
+            return concepts([text])[0]
+
+    with Memory(tmp_path / "agent.db", embedder=Model()) as memory:
+        memory.remember("The cellar holds three crates of apples")
+        memory.index()
+        memory.attach(code_agent(code("final_answer(3)")), recall=5).run("Count the crates in the cellar")
+    assert asked.count("Count the crates in the cellar") == 1
+
+
+def test_index_leaves_passages_to_the_process_that_embeds_them(tmp_path: Path) -> None:
+    made: list[str] = []
+
+    def counted(texts: list[str]) -> list[list[float]]:
+        made.extend(texts)
+        return concepts(texts)
+
+    with Memory(tmp_path / "agent.db", embedder=counted) as memory:
+        leases = Leases(memory._journal.store)
+        lease = leases.acquire("indexer", "another process", 30.0)
+        assert lease is not None
+        memory.remember("an automobile")
+        waiting = threading.Thread(target=memory.index)
+        waiting.start()
+        waiting.join(0.3)
+        assert waiting.is_alive()
+        assert "an automobile" not in made
+        leases.release(lease)
+        waiting.join(10)
+        assert made.count("an automobile") == 1

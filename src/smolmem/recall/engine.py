@@ -81,7 +81,8 @@ class RecallEngine:
         found = search.find(question, limit, filters, floor=floor, group=group, reranker=reranker)
         if search.semantic is not None and search.semantic.is_behind:
             self._indexer.wake()
-        return [replace(one, stale=one.note is not None and self.notes.is_stale(one.note)) for one in found]
+        stale = self.notes.stale_among(one.note for one in found if one.note is not None)
+        return [replace(one, stale=True) if one.note in stale else one for one in found]
 
     def add_source(self, given: Any, scope: str, limit: int) -> None:
         """Asks another store, too, whenever its scope is searched."""
@@ -104,17 +105,29 @@ class RecallEngine:
         self, question: str, limit: int, filters: Filter, run: str, step: int | None, tokens: int = TOKENS
     ) -> tuple[str, Reminder | None]:
         """The answer to a question as a block for an agent's run, and the recorded reminder."""
-        found = self.find(question, limit, replace(filters, excluded_kinds=NOT_IN_REMINDERS))
-        if found and filters.kinds is None:  # how an earlier run ended tells more than its steps
-            answers = self.find(question, ANSWERS, replace(filters, kinds=("answer",)), floor=0.0)
-            best: dict[int, Recollection] = {}
-            for one in (found[0], *answers, *found):
-                best.setdefault(one.document, one)
-            found = list(best.values())[:limit]
+        found = self._found_for_reminder(question, limit, filters)
         text, shown = block([one for one in found if says_something(one)], tokens)
         if not shown:
             return "", None
         return text, self._journal.reminders.add(run, step, question[:2000], [message(text)], sources(shown))
+
+    def _found_for_reminder(self, question: str, limit: int, filters: Filter) -> list[Recollection]:
+        """The best results, and how earlier runs ended: that tells more than their steps. Embeds the question once."""
+        semantic = self._opened().semantic
+        if semantic is not None and question.strip():
+            semantic.keep((question,))
+        try:
+            found = self.find(question, limit, replace(filters, excluded_kinds=NOT_IN_REMINDERS))
+            if not found or filters.kinds is not None:
+                return found
+            answers = self.find(question, ANSWERS, replace(filters, kinds=("answer",)), floor=0.0)
+        finally:
+            if semantic is not None:
+                semantic.drop(question)
+        best: dict[int, Recollection] = {}
+        for one in (found[0], *answers, *found):
+            best.setdefault(one.document, one)
+        return list(best.values())[:limit]
 
     def without_forgotten(self, steps: Sequence[Step]) -> list[Step]:
         """Steps without those that were forgotten."""

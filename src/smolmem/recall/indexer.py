@@ -53,6 +53,8 @@ MATCHING_SECONDS = 0.5
 LEASE_SECONDS = 30.0
 IDLE_SECONDS = 5.0
 """How long the thread waits for more before it ends, and for another process that has the lease."""
+WAIT_SECONDS = 0.1
+"""How long `index` waits before it looks again whether another still embeds."""
 EMBED_DELAY = 2.0
 """How long the thread only indexes words, so that a short program does not load a model before it ends."""
 RETRY_SECONDS = (5.0, 15.0, 60.0, 300.0)
@@ -220,17 +222,27 @@ class BackgroundIndexer:
         writer = self._vector_writer(self._journal)
         if writer is None:
             return done
-        done += self._write_vectors(writer, progress)
+        done += self._embed_all(writer, progress)
         if self._external is not None:
             self._external.sync(self._journal.store, [writer.model], report=progress)
         return done
 
-    def _write_vectors(self, writer: VectorWriter, progress: Progress | None) -> int:
+    def _embed_all(self, writer: VectorWriter, progress: Progress | None) -> int:
+        """Embeds all passages; while another thread or process does so, this waits for it."""
+        leases, holder = Leases(self._journal.store), secrets.token_hex(8)
+        while (lease := leases.acquire("indexer", holder, LEASE_SECONDS)) is None:
+            if self._closed or not writer.count():
+                return 0
+            time.sleep(WAIT_SECONDS)
         total, done = writer.count() if progress is not None else 0, 0
-        while not self._closed and (count := writer.write_some()):
-            done += count
-            if progress is not None:
-                progress(min(done, total), total)
+        try:
+            while not self._closed and leases.renew(lease) and (count := writer.write_some()):
+                done += count
+                if progress is not None:
+                    progress(min(done, total), total)
+        finally:
+            with suppress(Exception):  # the lease ends by itself
+                leases.release(lease)
         return done
 
     def _vector_writer(self, journal: Journal) -> VectorWriter | None:

@@ -3,6 +3,9 @@
 Words are weighed by their rarity in the searched scope, not in the whole store: in Ann's memory, "Ann" says nothing. In
 a small scope each word is searched for by itself, so that its weight can be set. In a large scope all words are
 searched for together; if they would match too much, a document must have one of the rarest words, and all words count.
+
+Pairs of neighbouring words are searched for, too: a document that has two words of the question side by side, as a
+quotation has, is better than one that has them far apart.
 """
 
 from __future__ import annotations
@@ -10,7 +13,9 @@ from __future__ import annotations
 import logging
 import math
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from smolmem.recall import query
 from smolmem.recall.filters import Filter
@@ -21,10 +26,12 @@ log = logging.getLogger("smolmem")
 
 SMALL_SCOPE = 2_000
 """Sections of a scope that is small enough to search for each word by itself."""
-MAX_MATCHES = 20_000
-"""Sections that are scored by their words."""
+MAX_MATCHES, MAX_PHRASE_ROWS = 10_000, 20_000
+"""Sections that are scored by their words, and rows of the index that are read for phrases."""
 SECTIONS = 3
 """Sections that are listed for each listed document."""
+PHRASE = 0.3
+"""What a pair of neighbouring words adds, as a share of the score that a word as rare would have."""
 BASE = 1.0
 """What every word tells, however common: in a memory that is all about one shop, "shop" still tells something."""
 MAX_SECONDS = 1.0
@@ -38,6 +45,10 @@ Hits = list[tuple[int, float]]
 """Documents, or sections of documents, with their scores."""
 
 
+_Found = tuple[Hits, float, dict[str, float]]
+"""Sections, the coverage of the best one, and what each word tells."""
+
+
 @dataclass(frozen=True)
 class Matches:
     """What words found."""
@@ -46,6 +57,8 @@ class Matches:
     """Documents, the best first."""
     coverage: float
     """The share of the words' information in the best match."""
+    phrases: float = 0.0
+    """The information of the pairs of words in the document that has the most."""
     weights: dict[str, float] = field(default_factory=dict)
     """What each word tells: the rarer it is in the searched scope, the more."""
     sections: dict[int, int] = field(default_factory=dict)
@@ -61,17 +74,21 @@ class LexicalSearch:
         self._size = 0
         self._counts: dict[str, int] = {}
 
-    def best(self, words: list[str], filters: Filter, limit: int) -> Matches:
-        """The documents that match some words, the best first."""
+    def best(self, words: list[str], filters: Filter, limit: int, phrases: Sequence[str] = ()) -> Matches:
+        """The documents that match some words, the best first; those that also have the phrases come earlier."""
         if not words:
             return Matches([], 0.0)
         self._refresh()
         term = None if filters.scope is None else scope_term(filters.scope, below=filters.below is not None)
         if self._size_of(term) == self._size:
             term = None  # quicker, and the same; whatever is found is compared with the filter before it is returned
-        if self._size_of(term) <= SMALL_SCOPE:
-            return self._word_by_word(words, term, filters, limit)
-        return self._together(words, term, filters, limit)
+        search = self._word_by_word if self._size_of(term) <= SMALL_SCOPE else self._together
+        found, coverage, weights = search(words, term, filters, limit)
+        side_by_side = self._phrases(phrases, term, filters) if found else {}
+        scores = ((id, score + PHRASE * side_by_side.get(id, 0.0)) for id, score in found)
+        ranked = sorted(scores, key=lambda hit: (-hit[1], hit[0]))
+        documents, sections = self._documents(ranked, limit)
+        return Matches(documents, coverage, max(side_by_side.values(), default=0.0), weights, sections)
 
     def similar(self, words: list[str]) -> list[str]:
         """Words of the store that may be meant by words that are not in it: longer ones, or misspelled ones."""
@@ -113,7 +130,20 @@ class LexicalSearch:
 
     # --- searching -------------------------------------------------------------------------------------------------
 
-    def _word_by_word(self, words: list[str], term: str | None, filters: Filter, limit: int) -> Matches:
+    def _phrases(self, phrases: Sequence[str], term: str | None, filters: Filter) -> dict[int, float]:
+        """The sections that have some phrases. In a large store only the phrases of the rarest words are asked for."""
+        if self._store.is_remote:  # its rows of terms do not have the order of the words
+            return {}
+        if self._size > SMALL_SCOPE:
+            rows = {phrase: self._rows_to_read(phrase) for phrase in phrases}
+            phrases = _rarest(phrases, rows, MAX_PHRASE_ROWS)
+        return dict(self._find([self._search(query.match(phrases, term), filters, SMALL_SCOPE)])[0]) if phrases else {}
+
+    def _rows_to_read(self, phrase: str) -> int:
+        """How many rows of the index a search for a phrase reads."""
+        return sum(self._count_all([query.match([word], None) for word in phrase.split()]))
+
+    def _word_by_word(self, words: list[str], term: str | None, filters: Filter, limit: int) -> _Found:
         """The matches in a small scope, each word weighed by its rarity in that scope."""
         found = self._find([self._search(query.match([word], term), filters, SMALL_SCOPE) for word in words])
         size, weights = self._size_of(term), dict[str, float]()
@@ -134,40 +164,37 @@ class LexicalSearch:
             for id, score in hits:
                 total[id] += weight * score / scored
                 covered[id] += told
-        best = sorted(total.items(), key=lambda hit: (-hit[1], hit[0]))
-        return self._matches(best, limit, max(covered.values(), default=0.0) / information, weights)
+        return list(total.items()), max(covered.values(), default=0.0) / information, weights
 
-    def _together(self, words: list[str], term: str | None, filters: Filter, limit: int) -> Matches:
+    def _together(self, words: list[str], term: str | None, filters: Filter, limit: int) -> _Found:
         """The matches in a large scope; words that most documents have are only asked for if there are no others."""
         most = term is not None and self._size_of(term) > self._size / 2
         within = None if most else term  # counting in most of the store is slower than in all of it, and no better
         size = self._size_of(within)
         counts = dict(zip(words, self._count_all([query.match([word], within) for word in words]), strict=True))
         weights = {word: rarity(count, size) for word, count in counts.items()}
-        telling = [word for word in words if counts[word] < size / 3]
-        asked = sorted(telling or words, key=counts.__getitem__)[: None if telling else 1]
-        rarest = asked[:1]
-        while len(rarest) < len(asked) and sum(counts[word] for word in asked[: len(rarest) + 1]) <= MAX_MATCHES:
-            rarest.append(asked[len(rarest)])
+        asked = [word for word in words if counts[word] < size / 3] or [min(words, key=counts.__getitem__)]
+        rarest = _rarest(asked, counts, MAX_MATCHES) or [min(asked, key=counts.__getitem__)]
         scored, match = asked, query.match(asked, term)
         if len(rarest) < len(asked):
             scored, match = [*rarest, *asked], f"{query.match(rarest, None)} AND {match}"
         found = self._find([self._search(match, filters, SECTIONS * limit)])[0]
         everywhere = self._count_all([query.match([word], None) for word in scored])
         information = sum(_fts5_rarity(count, self._size) for count in everywhere)
-        return self._matches(found, limit, min(1.0, found[0][1] / information) if found else 0.0, weights)
+        return found, min(1.0, found[0][1] / information) if found else 0.0, weights
 
-    def _matches(self, sections: Hits, limit: int, coverage: float, weights: dict[str, float]) -> Matches:
-        """The documents of the best sections; a document has the score of its best section."""
-        best = sections[: SECTIONS * limit]
-        documents = documents_of(self._store, (id for id, _ in best))
+    def _documents(self, sections: Hits, limit: int) -> tuple[Hits, dict[int, int]]:
+        """The documents of the best sections, and the best section of each; a document has the score of that one."""
         found: dict[int, float] = {}
         places: dict[int, int] = {}
-        for section, score in best:
-            if section in documents:
-                places.setdefault(documents[section], section)
-                found.setdefault(documents[section], score)
-        return Matches(list(found.items())[:limit], coverage, weights, places)
+        for start in range(0, SECTIONS * limit, limit):
+            page = sections[start : start + limit]
+            documents = documents_of(self._store, (id for id, _ in page)) if page and len(found) < limit else {}
+            for section, score in page:
+                if section in documents:
+                    places.setdefault(documents[section], section)
+                    found.setdefault(documents[section], score)
+        return list(found.items())[:limit], places
 
     def _search(self, match: str, filters: Filter, limit: int) -> tuple[str, Row]:
         """A search as the name of a statement and its values."""
@@ -185,6 +212,13 @@ class LexicalSearch:
         except TimeoutError as late:
             log.warning("smolmem stopped a search by words: %s. Ask for fewer or rarer words.", late)
             return [[] for _ in searches]
+
+
+def _rarest(terms: Sequence[str], counts: Mapping[str, int], most: int) -> list[str]:
+    """The rarest terms that together occur in at most so many rows."""
+    ranked = sorted(terms, key=counts.__getitem__)
+    together = accumulate(map(counts.__getitem__, ranked))
+    return [term for term, count in zip(ranked, together, strict=True) if count <= most]
 
 
 def rarity(count: int, of: int) -> float:

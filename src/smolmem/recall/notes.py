@@ -198,6 +198,11 @@ class Notes:
             stale=self.is_stale(row["id"]),
         )
 
+    def stale_among(self, notes: Iterable[str]) -> set[str]:
+        """The notes of which a source is no longer current; most notes have no sources."""
+        rows = self._store.rows("notes_with_sources", {"notes": json_list(notes)})
+        return {row["id"] for row in rows if self.is_stale(row["id"])}
+
     def is_stale(self, note: str) -> bool:
         """Whether a source of a note is no longer current."""
         return bool(self._store.do("stale", {"id": note, "now": clock.now()}))

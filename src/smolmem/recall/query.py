@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import calendar
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import pairwise
 
 from smolmem.core.text import storable
 from smolmem.store.passage_rows import with_identifiers
@@ -50,11 +52,21 @@ _COUNTS = {"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5
 
 def words(question: str) -> list[str]:
     """The words to search for, each once; identifiers by their parts, too."""
-    found = dict.fromkeys(word.lower() for word in re.findall(r"[^\W_]+", with_identifiers(storable(question))))
+    found = dict.fromkeys(_all_words(question))
     specific = [
         word for word in found if word not in STOP_WORDS and (len(word) > 1 or not word.isascii() or word.isdigit())
     ]
     return (specific or list(found))[:MOST_WORDS]
+
+
+def phrases(question: str) -> list[str]:
+    """The pairs of neighbouring words to search for, each once; a pair of two stop words says nothing."""
+    pairs = pairwise(_all_words(question))
+    return list(dict.fromkeys(f"{a} {b}" for a, b in pairs if not {a, b} <= STOP_WORDS))[:MOST_WORDS]
+
+
+def _all_words(question: str) -> list[str]:
+    return [word.lower() for word in re.findall(r"[^\W_]+", with_identifiers(storable(question)))]
 
 
 def sentences(question: str) -> list[str]:
@@ -74,8 +86,8 @@ def _forms(word: str) -> tuple[str, ...]:
     return word, word.removesuffix("s"), word.removesuffix("d"), stem, f"{stem}e"
 
 
-def match(wanted: list[str], scope_term: str | None) -> str:
-    """A full-text query for any of some words in a scope; no text can break out of it.
+def match(wanted: Sequence[str], scope_term: str | None) -> str:
+    """A full-text query for any of some words or phrases in a scope; no text can break out of it.
 
     A word that ends with `*` stands for all words that begin with it.
     """

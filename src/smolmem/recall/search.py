@@ -2,7 +2,8 @@
 
 A step or note is a document. Five signals are added up for each document:
 
-- lexical: how well the whole document matches the words of the question, all of its parts together;
+- lexical: how well the whole document matches the words of the question, all of its parts together, and the pairs of
+  words that stand side by side in the question;
 - semantic: how near the vector of its best passage is to that of the question;
 - neighbours: a share of the scores of the two documents on either side, because an answer often stands beside the step
   that sounds like the question;
@@ -18,10 +19,9 @@ question at all (see `calibration.py`), so that a score means the same for each 
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property, partial
@@ -33,11 +33,11 @@ from smolmem.recall import calibration, query
 from smolmem.recall.calibration import Evidence, Noise
 from smolmem.recall.filters import Filter
 from smolmem.recall.highlight import Highlighter
-from smolmem.recall.lexical import LexicalSearch
+from smolmem.recall.lexical import LexicalSearch, Matches
 from smolmem.recall.query import Anchor, Span
 from smolmem.store.base import Row
 from smolmem.store.contents import Contents
-from smolmem.store.passage_rows import documents_of, json_list
+from smolmem.store.passage_rows import json_list
 
 if TYPE_CHECKING:
     from smolmem.recall.embedders import Reranker
@@ -57,6 +57,9 @@ NEAR, FAR = 0.3, 0.15
 SESSION = 0.3
 ALONE = 0.65
 """What a note gets of its own score, because it has no neighbours: about as much as a step in a run that fits."""
+LONG_TASK = 0.5
+"""What a task of several passages gets of its score: instructions have words for everything, and the steps that follow
+them say more."""
 TIME_BONUS = 0.3
 RECENCY_BONUS = 0.05
 HALF_LIFE = 7 * 86400.0
@@ -132,6 +135,8 @@ class Search:
         documents = self._best(summed(signals), found, filters, limit)
         signals["time"] = self._time_scores(question, documents, filters, datetime.fromtimestamp(moment))
         signals["recency"] = {document: _recency(moment - rows[0]["at"]) for document, rows in documents.items()}
+        if long := _long_tasks(documents):
+            signals = {name: _with_less_for(long, scores) for name, scores in signals.items()}
         total = {document: score for document, score in summed(signals).items() if document in documents}
         scale = confidence / max(total.values()) if total else 0.0
         ranked = sorted(total, key=lambda document: (-total[document], -document))
@@ -152,7 +157,8 @@ class Search:
 
     def _search(self, question: str, filters: Filter, listed: int) -> Found:
         words = query.words(question)
-        matches = self._lexical.best(words, filters, listed + 1)
+        phrases = query.phrases(question)
+        matches = self._lexical.best(words, filters, listed + 1, phrases)
         if not matches.found:
             words = self._lexical.similar(words)
             matches = self._lexical.best(words, filters, listed + 1)
@@ -161,11 +167,12 @@ class Search:
         cosine = near[0][1] if near else None
         if near:
             worst = near[-1][1] if len(near) == PASSAGES * listed else self._noise_in(filters).cosine
-            near = [(passage, max(0.0, cosine - worst)) for passage, cosine in near]
-            nearest = scaled(_best_of(near, documents_of(self._store, (passage for passage, _ in near))))
-            signals["semantic"] = {document: SEMANTIC * score for document, score in nearest.items()}
-        evidence = Evidence(_telling(words), matches.coverage, cosine)
-        return Found(words, matches.weights, matches.sections, signals, scaled(dict(near)), evidence)
+            near = [(passage, max(0.0, cosine - worst), document) for passage, cosine, document in near]
+            signals["semantic"] = {id: SEMANTIC * score for id, score in scaled(_best_of(near)).items()}
+        evidence = _evidence(words, phrases, matches, cosine)
+        return Found(
+            words, matches.weights, matches.sections, signals, scaled({hit[0]: hit[1] for hit in near}), evidence
+        )
 
     def _add_context(self, signals: dict[str, Scores]) -> None:
         """Adds what documents get from their neighbours and their session; a note has neither, and gets a share."""
@@ -237,8 +244,8 @@ class Search:
         return replace(self._lexical_evidence(question, filters), cosine=near[0][1] if near else None)
 
     def _lexical_evidence(self, question: str, filters: Filter) -> Evidence:
-        words = query.words(question)
-        return Evidence(_telling(words), self._lexical.best(words, filters, 1).coverage, None)
+        words, phrases = query.words(question), query.phrases(question)
+        return _evidence(words, phrases, self._lexical.best(words, filters, 1, phrases), None)
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
@@ -306,13 +313,23 @@ class Search:
     def _neighbours(self, document: int, count: int) -> list[Recollection]:
         asked = {"id": document, "limit": count}
         before, after = ([row["id"] for row in self._store.rows(side, asked)] for side in ("before", "after"))
-        nothing = Found([], {}, {}, {}, {}, Evidence(0, 0.0, None))
+        nothing = Found([], {}, {}, {}, {}, Evidence())
         read = self._read([*reversed(before), *after], nothing, Filter())
         return [self._recollection(rows, {}, 0.0, nothing.highlighter) for rows in read.values()]
 
 
-def _telling(words: Iterable[str]) -> float:
-    return sum(map(query.weight, words))
+def _evidence(words: Sequence[str], phrases: Sequence[str], matches: Matches, cosine: float | None) -> Evidence:
+    return Evidence(sum(map(query.weight, words)), matches.coverage, len(phrases), matches.phrases, cosine)
+
+
+def _long_tasks(documents: Mapping[int, list[Row]]) -> set[int]:
+    """The tasks of several passages, among other steps: a chat has nothing but tasks."""
+    tasks = {id: rows for id, rows in documents.items() if rows[0]["role"] == "task"}
+    return {id for id, rows in tasks.items() if len(rows) > 1} if len(tasks) < len(documents) else set()
+
+
+def _with_less_for(tasks: Collection[int], scores: Scores) -> Scores:
+    return {id: LONG_TASK * score if id in tasks else score for id, score in scores.items()}
 
 
 def _of(signals: Mapping[str, Scores], document: int) -> dict[str, float]:
@@ -320,13 +337,11 @@ def _of(signals: Mapping[str, Scores], document: int) -> dict[str, float]:
     return {name: scores[document] for name, scores in signals.items() if scores.get(document)}
 
 
-def _best_of(found: Sequence[tuple[int, float]], documents: Mapping[int, int]) -> Scores:
-    """The best score of each document's passages."""
+def _best_of(near: Iterable[tuple[int, float, int]]) -> Scores:
+    """The best score of each document's passages; the best passages come first."""
     best: Scores = {}
-    for passage, score in found:
-        if passage in documents:
-            document = documents[passage]
-            best[document] = max(score, best.get(document, -math.inf))
+    for _, score, document in near:
+        best.setdefault(document, score)
     return best
 
 

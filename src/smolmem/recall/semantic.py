@@ -14,10 +14,10 @@ from smolmem.recall.external_index import ExternalIndex
 from smolmem.recall.filters import Filter
 from smolmem.recall.vectors import Index, Where
 from smolmem.store.base import Store
-from smolmem.store.passage_rows import json_list
+from smolmem.store.passage_rows import documents_of
 
-Hit = tuple[int, float]
-"""A passage and how near it is: the cosine of both vectors."""
+Hit = tuple[int, float, int]
+"""A passage, how near it is (the cosine of both vectors), and its document."""
 
 
 class SemanticSearch:
@@ -56,6 +56,10 @@ class SemanticSearch:
                     return
                 self._questions[question] = vector
 
+    def drop(self, question: str) -> None:
+        """Embeds a question anew when it is asked again."""
+        self._questions.pop(question, None)
+
     def _vector(self, question: str) -> Vector | None:
         if question in self._questions:
             return self._questions[question]
@@ -76,16 +80,20 @@ class SemanticSearch:
         excluded["role"] = list(filters.excluded_kinds)
         where = None if filters.is_open else Where(filters.columns, excluded, filters.since, filters.until)
         if self._external is not None:
-            return self._external.search(self._store, model, scope, vector, limit, where)
+            return self._with_documents(self._external.search(self._store, model, scope, vector, limit, where))
         index = self._indexes.setdefault((scope, model), Index(scope, model, len(vector)))
         index.update(self._store)
         while True:
             found = index.search(vector, limit, where)
-            rows = self._store.rows("there", {"ids": json_list(passage for passage, _ in found)})
-            gone = {passage for passage, _ in found} - {row["id"] for row in rows}
-            if not gone:
-                return found
-            index.drop(gone)
+            hits = self._with_documents(found)
+            if len(hits) == len(found):
+                return hits
+            index.drop({passage for passage, _ in found} - {hit[0] for hit in hits})
+
+    def _with_documents(self, found: list[tuple[int, float]]) -> list[Hit]:
+        """The passages that still exist."""
+        documents = documents_of(self._store, (passage for passage, _ in found))
+        return [(passage, near, documents[passage]) for passage, near in found if passage in documents]
 
 
 def model_key(model: str, size: int) -> str:

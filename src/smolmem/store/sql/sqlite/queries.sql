@@ -698,6 +698,9 @@ WHERE CAST(source.value AS TEXT) = CAST(:source AS TEXT) OR (source.value = '*' 
 -- name: run_children
 SELECT id FROM run WHERE parent = :run;
 
+-- name: notes_with_sources
+SELECT id FROM note WHERE id IN (SELECT value FROM json_each(:notes)) AND sources <> '[]';
+
 -- name: stale
 WITH RECURSIVE source (id) AS (
     SELECT given.value FROM note, json_each(note.sources) AS given WHERE note.id = :id
