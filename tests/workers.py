@@ -43,6 +43,7 @@ def fork(work: Callable[[], None]) -> int:
         except BaseException as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
             os._exit(1)
+    gc.unfreeze()
     return child
 
 
@@ -50,7 +51,7 @@ def warm_up() -> None:
     """Records and resumes a run, so that children inherit what a process loads, compiles and computes only once."""
     with tempfile.TemporaryDirectory() as folder, Memory(f"{folder}/agent.db", embedder="off") as memory:
         with suppress(AgentError):
-            memory.attach(code_agent(code("x = 1"), ConnectionError("warm up"))).run("Warm up")
+            memory.attach(code_agent(code("x = 1"), ConnectionError("warm up"), verbosity_level=-1)).run("Warm up")
         memory.resume(code_agent(code("final_answer(x)")))
         memory.verify()
 
