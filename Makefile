@@ -3,6 +3,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
+# Tests start many processes: without stored bytecode each of them would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # A file system in memory with 4 GB free: `make test` writes there and waits for no disk; `make torture` uses the disk.
 IN_MEMORY := $(shell [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $$4}')" -gt 4000000 ] 2>/dev/null \
 	&& echo PYTEST_DEBUG_TEMPROOT=/dev/shm)
@@ -17,8 +20,9 @@ demo-fleet: .venv/ready   ## three workers on one PostgreSQL: one is killed, one
 test: .venv/dev .venv/model .venv/oldest .venv/encrypting .venv/mcp2 .venv/axe   ## lint, types, every test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(IN_MEMORY) $(BIN)/pytest -n auto --dist worksteal $(ARGS)
+	@$(BIN)/mypy > .venv/types 2>&1 & types=$$!; \
+	$(IN_MEMORY) $(BIN)/pytest -n auto --dist worksteal $(ARGS); failed=$$?; \
+	wait $$types || failed=1; echo mypy: && cat .venv/types; exit $$failed
 
 check: .venv/dev     ## lint and types alone
 	$(BIN)/ruff check .

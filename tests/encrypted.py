@@ -34,6 +34,8 @@ from smolmem.store.sqlite import SqliteStore
 
 KEY = "correct horse battery staple"
 RAW = bytes(range(32))
+RAW_KEY, OTHER_RAW_KEY = f"raw:{RAW.hex()}", f"raw:{'5a' * 32}"
+"""Where no passphrase is tested: turning a passphrase into a key takes long, on purpose, at every connection."""
 FIELDS = ("task", "code", "observation", "note", "tag", "toolname", "result", "argument", "alert", "answer", "scope")
 MARKERS = {field: f"zq{field}marker" for field in FIELDS}
 HERE = Path(__file__).parent
@@ -171,15 +173,22 @@ def test_an_export_is_plain_on_purpose(path: Path, tmp_path: Path) -> None:
 # --- keys that do not fit -----------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def interrupted(path: Path, tmp_path: Path) -> Path:
-    """An encrypted file as a killed process leaves it: with a write-ahead log."""
-    with Memory(path, key=KEY, embedder="off") as memory:
+@pytest.fixture(scope="module")
+def left_behind(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The encrypted file and the write-ahead log that a killed process leaves."""
+    folder = tmp_path_factory.mktemp("killed")
+    with Memory(folder / "agent.db", key=KEY, embedder="off") as memory:
         fill(memory)
-        folder = tmp_path / "interrupted"
-        folder.mkdir()
-        for name in ("agent.db", "agent.db-wal"):
-            (folder / name).write_bytes((path.parent / name).read_bytes())
+        return {name: (folder / name).read_bytes() for name in ("agent.db", "agent.db-wal")}
+
+
+@pytest.fixture
+def interrupted(tmp_path: Path, left_behind: dict[str, bytes]) -> Path:
+    """An encrypted file as a killed process leaves it: with a write-ahead log."""
+    folder = tmp_path / "interrupted"
+    folder.mkdir()
+    for name, content in left_behind.items():
+        (folder / name).write_bytes(content)
     return folder / "agent.db"
 
 
@@ -355,6 +364,7 @@ def test_a_file_is_encrypted_rekeyed_and_decrypted_with_all_its_content(path: Pa
 HOLD = """
 import sys
 from smolmem import Memory
+print("opening", flush=True)
 memory = Memory(sys.argv[1], key=sys.argv[2] or None, embedder="off")
 print("open", flush=True)
 sys.stdin.readline()
@@ -370,7 +380,7 @@ def test_a_file_that_another_program_has_open_is_refused(path: Path, key: str | 
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdin is not None
         assert other.stdout is not None
-        assert other.stdout.readline() == "open\n"
+        assert other.stdout.readline() + other.stdout.readline() == "opening\nopen\n"
         with pytest.raises(Busy, match="open in another program, and was left as it is"):
             change_key(path, key and Key(key), Key("new"))
         other.communicate("go\n", timeout=60)
@@ -394,7 +404,7 @@ change_key(Path(sys.argv[1]), old, new)
 
 
 @pytest.mark.parametrize("point", ["replace.begun", "replace.done", "replace.committed"])
-@pytest.mark.parametrize(("old", "new"), [(None, KEY), (KEY, None), (KEY, "new")])
+@pytest.mark.parametrize(("old", "new"), [(None, RAW_KEY), (RAW_KEY, None), (RAW_KEY, OTHER_RAW_KEY)])
 def test_a_kill_leaves_the_old_file_or_the_new_one(path: Path, old: str | None, new: str | None, point: str) -> None:
     with Memory(path, key=old, embedder="off") as memory:
         fill(memory)
@@ -417,7 +427,8 @@ def test_who_waits_for_a_file_that_gets_a_key_does_not_write_to_the_old_one(path
                         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
                     )
                 )
-            time.sleep(6)  # both are at the lock, or were refused
+            assert [program.stdout and program.stdout.readline() for program in waiting] == ["opening\n"] * 2
+            time.sleep(1)  # both are at the lock, or were refused
 
     faults.hook = meanwhile
     try:
@@ -486,7 +497,7 @@ def test_many_processes_create_one_encrypted_file(path: Path, empty: bool) -> No
     paths = [path.with_name(f"{number}.db") for number in range(15)]
     for new in paths if empty else ():
         new.touch(0o600)
-    command = [sys.executable, "-c", CREATE, KEY, *map(str, paths)]
+    command = [sys.executable, "-c", CREATE, RAW_KEY, *map(str, paths)]
     programs = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for _ in range(5)
@@ -502,7 +513,7 @@ def test_many_processes_create_one_encrypted_file(path: Path, empty: bool) -> No
         assert program.communicate(timeout=120)[1] == ""
     for new in paths:
         assert new.stat().st_mode & 0o777 == 0o600
-        Memory(new, key=KEY).close()
+        Memory(new, key=RAW_KEY).close()
     assert {file.name for file in files(path.parent)} == {new.name for new in paths}
 
 
@@ -546,6 +557,7 @@ def test_every_example_runs(
 def test_every_command_reads_an_encrypted_store_with_a_key(
     in_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (in_folder.parent / "key.txt").write_text(f"{RAW_KEY}\n")
     assert main(["encrypt", "--key-file", "key.txt"]) == 0
     words = (
         *("runs", "steps", "replay", "show", "stats", "notes", "alerts", "verify", "doctor", "migrate"),
@@ -555,11 +567,11 @@ def test_every_command_reads_an_encrypted_store_with_a_key(
         assert main([*line.split(), "--key-file", "key.txt"]) == 0, (line, capsys.readouterr())
         for rest in ("copy.db", "export.zip"):
             (in_folder.parent / rest).unlink(missing_ok=True)
-        monkeypatch.setenv("SMOLMEM_KEY", KEY)
+        monkeypatch.setenv("SMOLMEM_KEY", RAW_KEY)
         assert main(line.split()) == 0, (line, capsys.readouterr())
         for rest in ("copy.db", "export.zip"):
             (in_folder.parent / rest).unlink(missing_ok=True)
-        monkeypatch.setenv("SMOLMEM_KEY", "wrong")
+        monkeypatch.setenv("SMOLMEM_KEY", OTHER_RAW_KEY)
         capsys.readouterr()
         assert main(line.split()) in (1, 3)
         said = capsys.readouterr()
@@ -570,10 +582,10 @@ def test_every_command_reads_an_encrypted_store_with_a_key(
         assert "is encrypted" in said.out + said.err
         assert not (in_folder.parent / "copy.db").exists()
     assert main(["demo", "demo.db", "--no-ui", "--key-file", "key.txt"]) == 0
-    Memory("demo.db", key=KEY).close()
+    Memory("demo.db", key=RAW_KEY).close()
     assert main(["load", "none.zip", "--db", "x.db", "--key-file", "missing.txt"]) != 0
     assert main(["remember", "a word", "--create", "--db", "new.db", "--key-file", "key.txt"]) == 0
-    Memory("new.db", key=KEY).close()
+    Memory("new.db", key=RAW_KEY).close()
 
 
 @pytest.mark.parametrize(

@@ -24,10 +24,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from scripted import Scripted, answer, calls, code, code_agent
+from scripted import Scripted, answer, calls, code
 from smolagents import CodeAgent, Model, ToolCallingAgent, tool
 from smolagents.models import MessageRole
-from workers import fork
+from workers import fork, warm_up
 
 from smolmem import CannotResume, Memory
 from smolmem.core.errors import Busy, TakenOver
@@ -213,7 +213,7 @@ def main(kind: str, count: int, seed: int) -> dict[str, Any]:
     reason = is_permitted()
     if reason:
         return {"skipped": reason}
-    code_agent()  # the children inherit the compiled prompt templates
+    warm_up()
     chance, total = random.Random(seed), Counter[str]()
     for number in range(count):
         for file in folder.iterdir():

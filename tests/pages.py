@@ -1,4 +1,4 @@
-"""Runs the Python blocks of documentation pages, in order: `pages.py PAGE…`, in an empty folder.
+"""Runs the Python blocks of documentation pages, in order: `pages.py PAGE…`, of several each in a new folder.
 
 Also a program of its own, so that the pages can be run with another release of smolagents than the tests.
 """
@@ -6,8 +6,10 @@ Also a program of its own, so that the pages can be run with another release of 
 from __future__ import annotations
 
 import linecache
+import os
 import re
 import sys
+import traceback
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -95,7 +97,25 @@ def take_screenshot() -> bytes:
     return written.getvalue()
 
 
+def run_alone(page: Path) -> bool:
+    """Runs a page in a process and a folder of its own; whether that went well."""
+    child = os.fork()
+    if child == 0:
+        os.mkdir(page.stem)
+        os.chdir(page.stem)
+        try:
+            run(page)["memory"].close()
+            sys.stdout.flush()
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+    return os.waitpid(child, 0)[1] == 0
+
+
 if __name__ == "__main__":
-    for given in sys.argv[1:]:
-        made = run(Path(given))
-        made["memory"].close()
+    first, *more = map(Path, sys.argv[1:])
+    if not more:
+        run(first)["memory"].close()
+    elif failed := [page.name for page in (first, *more) if not run_alone(page)]:
+        sys.exit(f"failed: {failed}")

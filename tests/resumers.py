@@ -19,7 +19,7 @@ from typing import Any
 from scripted import Scripted, answer, calls, code
 from smolagents import CodeAgent, ToolCallingAgent, tool
 from smolagents.monitoring import TokenUsage
-from workers import fork
+from workers import fork, warm_up
 
 from smolmem import Memory
 from smolmem.agents.prompt_renderer import chain_of
@@ -189,6 +189,7 @@ def every(name: str) -> int:
 def main(name: str) -> dict[str, Any]:
     expected, tables, paid = control(name)
     outcome: Counter[str] = Counter()
+    warm_up()
     for die_at in range(0, 1000, every(name)):
         attempts[0] += 1
         for file in folder.iterdir():

@@ -308,7 +308,7 @@ def peak(name: str) -> float:
 
 
 def measure(folder: Path) -> None:
-    """Has readers read every bomb; prints the costs as JSON lines. A sample: each bomb, and two readers of eight."""
+    """Has readers read every bomb; prints the costs as JSON lines. A sample: each bomb, and one reader of eight."""
     with Memory(folder / "run.db", embedder="off") as memory:
         agent = memory.attach(code_agent(code("x = 1"), KeyboardInterrupt()))
         with contextlib.suppress(KeyboardInterrupt):
@@ -317,7 +317,7 @@ def measure(folder: Path) -> None:
     for name in names:
         read_bomb(folder, name, "observations", "seen", {})  # what is loaded and cached once does not count
     for number, (bomb, field, held, blobs) in enumerate(bombs()):
-        for name in names if TORTURE else (names[number % 8], names[(number + number // 8 + 1) % 8]):
+        for name in names if TORTURE else names[number % 8 :][:1]:
             told = read_bomb(folder, name, field, held, blobs)
             if told["seconds"] > SECONDS:  # a core that is shared with another test counts for two
                 told = min(told, read_bomb(folder, name, field, held, blobs), key=lambda one: one["seconds"])

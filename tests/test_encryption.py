@@ -29,7 +29,9 @@ plain_build = pytest.mark.skipif(encrypting_build() is not None, reason="the ins
 def run_tests(*names: str, key: str | None = None) -> str:
     """Runs tests on the encrypting build, in a process of their own."""
     folders = [str(ENCRYPTING), str(HERE.parent / "src"), str(HERE)]
-    variables = {name: value for name, value in os.environ.items() if not name.startswith(("SMOLMEM_", "PYTEST_"))}
+    kept = ("SMOLMEM_TORTURE", "PYTEST_DEBUG_TEMPROOT")
+    others = ("SMOLMEM_", "PYTEST_")
+    variables = {name: value for name, value in os.environ.items() if name in kept or not name.startswith(others)}
     variables |= {"PYTHONPATH": os.pathsep.join(folders)} | ({} if key is None else {"SMOLMEM_KEY": key})
     check = "import apsw; assert apsw.mc_version"
     subprocess.run([sys.executable, "-c", check], env=variables, check=True, timeout=60)

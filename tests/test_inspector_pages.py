@@ -56,7 +56,7 @@ PRICES = {"scripted": [2.0, 10.0]}
 KILLED_AFTER = 2
 TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))
 SCREENS = [(width, theme) for width in (390, 1400) for theme in ("light", "dark")]
-AXE_SCREENS = SCREENS if TORTURE else [(390, "dark"), (1400, "light")]
+SOME_SCREENS = SCREENS if TORTURE else [(390, "dark"), (1400, "light")]
 """axe takes seconds for a page: each page is checked in both widths and both themes, in all four under torture."""
 
 # --- a memory in which everything has happened ------------------------------------------------------------------------
@@ -739,7 +739,7 @@ axe.run(document, {resultTypes: ['violations']}).then(
 
 @needs_browser
 @pytest.mark.skipif(not AXE.exists(), reason="axe-core is not there")
-@pytest.mark.parametrize(("width", "theme"), AXE_SCREENS)
+@pytest.mark.parametrize(("width", "theme"), SOME_SCREENS)
 def test_axe_finds_nothing_serious_on_any_page(browser: Browser, shown: Memory, width: int, theme: str) -> None:
     source, wrong = AXE.read_text(encoding="utf-8"), {}
     for name, target in pages(shown).items():
@@ -761,7 +761,7 @@ def screenshots(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @needs_browser
-@pytest.mark.parametrize(("width", "theme"), SCREENS)
+@pytest.mark.parametrize(("width", "theme"), SOME_SCREENS)
 def test_every_page_fits_the_screen_and_a_picture_of_it_is_kept(
     browser: Browser, shown: Memory, screenshots: Path, width: int, theme: str
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,16 @@ from typing import Any
 import apsw
 import pytest
 from conformance import Conformance
+from conftest import TORTURE
 from scripted import answer, calling_agent, calls, code, code_agent
 
 from smolmem import Memory, SmolmemError
 
 
 class TestSqlite(Conformance):
+    every = 10 if os.environ.get("SMOLMEM_KEY") and not TORTURE else 1
+    """`test_encryption.py` runs these tests once more, with a key."""
+
     @pytest.fixture
     def url(self, tmp_path: Path) -> str:
         return str(tmp_path / "agent.db")

@@ -54,9 +54,23 @@ def test_started_in_the_background_children_are_interrupted_and_what_was_skipped
     (tmp_path / "conftest.py").write_text((HERE / "conftest.py").read_text())
     ignoring = "import signal, sys, pytest; signal.signal(signal.SIGINT, signal.SIG_IGN); sys.exit(pytest.main())"
     done = subprocess.run(
-        [sys.executable, "-c", ignoring, "-q", "-n", "1", "-W", "ignore", "-p", "no:cacheprovider", str(tmp_path)],
+        [
+            sys.executable,
+            "-c",
+            ignoring,
+            "-q",
+            "-p",
+            "xdist",
+            "-n",
+            "1",
+            "-W",
+            "ignore",
+            "-p",
+            "no:cacheprovider",
+            tmp_path,
+        ],
         env={name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "SMOLMEM_"))}
-        | {"PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])},
+        | {"PYTHONPATH": os.pathsep.join([str(HERE), *sys.path]), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -7,18 +7,21 @@ Prints one JSON line.
 from __future__ import annotations
 
 import faulthandler
+import gc
 import json
 import os
 import random
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import apsw
 from scripted import code, code_agent
-from smolagents import ActionStep
+from smolagents import ActionStep, AgentError
 
 from smolmem import Memory
 from smolmem.store import sqlite_schema
@@ -29,6 +32,8 @@ PATIENCE = 100.0
 
 
 def fork(work: Callable[[], None]) -> int:
+    """A child that works; its collector leaves alone what is loaded already, so that those pages are not copied."""
+    gc.freeze()
     child = os.fork()
     if child == 0:
         faulthandler.dump_traceback_later(PATIENCE, exit=True)  # a child that hangs says where
@@ -38,7 +43,17 @@ def fork(work: Callable[[], None]) -> int:
         except BaseException as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
             os._exit(1)
+    gc.unfreeze()
     return child
+
+
+def warm_up() -> None:
+    """Records and resumes a run, so that children inherit what a process loads, compiles and computes only once."""
+    with tempfile.TemporaryDirectory() as folder, Memory(f"{folder}/agent.db", embedder="off") as memory:
+        with suppress(AgentError):
+            memory.attach(code_agent(code("x = 1"), ConnectionError("warm up"), verbosity_level=-1)).run("Warm up")
+        memory.resume(code_agent(code("final_answer(x)")))
+        memory.verify()
 
 
 def record(path: str, name: str, steps: int, done: Callable[[int], Any]) -> None:
@@ -57,7 +72,7 @@ def kill(path: str, count: int, seed: int) -> dict[str, int]:
     """Kills `count` recording processes at random moments; counts what they had been told is safe and is not."""
     chance = random.Random(seed)
     promised = lost = 0
-    code_agent()  # the children inherit the compiled prompt templates
+    warm_up()
     for number in range(count):
         reading, writing = os.pipe()
         name = f"agent_{number}"
@@ -89,7 +104,7 @@ def kill(path: str, count: int, seed: int) -> dict[str, int]:
 
 def write(path: str, processes: int, steps: int) -> dict[str, int]:
     """Many processes record into one file at once."""
-    code_agent()  # the children inherit the compiled prompt templates
+    warm_up()
     children = [
         fork(lambda number=number: record(path, f"agent_{number}", steps, lambda step: None))  # type: ignore[misc]
         for number in range(processes)
@@ -103,6 +118,7 @@ def write(path: str, processes: int, steps: int) -> dict[str, int]:
 
 def upgrade(path: str) -> dict[str, int]:
     """Dies at every statement that creating or upgrading a store executes, one after the other, on the same file."""
+    warm_up()
     died = 0
     latest = len(migrations("sqlite"))
     old = sqlite_schema.schema(apsw.Connection(path)) if os.path.exists(path) else frozenset()

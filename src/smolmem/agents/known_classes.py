@@ -19,16 +19,12 @@ from smolmem.core import instances
 def classes_of(agent: Any) -> dict[str, type]:
     """The data classes of an agent, by their full names."""
     found: dict[str, type] = {}
-    for tool in agent.tools.values():
-        for function in _functions(tool.forward, set()):
-            for value in _referred(function):
-                _add(value, found)
-    for cls in list(found.values()):
-        for value in _contents(sys.modules.get(cls.__module__)):
-            _add(value, found)
+    functions = [function for tool in agent.tools.values() for function in _functions(tool.forward, set())]
+    _add((value for function in functions for value in _referred(function)), found)
+    modules = {cls.__module__: sys.modules.get(cls.__module__) for cls in found.values()}
+    _add((value for module in modules.values() for value in _contents(module)), found)
     local = compat.interpreter_of(agent)
-    for value in [] if local is None else list(local.variables.values()):
-        _add(value, found)
+    _add([] if local is None else list(local.variables.values()), found)
     return found
 
 
@@ -81,6 +77,8 @@ def _contents(module: Any) -> list[Any]:
     return list(vars(module).values()) if type(module) is ModuleType else []
 
 
-def _add(value: Any, found: dict[str, type]) -> None:
-    if issubclass(type(value), type) and instances.is_data(value):
-        found.setdefault(f"{value.__module__}.{value.__qualname__}", value)
+def _add(values: Iterable[Any], found: dict[str, type]) -> None:
+    """Adds the data classes among values; a class that is among them often is looked at once."""
+    classes = {id(value): value for value in values if issubclass(type(value), type)}
+    for cls in filter(instances.is_data, classes.values()):
+        found.setdefault(f"{cls.__module__}.{cls.__qualname__}", cls)

@@ -64,9 +64,10 @@ def has_fields(cls: type) -> bool:
 def _fields(cls: type) -> set[str] | None:
     """The fields of a dataclass or model; None for a class that is neither."""
     for base in cls.__mro__:
+        own = vars(base)
         for name in _DATA:
-            if name in vars(base):
-                found = vars(base)[name]
+            if name in own:
+                found = own[name]
                 return set(found if isinstance(found, dict) else (field.name for field in found))
     return None
 

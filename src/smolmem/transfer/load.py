@@ -39,6 +39,13 @@ WAITING = 10_000
 """Prompts that may wait for their event."""
 
 
+_LINES = (
+    *("session", "content", "prompt", "event", "run", "step", "call", "recalled", "cut", "alert", "note"),
+    *("forgotten", "end"),
+)
+"""The kinds of lines after the header; a method loads each."""
+
+
 @dataclass(frozen=True)
 class Imported(Drawable):
     """How many rows were loaded, how many were here already, and how many sessions continue differently."""
@@ -109,21 +116,7 @@ class _Loading:
         self._named_runs: set[str] = set()
         self._children: dict[str, str] = {}  # runs of managed agents, and the runs that called them
         self._notes: set[str] = set()
-        self._loaders: dict[str, Callable[[Row], None]] = {
-            "session": self._session,
-            "content": self._content,
-            "prompt": self._prompt,
-            "event": self._event,
-            "run": self._run,
-            "step": self._step,
-            "call": self._call,
-            "recalled": self._recalled,
-            "cut": self._cut,
-            "alert": self._alert,
-            "note": self._note,
-            "forgotten": self._forgotten,
-            "end": self._end,
-        }
+        self._loaders: dict[str, Callable[[Row], None]] = {kind: getattr(self, f"_{kind}") for kind in _LINES}
 
     def load_lines(self, progress: Progress | None) -> _Loading:
         """Every line of the export."""
