@@ -61,7 +61,16 @@ def group(ctx: click.Context, version: bool) -> None:
 
 group.params[:0] = common_options()
 for each in (
-    *(listing.runs, listing.show, listing.steps, replaying.replay, listing.diff, listing.fork, listing.stats),
+    *(
+        listing.runs,
+        listing.show,
+        listing.steps,
+        replaying.replay,
+        listing.diff,
+        listing.fork,
+        listing.tag,
+        listing.stats,
+    ),
     *(live.tail, live.top, selecting.sql),
     *(searching.search, searching.context, searching.notes, searching.remember, searching.forget),
     *(exchanging.trace, local_models.model, mcp_server.mcp),

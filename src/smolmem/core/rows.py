@@ -92,6 +92,7 @@ class RunRow(TypedDict):
     answer: int | None
     failure: int | None
     writer: str
+    tags: str
 
 
 class NoteRow(TypedDict):

@@ -52,7 +52,7 @@ def _copy_table(store: Store, copy: apsw.Connection, table: str, scope: str, lim
 _COLUMNS = {
     "run": (
         *("id", "scope", "agent", "agent_type", "title", "status", "began", "ended", "parent", "fork_of", "model"),
-        *("steps", "errors", "input_tokens", "output_tokens"),
+        *("steps", "errors", "input_tokens", "output_tokens", "tags"),
     ),
     "step": (
         *("id", "run", "kind", "number", "at", "seconds", "error", "tools", "input_tokens", "output_tokens", "text"),

@@ -7,6 +7,7 @@ that is imported again is recognised and left unchanged. Imported runs have the 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -63,6 +64,7 @@ class ForeignRun:
     parent_step: int | None = None
     model: str | None = None
     max_steps: int | None = None
+    tags: Sequence[str] = ()
     system: str | None = None
     calls: Sequence[ForeignCall] = field(default=())
 
@@ -148,6 +150,7 @@ class _Writing:
             "answer": None,
             "failure": None,
             "writer": IMPORTED,
+            "tags": json.dumps([clean(storable(tag))[:100] for tag in run.tags]),
         }
 
     def _id(self, what: str, key: str) -> str:
