@@ -170,6 +170,7 @@ def _write(
         "answer": None,
         "failure": None,
         "writer": "elsewhere:1:1",
+        "tags": "[]",
     }
     changes = list(_changes(row, at, size, steps))
     journal.save(Batch(session, True, [row], (), changes[:1]))

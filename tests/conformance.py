@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -116,6 +117,24 @@ class Conformance:
         assert [run.title[:6] for run in busy.runs(tool="python_interpreter")] == ["First "]
         assert len(busy.runs(model="scripted-1")) == 2
         assert busy.runs(model="scripted-1", tool="nothing") == []
+
+    def test_runs_by_tag(self, busy: Memory, tmp_path: Path) -> None:
+        busy.attach(code_agent(code("final_answer(1)")), tags=["release-41", "nightly"]).run("Tagged task")
+        (run,) = busy.runs(tag="nightly")
+        assert run.tags == ("release-41", "nightly")
+        assert run.tag("good", "nightly").untag("nightly", "unknown").tags == ("release-41", "good")
+        assert busy.runs(tag="nightly") == []
+        assert [found.id for found in busy.runs(tag="good")] == [run.id]
+        assert busy.run(run.id).fork(step=1).tags == ("release-41", "good")
+        assert busy.verify()
+        busy.export(tmp_path / "export.zip")
+        with Memory(tmp_path / "loaded.db", embedder="off") as loaded:
+            loaded.load(tmp_path / "export.zip")
+            assert len(loaded.runs(tag="good")) == 2
+        with pytest.raises(InvalidArgument, match="a tag is a short word"):
+            run.tag(" ")
+        with pytest.raises(InvalidArgument, match="tags are a list of words"):
+            busy.attach(code_agent(), tags="release-41")
 
     def test_runs_by_status(self, busy: Memory) -> None:
         assert [run.agent for run in busy.runs(scope="*", status="failed")] == ["broken"]

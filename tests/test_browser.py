@@ -461,6 +461,7 @@ def _plant(memory: Memory, text: str, at: float, agent: str | None = None) -> No
     row |= {"title": plain, "status": "running", "began": at, "ended": None, "parent": None, "parent_step": None}
     row |= {"fork_of": None, "model": plain, "smolagents": plain, "max_steps": 9, "steps": 0, "errors": 0}
     row |= {"input_tokens": 0, "output_tokens": 0, "answer": None, "failure": None, "writer": "elsewhere:1:1"}
+    row["tags"] = json.dumps([plain])
     changes = list(_changes(row, text, at))
     saved = journal.save(Batch(session, True, [row], (), changes))
     odd = len(plain) % 2

@@ -196,7 +196,7 @@ def test_the_commands_are_those_of_the_issue() -> None:
     wanted = (
         "runs show steps replay diff fork search notes remember forget context watch alerts stats export load backup "
         "index erase prune purge verify doctor migrate encrypt decrypt rekey ui demo completion model mcp "
-        "trace import sql tail top copy roles"
+        "trace import sql tail top copy roles tag"
     )
     assert sorted(NAMES) == sorted(wanted.split()) == sorted(group.commands)
     assert {command.section for command in NAMES.values()} == set(SECTIONS)
@@ -412,6 +412,7 @@ def test_every_command_speaks_json_with_the_names_that_are_documented(
         "purge": ["--origin", "web", "--dry-run"],
         "watch": ["--rule", "failures", "--threshold", "1", "--backtest"],
         "fork": [sample.count, "--step", "1"],
+        "tag": [sample.count, "good"],
         "sql": ["select agent from runs"],
         "tail": ["--no-follow", "-n", "1"],
         "export": ["out"],
@@ -637,7 +638,7 @@ def test_a_file_that_is_not_there_is_named_and_never_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    needs = {"diff": ["a", "b"], "fork": ["a"], "forget": ["a"], "watch": ["--rule", "x"]}
+    needs = {"diff": ["a", "b"], "fork": ["a"], "tag": ["a", "b"], "forget": ["a"], "watch": ["--rule", "x"]}
     needs |= {"erase": ["a", "--yes"], "prune": ["--older-than", "9d", "--yes"]}
     needs |= {"purge": ["--origin", "web", "--yes"], "trace": ["--to", "http://127.0.0.1:1"]}
     needs |= {"sql": ["select 1"]} | {name: ["x"] for name in ("search", "context", "remember", "export", "backup")}
@@ -950,12 +951,12 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     """A store whose every field holds such text."""
     path = tmp_path_factory.mktemp("hostile") / "smolmem.db"
     with Memory(path, embedder="off", durability="normal") as memory, pytest.MonkeyPatch.context() as patched:
-        patched.setattr("smolmem.recall.notes._word", lambda value, name: value)
+        patched.setattr("smolmem.recall.notes.check_word", lambda value, name: value)
         agent = memory.attach(calling_agent())
         recorder = memory._recorder(agent)
         assert recorder is not None
         for number, payload in enumerate(FIELDS):
-            recorder.scope = payload
+            recorder.scope, recorder.runs.tags = payload, (payload,)
             agent.name = payload
             wanted = [calls((payload, {payload: payload})), calls(("weather", {"city": payload}))]
             end: Any = RuntimeError(payload) if number % 2 else answer(payload)

@@ -105,6 +105,8 @@ def test_several_stores_are_listed_and_one_is_chosen_on_a_terminal(
     code, out, err = run("runs")
     assert (code, out) == (3, "")
     assert "There are several stores here: other.db, agent.db. Name one, as in `smolmem runs other.db`" in err
+    code, out, err = run()
+    assert (code, "several stores here" in out, err) == (0, True, ""), "the overview of all commands is no error"
     code, out = on_terminal("runs", typed="2\n")
     assert code == 0
     assert "What is 6 times 7?" in uncoloured(out)

@@ -78,7 +78,7 @@ def team_run(memory: Memory) -> Any:
         managed_agents=[helper],
         planning_interval=10,
     )
-    memory.attach(boss, scope="live").run("Find the weather")
+    memory.attach(boss, scope="live", tags=["nightly", "été"]).run("Find the weather")
     return memory.runs(scope="live", managed=False)[0]
 
 
@@ -98,6 +98,7 @@ def test_a_run_that_was_sent_comes_back_step_by_step(
     assert imported.added["run"] == 2
     run = memory.runs(managed=False)[0]
     assert (run.status, run.answer, run.task, run.imported) == ("finished", original.answer, original.task, True)
+    assert run.tags == ("nightly", "été")
     assert (run.input_tokens, run.output_tokens) == (original.input_tokens, original.output_tokens)
     for then, now in zip(steps_of(original)[1:], steps_of(run)[1:], strict=True):
         assert type(then).__name__ == type(now).__name__
@@ -109,6 +110,7 @@ def test_a_run_that_was_sent_comes_back_step_by_step(
         assert texts[0] == texts[1]
     [child] = memory.runs(parent=run)
     assert (child.agent, child.parent_step, child.answer) == ("helper", 1, "sunny")
+    assert child.tags == run.tags
     assert memory.verify()
 
 

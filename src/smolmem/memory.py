@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,7 +22,7 @@ from smolmem.agents.recorder import Recorder, recorder_of
 from smolmem.agents.resume import Resumed, drain
 from smolmem.agents.stepwise import Stepwise, stepwise
 from smolmem.agents.tools import MemoryAccess
-from smolmem.core.arguments import Time, check_count, check_scope, check_text, scope_filter, to_deadline
+from smolmem.core.arguments import Time, check_count, check_scope, check_tags, check_text, scope_filter, to_deadline
 from smolmem.core.errors import InvalidArgument, NotFound, SmolmemError
 from smolmem.core.redaction import SHORTEST, Redact, Redactor
 from smolmem.core.values import Run
@@ -147,6 +147,7 @@ class Memory(Exchange):
         watch: Sequence[Watch] | None = None,
         tools: bool = False,
         trace: str | None = None,
+        tags: Iterable[str] | None = None,
     ) -> Agent:
         """Records an agent, and the agents it manages, and returns the agent.
 
@@ -163,6 +164,7 @@ class Memory(Exchange):
                 in its code.
             trace: send its runs, while they are recorded, to this collector of traces; see `trace()`. The agent never
                 waits for the collector.
+            tags: words to find its runs by, as in `memory.runs(tag="release-41")`; see also `Run.tag`.
 
         Raises:
             InvalidArgument: if the agent is attached to another `Memory` or scope, or a view cannot work.
@@ -182,6 +184,8 @@ class Memory(Exchange):
             access.give_tools()
         if trace is not None:
             traced.send_to(trace)
+        if tags is not None:
+            recorder.runs.tags = check_tags(tags)
         return agent
 
     def _attachments(self, recorder: Recorder) -> tuple[MemoryAccess, AttachedRules, AttachedTrace]:

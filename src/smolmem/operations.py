@@ -5,7 +5,7 @@ A value that comes from a `Memory` holds a reference to these operations.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from smolmem.agents.ledger import Unknown
 from smolmem.agents.recorder import Recorder, recorder_of
 from smolmem.agents.rerun import Rerun, rerun
 from smolmem.agents.resume import Resumed, Resumption, drain, restore
-from smolmem.core.arguments import ScopeFilter, check_choice, check_count
+from smolmem.core.arguments import ScopeFilter, check_choice, check_count, check_tags
 from smolmem.core.display import draw
 from smolmem.core.errors import CannotResume, InvalidArgument
 from smolmem.core.values import Diff, Event, Note, Revision, Run, Step
@@ -106,6 +106,10 @@ class Operations(Lookup):
     def replay(self, run: Run, *, detailed: bool, prices: tuple[float, float] | None, console: Any) -> None:
         """See `Run.replay`."""
         draw("replay", run, console or Console(), detailed=detailed, prices=prices)
+
+    def tag(self, run: Run, *, add: Iterable[str] = (), remove: Iterable[str] = ()) -> Run:
+        """See `Run.tag` and `Run.untag`."""
+        return self.bind(self._journal.tag(run.id, check_tags(add), check_tags(remove)))
 
     def fork(self, run: Run, step: int | None) -> Run:
         """See `Run.fork`."""

@@ -58,6 +58,7 @@ class Queries:
         agent: str | None = None,
         model: str | None = None,
         tool: str | None = None,
+        tag: str | None = None,
         status: str | None = None,
         since: Time | None = None,
         until: Time | None = None,
@@ -74,6 +75,7 @@ class Queries:
             agent: the agent's name, or its class if it has none.
             model: the id of the agent's model.
             tool: only runs that called this tool, among the newest 50,000 steps.
+            tag: only runs with this tag.
             status: `running`, `finished`, `failed`, `interrupted` (also: killed) or `max_steps`.
             since: only runs that began at this time or later: a datetime, a timestamp, or ISO text.
             until: only runs that began before this time.
@@ -88,6 +90,7 @@ class Queries:
             agent=check_text(agent, "agent"),
             model=check_text(model, "model"),
             tool=check_text(tool, "tool"),
+            tag=check_text(tag, "tag"),
             status=check_choice(status, STATUSES, "status"),
             since=to_timestamp(since),
             until=to_timestamp(until),

@@ -10,6 +10,7 @@ A user can also append a task to the list and run the agent step by step: such a
 
 from __future__ import annotations
 
+import json
 import secrets
 import threading
 import time
@@ -42,6 +43,11 @@ class ActiveRun:
     step_number: int | None = None
     """The number of the step it is in, where the agent itself does not know it yet."""
 
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags that the user gave the agent that was called first."""
+        return self.runs.tags if self.parent is None else self.parent.tags
+
     def is_called_by(self, runs: ActiveRuns) -> bool:
         """Whether this is a run of an agent, or was called by one, directly or through others."""
         return self.runs is runs or (self.parent is not None and self.parent.is_called_by(runs))
@@ -57,6 +63,7 @@ class ActiveRuns:
         """Has no runs yet; `redacted` removes secrets from a title before the title is shortened."""
         self.agent = agent
         self.scope = scope
+        self.tags: tuple[str, ...] = ()
         self._writer = writer
         self._redacted = redacted
         self.parents: weakref.WeakSet[ActiveRuns] = weakref.WeakSet()
@@ -159,6 +166,7 @@ class ActiveRuns:
             "max_steps": None if active is None else active.max_steps,
             "writer": self._writer(),
             **NO_RESULT,
+            "tags": json.dumps([self._redacted(tag) for tag in (self.tags if active is None else active.tags)]),
         }
         self._rows[run["id"]] = run
         self._unsaved.add(run["id"])

@@ -20,6 +20,7 @@ from smolmem.cli.options import (
     limit_option,
     option,
     run_argument,
+    run_id,
     run_option,
     step_reference,
 )
@@ -42,12 +43,13 @@ SECTION = "Runs and steps"
     SECTION,
     "smolmem runs",
     "smolmem runs --status failed --since 7d",
-    "smolmem runs --tool web_search --since yesterday",
+    "smolmem runs --tool weather --since yesterday",
     "smolmem runs --agent CodeAgent --text count --json",
 )
 @filter_options
 @option("--model", "NAME", "Only runs with this model.")
 @option("--tool", "NAME", "Only runs that called this tool.")
+@option("--tag", "TAG", "Only runs with this tag.")
 @run_option("Only runs of managed agents that this run called.", "--parent")
 @limit_option(20)
 def runs(env: Environment, **filters: Any) -> None:
@@ -139,7 +141,8 @@ def _print_runs(out: Output, found: list[Listed]) -> None:
             *(["" if each.cost is None else f"${each.cost:.4f}"] if priced else []),
             *([run.scope] if scopes else []),
             run.agent,
-            f"{'· ' * (each.depth - 1)}{'↳ ' if run.parent else '↱ ' if run.fork_of else ''}{run.title}",
+            f"{'· ' * (each.depth - 1)}{'↳ ' if run.parent else '↱ ' if run.fork_of else ''}{run.title}"
+            f"{''.join(f'  #{tag}' for tag in run.tags)}",
         ]
 
     out.rows(found, columns, row)
@@ -188,6 +191,17 @@ def _with_answer(run: Run) -> Any:
     if run.status != "finished":
         return run
     return Group(run, Text.assemble(("answer  ", "dim"), one_line(str(run.answer), 2_000)))
+
+
+@command(SECTION, "smolmem tag 3f9a2c1b release-41 good", "smolmem tag 3f9a2c1b good --remove")
+@run_argument("run", "RUN", "The beginning of the run's id.", type=run_id)
+@argument("tags", "TAG...", "The tags.", nargs=-1, required=True)
+@flag("--remove", "Remove the tags.")
+def tag(env: Environment, run: str, tags: tuple[str, ...], remove: bool) -> None:
+    """Add tags to a run, to find it by, or remove them."""
+    with env.open() as memory:
+        found = memory.run(run)
+        env.output.result(found.untag(*tags) if remove else found.tag(*tags))
 
 
 @command(SECTION, "smolmem fork 3f9a2c1b --step 1", "smolmem fork 3f9a2c1b/1")

@@ -53,15 +53,32 @@ def group(ctx: click.Context, version: bool) -> None:
         env.output.text(json.dumps({"version": __version__}) if env.json else __version__)
         ctx.exit()
     if ctx.invoked_subcommand is None:
+        env.output.text(f"{OVERVIEW}\n{_store_found(env)} `smolmem --help` lists all commands.")
+
+
+def _store_found(env: Environment) -> str:
+    """The store that commands would use, in words."""
+    env.asks = False
+    try:
         is_there = "://" in env.path or os.path.exists(env.path)
-        state = f"The store is {env.shown}" if is_there else f"There is no store {env.place}"
-        hint = f"--db PATH or {URL_VARIABLE} names another store. `smolmem --help` lists all commands."
-        env.output.text(f"{OVERVIEW}\n{state}; {hint}")
+    except StoreError as several:
+        return str(several)
+    state = f"The store is {env.shown}" if is_there else f"There is no store {env.place}"
+    return f"{state}; --db PATH or {URL_VARIABLE} names another store."
 
 
 group.params[:0] = common_options()
 for each in (
-    *(listing.runs, listing.show, listing.steps, replaying.replay, listing.diff, listing.fork, listing.stats),
+    *(
+        listing.runs,
+        listing.show,
+        listing.steps,
+        replaying.replay,
+        listing.diff,
+        listing.fork,
+        listing.tag,
+        listing.stats,
+    ),
     *(live.tail, live.top, selecting.sql),
     *(searching.search, searching.context, searching.notes, searching.remember, searching.forget),
     *(exchanging.trace, local_models.model, mcp_server.mcp),

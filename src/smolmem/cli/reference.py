@@ -94,6 +94,7 @@ _SHAPES = {
     "erase": "`at`, `runs`, `steps`, `notes`, `counts`, `bytes_freed`, `finished`, `dry_run`",
     "purge": "`sources` and `derived`, arrays of `kind`, `id`, `why` and `text`; `receipt`, as `erase` returns it",
     "prune": "array of `at`, `runs`, `steps`, `notes`, `counts`, `bytes_freed`, `finished`, `dry_run`",
+    "tag": "a *run*",
     "fork": "`run`, a *run*, and `python`, an array of lines",
     "export": "`path`, `scope`, `written`, `media`, `bytes`",
     "index": "`indexed`, `passages`, `vectors`",
@@ -116,8 +117,8 @@ _SHAPES = {
 _VALUES = """
 A *run* has `id`, `status` (running, finished, failed, interrupted, max_steps), `agent`, `agent_type`, `title`,
 `scope`, `session`, `began`, `ended`, `seconds`, `step_count`, `error_count`, `input_tokens`, `output_tokens`,
-`parent`, `parent_step`, `fork_of`, `model`, `smolagents`, `max_steps`, `cost` (in dollars, if the price of the model
-is known). A *step* has `id`, `reference`, `run`, `session`, `scope`,
+`parent`, `parent_step`, `fork_of`, `model`, `smolagents`, `max_steps`, `tags`, `cost` (in dollars, if the price of the
+model is known). A *step* has `id`, `reference`, `run`, `session`, `scope`,
 `agent`, `kind`, `number`, `position`, `at`, `seconds`, `error`, `tools`, `input_tokens`, `output_tokens`, `revision`,
 `removed`, `text`. A *note* has `id`, `scope`, `kind`, `text`, `tags`, `origin`, `run`, `at`, `expires`, `supersedes`,
 `sources`, `status`, `stale`.

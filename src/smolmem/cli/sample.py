@@ -168,7 +168,7 @@ def _incident(memory: Memory) -> None:
         description="monitors",
         **_quiet(),
     )
-    memory.attach(first, watch=[rule])
+    memory.attach(first, watch=[rule], tags=["incident"])
     memory.inject(first, "p95 of /checkout is 80 ms", title="baseline")
     first.run("Customers cannot buy. The pager says: health check 500, no such column: currency.")
     memory.remember(
@@ -184,7 +184,7 @@ def _incident(memory: Memory) -> None:
     second = ToolCallingAgent(
         tools=[check_health, roll_back], model=script, name="monitor", description="monitors", **_quiet()
     )
-    memory.attach(second, recall=8, watch=[rule])
+    memory.attach(second, recall=8, watch=[rule], tags=["incident"])
     second.run("The shop's health check fails again: no such column: currency. Repair it.")
 
 

@@ -33,7 +33,7 @@ def sql(env: Environment, statement: str, format: str, limit: int) -> None:
     """Query runs, steps and notes with SQL; nothing can be changed.
 
     The tables are `runs` (id, scope, agent, agent_type, title, status, began, ended, parent, fork_of, model, steps,
-    errors, input_tokens, output_tokens), `steps` (id, run, scope, agent, kind, number, at, seconds, error, tools,
+    errors, input_tokens, output_tokens, tags), `steps` (id, run, scope, agent, kind, number, at, seconds, error, tools,
     input_tokens, output_tokens, text) and `notes` (id, scope, kind, text, tags, origin, run, at, expires). Forgotten
     runs, steps and notes are left out. Times are in UTC. The SELECT is stopped after a minute. It is SQLite's SQL also
     for a store on PostgreSQL, from where the rows of the scope are copied for it: name a scope if there are very many.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta, timezone
 from typing import Any, TypedDict
 
@@ -51,6 +51,20 @@ def check_text(value: Any, name: str) -> str | None:
     if value is None or isinstance(value, str):
         return None if value is None else storable(value)
     raise InvalidArgument(f"{name} is a text, not {value!r}.")
+
+
+def check_word(value: Any, name: str) -> str:
+    """A short word or a few words, such as a tag."""
+    if not isinstance(value, str) or not value.strip() or len(value) > 100 or not value.isprintable():
+        raise InvalidArgument(f"a {name} is a short word, not {value!r}.")
+    return storable(value.strip())
+
+
+def check_tags(tags: Iterable[str]) -> tuple[str, ...]:
+    """Tags, each once."""
+    if isinstance(tags, str):
+        raise InvalidArgument(f"tags are a list of words, not {tags!r}.")
+    return tuple(dict.fromkeys(check_word(tag, "tag") for tag in tags))
 
 
 def check_choice(value: Any, choices: Collection[str], name: str) -> str | None:

@@ -100,6 +100,7 @@ class RunRow(RunResult):
     smolagents: str
     max_steps: int | None
     writer: str
+    tags: str
 
 
 class NoteRow(TypedDict):

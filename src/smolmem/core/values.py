@@ -216,6 +216,7 @@ class Run(Drawable):
     output_tokens: int
     imported: bool
     """Whether the run was loaded from an export: its content is not trusted."""
+    tags: tuple[str, ...]
     _load_steps: Callable[[], list[Step]] = field(repr=False, compare=False)
     _load_answer: Callable[[], Any] = field(repr=False, compare=False)
     _load_failure: Callable[[], Failure | None] = field(repr=False, compare=False)
@@ -313,6 +314,16 @@ class Run(Drawable):
             CannotResume: if the run was interrupted inside a step and `step` is not given.
         """
         return self._operations.fork(self, step)
+
+    def tag(self, *tags: str) -> Run:
+        """Adds tags to this run, to find it by: `memory.runs(tag="…")`. Returns the run with its new tags."""
+        tagged: Run = self._operations.tag(self, add=tags)
+        return tagged
+
+    def untag(self, *tags: str) -> Run:
+        """Removes tags from this run. Returns the run with its new tags."""
+        tagged: Run = self._operations.tag(self, remove=tags)
+        return tagged
 
     def diff(self, other: Run | str) -> Diff:
         """How this run and another differ."""

@@ -30,7 +30,7 @@ ORDERS = {
     "errors": "most failed steps first",
 }
 PERIODS = {"1h": "last hour", "24h": "last 24 hours", "7d": "last 7 days", "30d": "last 30 days"}
-TEXT_FILTERS = ("agent", "model", "tool", "status", "text", "session")
+TEXT_FILTERS = ("agent", "model", "tool", "tag", "status", "text", "session")
 
 
 @dataclass(frozen=True)
@@ -153,12 +153,13 @@ def _sparkline_bars(memory: Memory, runs: Sequence[Run]) -> dict[str, list[tuple
 
 
 def filter_choices(memory: Memory) -> dict[str, list[str]]:
-    """The agents, models, tools and scopes that a list can be filtered by."""
+    """The agents, models, tools, tags and scopes that a list can be filtered by."""
     store = memory._journal.store
     return {
         "agents": [row["agent"] for row in store.rows("agents", {})],
         "models": [row["model"] for row in store.rows("models", {})],
         "tools": [row["name"] for row in store.rows("tools", {})],
+        "tags": [row["tag"] for row in store.rows("run_tags", {})],
         "scopes": scopes(memory),
     }
 

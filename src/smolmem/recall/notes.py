@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 from smolmem.core import clock
-from smolmem.core.arguments import EVERYWHERE, ScopeFilter
+from smolmem.core.arguments import EVERYWHERE, ScopeFilter, check_word
 from smolmem.core.errors import InvalidArgument, NotFound
 from smolmem.core.rows import ORIGINS, NoteRow, Origin, Passage
 from smolmem.core.text import storable
@@ -87,9 +87,9 @@ class Notes:
         row: NoteRow = {
             "id": secrets.token_hex(8),
             "scope": scope,
-            "kind": _word(kind, "kind"),
+            "kind": check_word(kind, "kind"),
             "text": _checked(text),
-            "tags": json.dumps([_word(tag, "tag") for tag in tags]),
+            "tags": json.dumps([check_word(tag, "tag") for tag in tags]),
             "origin": _origin(origin),
             "run": None,
             "at": time.time(),
@@ -345,12 +345,6 @@ def _checked(text: Any) -> str:
             f"a note has at most {LONGEST:,} characters, not {len(text):,}: remember what matters of it."
         )
     return storable(text.strip())
-
-
-def _word(value: Any, name: str) -> str:
-    if not isinstance(value, str) or not value.strip() or len(value) > 100 or not value.isprintable():
-        raise InvalidArgument(f"a {name} is a short word, not {value!r}.")
-    return storable(value.strip())
 
 
 def _origin(value: Any) -> Origin:

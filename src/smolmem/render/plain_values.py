@@ -13,7 +13,7 @@ from smolmem.core.values import Run, Step
 _RUN = (
     *("id", "status", "agent", "agent_type", "title", "scope", "session", "began", "ended", "seconds"),
     *("step_count", "error_count", "input_tokens", "output_tokens", "parent", "parent_step", "fork_of", "model"),
-    *("smolagents", "max_steps"),
+    *("smolagents", "max_steps", "tags"),
 )
 _STEP = (
     *(

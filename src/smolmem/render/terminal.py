@@ -51,6 +51,7 @@ def run(value: Run) -> RenderableType:
             + (f", {counted(value.error_count, 'error')}" if value.error_count else ""),
             "tokens": f"{value.input_tokens:,} in, {value.output_tokens:,} out",
             "model": sanitize(value.model or ""),
+            "tags": sanitize(", ".join(value.tags)),
             "failure": "" if value.failure is None else sanitize(str(value.failure)),
         }
     )

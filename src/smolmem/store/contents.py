@@ -37,7 +37,12 @@ _WITHOUT_SECRETS = {
 """The columns with text of others. All other text is in contents, or made from contents; a run's title is redacted
 before it is cut."""
 
-_UNSEALED = {"session": {"hash"}, "run": {"hash"}, "note": {"hash"}, "step": {"id", "place", "hash", "scope", "agent"}}
+_UNSEALED = {
+    "session": {"hash"},
+    "run": {"hash", "tags"},
+    "note": {"hash"},
+    "step": {"id", "place", "hash", "scope", "agent"},
+}
 
 
 _CACHED_PARTS = 1024

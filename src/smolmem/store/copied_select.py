@@ -29,7 +29,7 @@ _TABLES = {"run": "runs|steps", "step": "steps", "note": "notes", "forgotten": "
 _COLUMNS = {
     "run": (
         *("id", "scope", "agent", "agent_type", "title", "status", "began", "ended", "parent", "fork_of", "model"),
-        *("steps", "errors", "input_tokens", "output_tokens"),
+        *("steps", "errors", "input_tokens", "output_tokens", "tags"),
     ),
     "step": (
         *("id", "run", "kind", "number", "at", "seconds", "error", "tools", "input_tokens", "output_tokens", "text"),

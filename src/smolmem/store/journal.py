@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, cast
 
 from smolmem.core.errors import CannotResume, StoreError, TakenOver
 from smolmem.core.redaction import Redactor
 from smolmem.core.rows import Batch, CallRow, Change, RunRow, Saved, SharedPrompt
-from smolmem.core.values import Alert
+from smolmem.core.values import Alert, Run
 from smolmem.store import heartbeat
 from smolmem.store.base import Row, Store, T
 from smolmem.store.chains import Chain
@@ -110,6 +110,17 @@ class Journal(Records):
     def _put_run(self, run: Row) -> None:
         row = run if run["status"] == "running" else run | self.run_counts(run["id"])
         self.store.do("put_run", row | {"hash": seal("run", row)})
+
+    def tag(self, run: str, add: Iterable[str], remove: Collection[str]) -> Run:
+        """Adds tags to a run, and removes tags; the run may be in progress in another process."""
+
+        def set_tags() -> None:
+            kept = [tag for tag in json.loads(self.run_row(run)["tags"]) if tag not in remove]
+            tags = dict.fromkeys((*kept, *(self.redactor.text(tag) for tag in add)))
+            self.store.do("set_tags", {"id": run, "tags": json.dumps(list(tags))})
+
+        self.store.transact(set_tags)
+        return self.run(run)
 
     def apply(self, session: str, change: Change, chain: Chain | None = None) -> Saved:
         """Writes one change to a session; part of the caller's transaction."""

@@ -24,7 +24,10 @@ _STEP_FILTERS: Row = dict.fromkeys(
     ("scope", "below", "run", "agent", "status", "kind", "tool", "failed", "error", "since", "until", "text")
 )
 _RUN_FILTERS: Row = dict.fromkeys(
-    ("scope", "below", "agent", "model", "tool", "status", "since", "until", "text", "parent", "session", "roots")
+    (
+        *("scope", "below", "agent", "model", "tool", "tag", "status", "since", "until", "text", "parent"),
+        *("session", "roots"),
+    )
 )
 
 _RUN_COLUMNS = (
@@ -116,6 +119,7 @@ class Records(Links):
             began=when(row["began"]),
             ended=None if row["ended"] is None else when(row["ended"]),
             imported=row["writer"] == IMPORTED,
+            tags=tuple(json.loads(row["tags"])),
             step_count=row["steps"],
             error_count=row["errors"],
             _load_steps=lambda: self._run_steps(row),

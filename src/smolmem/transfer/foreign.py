@@ -78,6 +78,7 @@ class ForeignRun:
     parent_step: int | None = None
     model: str | None = None
     max_steps: int | None = None
+    tags: Sequence[str] = ()
     system: str | None = None
     calls: Sequence[ForeignCall] = field(default=())
 
@@ -158,6 +159,7 @@ class _Writing:
             "max_steps": run.max_steps,
             "writer": IMPORTED,
             **NO_RESULT,
+            "tags": json.dumps([clean(storable(tag))[:100] for tag in run.tags]),
         }
 
     def _id(self, what: str, key: str) -> str:

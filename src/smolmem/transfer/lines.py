@@ -180,6 +180,7 @@ SHAPES: dict[str, dict[str, Check]] = {
         "output_tokens": _integer,
         "answer": _optional(_hash),
         "failure": _optional(_hash),
+        "tags": lambda value: _texts([] if value is None else value),  # not in exports of 0.1
     },
     "step": {"id": _number},
     "call": {

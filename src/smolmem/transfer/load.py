@@ -395,7 +395,7 @@ class _Loading:
             self._named_runs.add(row["parent"])
             self._children[run] = row["parent"]
         row = self._numbered(row, "answer", "failure") | {"scope": self._scope_here(row["scope"])}
-        row |= {"writer": RESTORED if self._keeps_origins else IMPORTED}
+        row |= {"writer": RESTORED if self._keeps_origins else IMPORTED, "tags": json.dumps(row["tags"])}
         self._check_failure(row["failure"])
         if row["status"] == "running":  # on the other machine, perhaps
             row |= {"status": "interrupted", **self._store.rows("run_counts", {"run": run})[0]}

@@ -222,8 +222,10 @@ def _attributes(values: Mapping[str, Any]) -> list[Any]:
 
 
 def _value(value: Any) -> Any:
-    from opentelemetry.proto.common.v1.common_pb2 import AnyValue
+    from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue
 
+    if isinstance(value, list):
+        return AnyValue(array_value=ArrayValue(values=[_value(item) for item in value]))
     if isinstance(value, bool):
         return AnyValue(bool_value=value)
     if isinstance(value, int) and -_LARGEST <= value < _LARGEST:

@@ -123,6 +123,7 @@ class _RunSpans:
             "agent.name": run.agent,
             "smolagents.agent_type": run.agent_type,
             spans.MODEL: run.model,
+            spans.TAGS: list(run.tags) or None,
             spans.METADATA: json.dumps({name: getattr(run, name) for name in _METADATA}),
         }
         raised = None if failure is None else Raised(failure.type, _cut(failure.message), _cut(failure.traceback))

@@ -131,6 +131,7 @@ class _Run:
             parent_step=None if caller is None or step is None else _number(step, 1),
             model=next((str(model) for model in models if model), None),
             max_steps=_count(span.attributes.get(spans.MAX_STEPS)),
+            tags=_texts(span.attributes.get(spans.TAGS)),
             calls=self.calls,
         )
 
@@ -339,6 +340,10 @@ def _tool_calls(fields: Mapping[str, Any]) -> list[ChatMessageToolCall]:
 def _usage(model: Span) -> TokenUsage | None:
     counts = [_count(model.attributes.get(name)) for name in (spans.PROMPT_TOKENS, spans.COMPLETION_TOKENS)]
     return None if counts == [None, None] else TokenUsage(counts[0] or 0, counts[1] or 0)
+
+
+def _texts(value: Any) -> list[str]:
+    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
 
 
 def _count(value: Any) -> int | None:

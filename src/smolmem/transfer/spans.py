@@ -21,7 +21,7 @@ INPUT_MESSAGES, OUTPUT_MESSAGES = "llm.input_messages", "llm.output_messages"
 MODEL, TOOL_NAME = "llm.model_name", "tool.name"
 PROMPT_TOKENS, COMPLETION_TOKENS = "llm.token_count.prompt", "llm.token_count.completion"
 TASK, MAX_STEPS = "smolagents.task", "smolagents.max_steps"
-SESSION, USER, METADATA = "session.id", "user.id", "metadata"
+SESSION, USER, METADATA, TAGS = "session.id", "user.id", "metadata", "tag.tags"
 INTERPRETER = "python_interpreter"
 """The tool that smolagents names for code that an agent runs."""
 

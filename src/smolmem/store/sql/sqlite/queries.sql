@@ -26,13 +26,16 @@ ON CONFLICT (id) DO NOTHING;
 -- name: put_run
 INSERT INTO run
     (id, session, scope, agent, agent_type, title, status, began, ended, parent, parent_step, fork_of, model, smolagents,
-     max_steps, steps, errors, input_tokens, output_tokens, answer, failure, writer, hash)
+     max_steps, steps, errors, input_tokens, output_tokens, answer, failure, writer, tags, hash)
 VALUES
     (:id, :session, :scope, :agent, :agent_type, :title, :status, :began, :ended, :parent, :parent_step, :fork_of, :model,
-     :smolagents, :max_steps, :steps, :errors, :input_tokens, :output_tokens, :answer, :failure, :writer, :hash)
+     :smolagents, :max_steps, :steps, :errors, :input_tokens, :output_tokens, :answer, :failure, :writer, :tags, :hash)
 ON CONFLICT (id) DO UPDATE SET
     status = :status, ended = :ended, steps = :steps, errors = :errors, input_tokens = :input_tokens,
     output_tokens = :output_tokens, answer = :answer, failure = :failure, writer = :writer, hash = :hash;
+
+-- name: set_tags
+UPDATE run SET tags = :tags WHERE id = :id;
 
 -- name: unlink_run
 UPDATE run SET parent = NULL, parent_step = NULL, hash = :hash WHERE id = :id;
@@ -85,6 +88,7 @@ SELECT * FROM run
 WHERE (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :below)
   AND (:agent IS NULL OR agent = :agent)
   AND (:model IS NULL OR model = :model)
+  AND (:tag IS NULL OR EXISTS (SELECT 1 FROM json_each(run.tags) WHERE value = :tag))
   AND (:status IS NULL
        OR (status = :status AND NOT (status = 'running' AND writer IN (SELECT value FROM json_each(:gone))))
        OR (:status = 'interrupted' AND status = 'running' AND writer IN (SELECT value FROM json_each(:gone))))
@@ -921,6 +925,7 @@ SELECT * FROM run
 WHERE (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :below)
   AND (:agent IS NULL OR agent = :agent)
   AND (:model IS NULL OR model = :model)
+  AND (:tag IS NULL OR EXISTS (SELECT 1 FROM json_each(run.tags) WHERE value = :tag))
   AND (:status IS NULL
        OR (status = :status AND NOT (status = 'running' AND writer IN (SELECT value FROM json_each(:gone))))
        OR (:status = 'interrupted' AND status = 'running' AND writer IN (SELECT value FROM json_each(:gone))))
@@ -941,6 +946,10 @@ ORDER BY CASE :order
     WHEN 'oldest' THEN -began
   END DESC, began DESC, rowid DESC
 LIMIT :limit OFFSET :skip;
+
+-- name: run_tags
+SELECT DISTINCT value AS tag FROM (SELECT tags FROM run WHERE tags <> '[]' ORDER BY began DESC LIMIT 5000) AS newest, json_each(newest.tags)
+ORDER BY tag LIMIT 200;
 
 -- name: models
 SELECT DISTINCT model FROM run WHERE model IS NOT NULL ORDER BY model LIMIT 200;

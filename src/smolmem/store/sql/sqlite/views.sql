@@ -5,7 +5,7 @@ CREATE TEMP TABLE mine (scope TEXT NOT NULL);
 
 CREATE TEMP VIEW hidden_runs AS
 SELECT id, scope, agent, agent_type, title, status, datetime(began, 'unixepoch') AS began, datetime(ended, 'unixepoch') AS ended,
-    parent, fork_of, model, steps, errors, input_tokens, output_tokens
+    parent, fork_of, model, steps, errors, input_tokens, output_tokens, tags
 FROM main.run WHERE scope IN (SELECT scope FROM temp.mine)
   AND NOT EXISTS (SELECT 1 FROM main.forgotten WHERE what = 'run' AND target = run.id);
 
