@@ -175,6 +175,19 @@ def test_tool_calls_of_a_tool_calling_agent_have_their_arguments_and_failures(
     assert json.loads(llm[f"{head}.function.arguments"]) == {"city": "nowhere"}
 
 
+def test_a_call_that_failed_without_a_message_is_an_error(memory: Memory, collected: Collected) -> None:
+    @tool
+    def silent() -> str:
+        """Fails and does not say why."""
+        raise LookupError
+
+    memory.attach(calling_agent(calls(("silent", {})), answer("ok"), tools=[silent])).run("Say it")
+    memory.trace(memory.runs()[0], collected.url)
+    (span,) = collected.named("silent")
+    assert span.status.code == span.status.STATUS_CODE_ERROR
+    assert [event.name for event in span.events] == ["exception"]
+
+
 def test_a_failed_run_has_its_root_span_with_the_exception(memory: Memory, collected: Collected) -> None:
     agent = memory.attach(calling_agent(calls(("weather", {"city": "Oslo"})), RuntimeError("the model is down")))
     with pytest.raises(Exception, match="the model is down"):

@@ -102,14 +102,10 @@ def _check_contents(journal: Journal, report: Report) -> None:
 
 def _check_seals(journal: Journal, report: Report) -> None:
     for table in ("session", "run"):
-        rows = journal.store.rows(f"{table}s", {})
-        report.checked[f"{table}s"] = len(rows)
-        for row in rows:
+        _check_rows(journal, report, table)
+    for table in ("prompt", "call"):
+        for row in _pages(journal, f"{table}s_after", report, f"{table}s"):
             _check_seal(table, row, report)
-    for row in _pages(journal, "prompts_after", report, "prompts"):
-        _check_seal("prompt", row, report)
-    for row in _pages(journal, "calls_after", report, "calls"):
-        _check_seal("call", row, report)
     for row in journal.store.rows("missing_parts", {}):
         report.add(f"prompt {row['prompt']}: content {row['content']} is missing")
     for row in journal.store.rows("erased", {}):
@@ -162,19 +158,10 @@ def _check_events(journal: Journal, report: Report) -> None:
 
 def _check_recall(journal: Journal, report: Report) -> None:
     """Passages must be undamaged, and the full-text index must match them."""
-    notes = journal.store.rows("notes", {})
-    report.checked["notes"] = len(notes)
-    for row in notes:
-        _check_seal("note", row, report)
-    tables = {
-        "passage": "passages",
-        "exposure": "exposures",
-        "recalled": "recalled",
-        "forgotten": "forgotten",
-        "cut": "trims",
-        "alert": "alerts",
-    }
-    for table, word in tables.items():
+    _check_rows(journal, report, "note")
+    words = {"recalled": "recalled", "forgotten": "forgotten", "cut": "trims"}
+    for table in ("passage", "exposure", "recalled", "forgotten", "cut", "alert"):
+        word = words.get(table, f"{table}s")
         for row in _pages(journal, f"{table}_after", report, word):
             _check_seal(table, row, report)
     for row in journal.store.rows("lost_passages", {}):
@@ -182,6 +169,13 @@ def _check_recall(journal: Journal, report: Report) -> None:
     for row in journal.store.rows("unindexed_passages", {}):
         report.add(f"passage {row['id']} is missing in the full-text index")
     journal.store.transact(lambda: journal.store.do("check_document_words", {}), sync=False)
+
+
+def _check_rows(journal: Journal, report: Report, table: str) -> None:
+    rows = journal.store.rows(f"{table}s", {})
+    report.checked[f"{table}s"] = len(rows)
+    for row in rows:
+        _check_seal(table, row, report)
 
 
 def _check_seal(table: str, row: Row, report: Report) -> None:
