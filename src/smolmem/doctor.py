@@ -376,11 +376,8 @@ def repair(path: str | os.PathLike[str], key: str | bytes | None = None, progres
         f"{path} was rebuilt: {counted(done.rows, 'row')} copied, {done.indexes} indexes and the full-text index made "
         f"anew{merged}. The file as it was is {done.backup}."
     )
-    if not done.lost:
-        return Finding("ok", text, f"smolmem verify --db {path}")
-    return Finding(
-        "problem", f"{text} These rows could not be read: {', '.join(done.lost)}.", f"smolmem verify --db {path}"
-    )
+    lost = f" These rows could not be read: {', '.join(done.lost)}." if done.lost else ""
+    return Finding("problem" if lost else "ok", f"{text}{lost}", f"smolmem verify --db {path}")
 
 
 # --- from outside -------------------------------------------------------------------------------------------------

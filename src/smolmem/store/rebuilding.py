@@ -1,8 +1,8 @@
 """Repairs a file: copies every row that can be read into a new file, where all indexes are rebuilt.
 
 `REINDEX` is not enough: it must read the pages of an index to free them, and fails where they are garbled. Tables are
-read in the order of their own keys, so no index is used. Where a page of a table cannot be read, the copy continues with
-the first row behind that page (`salvaging.py`), and the rows between are reported as lost.
+read in the order of their own keys, so no index is used. Where a page of a table cannot be read, the copy continues
+with the first row behind that page (`salvaging.py`), and the rows between are reported as lost.
 
 A damaged index of contents lets a content be stored twice. Such a content is merged with the first one, and rows that
 refer to it are sealed again.

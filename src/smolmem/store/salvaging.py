@@ -1,8 +1,8 @@
 """Reads the rows of a damaged table: where a page cannot be read, the rows behind that page still can.
 
-A query in the order of the key stops at a damaged page. Asking for the keys behind it, one after the other, leads SQLite
-past the page: each query descends from the root of the table. So all rows come back except those on damaged pages, and
-those that only a damaged inner page leads to.
+A query in the order of the key stops at a damaged page. Asking for the keys behind it, one after the other, leads
+SQLite past the page: each query descends from the root of the table. So all rows come back except those on damaged
+pages, and those that only a damaged inner page leads to.
 """
 
 from __future__ import annotations
