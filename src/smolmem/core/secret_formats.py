@@ -221,15 +221,28 @@ _KEY_BODY = re.compile(
 )
 
 
-def find(data: bytes) -> list[Found]:
+_WINDOW, _OVERLAP = 1 << 20, 1 << 16
+"""A long text is searched in parts, so that it is not copied as a whole. No secret is longer than the overlap."""
+
+
+def find(text: bytes | str) -> list[Found]:
     """The secrets in a text, in order and without overlaps; where several clues overlap, the longest secret."""
+    found: list[Found] = []
+    for start in range(0, max(1, len(text) - _OVERLAP), _WINDOW - _OVERLAP):
+        part = text[start : start + _WINDOW]
+        data = part.encode("latin-1", "replace") if isinstance(part, str) else part
+        found += [Found(one.start + start, one.end + start, one.kind) if start else one for one in _find(data)]
+    return without_overlaps(found) if len(found) > 1 else found
+
+
+def _find(data: bytes) -> list[Found]:
     found = list(_by_format(data))
     lower = data.lower()
     for clue in _CLUES:
         found += _by_name(data, lower, clue)
     for place, pattern in ((b"://", _URL), (b"%3a//", _URL), (b"authorization", _HEADER)):
         found += _by_place(data, lower, place, pattern)
-    return without_overlaps(found) if len(found) > 1 else found
+    return found
 
 
 def named(name: str, value: str) -> str | None:
