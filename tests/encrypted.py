@@ -28,7 +28,8 @@ from smolmem.cli.main import group, main
 from smolmem.core import faults
 from smolmem.core.errors import Busy, Damaged, InvalidArgument, NotAStore, StoreError
 from smolmem.doctor import examine_path, versions
-from smolmem.store.encryption import Key
+from smolmem.store.encryption import Key, connect
+from smolmem.store.rebuilding import rebuild
 from smolmem.store.rekeying import change_key
 from smolmem.store.sqlite import SqliteStore
 
@@ -269,6 +270,29 @@ def test_a_changed_byte_is_an_error_and_never_other_content(path: Path) -> None:
     assert refused > 0.9 * len(whole) // 4096
 
 
+def test_a_repair_of_a_damaged_file_saves_what_can_be_read_and_keeps_the_old_file(path: Path) -> None:
+    with Memory(path, key=KEY, embedder="off") as memory:
+        memory.attach(code_agent(code("print(1)"), code("final_answer(2)"))).run("Kept")
+        memory.remember("a note that stays")
+    root = _root_of(path, "call")
+    whole = path.read_bytes()
+    path.write_bytes(bad := whole[: (root - 1) * 4096 + 100] + bytes(40) + whole[(root - 1) * 4096 + 140 :])
+    done = rebuild(path, Key(KEY))
+    assert done.lost == ("call 1 to its end",)
+    assert Path(done.backup).read_bytes() == bad
+    assert not path.read_bytes().startswith(b"SQLite format 3")
+    with Memory(path, key=KEY, embedder="off") as memory:
+        assert memory.runs()[0].answer == 2
+        assert [note.text for note in memory.notes()] == ["a note that stays"]
+
+
+def _root_of(path: Path, table: str) -> int:
+    connection = connect(str(path), apsw.SQLITE_OPEN_READWRITE, Key(KEY))
+    root = connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = ?", (table,)).get
+    connection.close()
+    return int(root)
+
+
 @pytest.mark.parametrize("key", ["", b"", b"short", RAW + b"x", "raw:12", "raw:" + "g" * 64, "\udcff", 7])
 def test_a_malformed_key_is_refused_before_anything_is_opened(path: Path, key: Any) -> None:
     with pytest.raises(InvalidArgument, match="key"):
@@ -395,7 +419,8 @@ DIE = """
 import os, sys
 from pathlib import Path
 from smolmem.core import faults
-from smolmem.store.encryption import Key
+from smolmem.store.encryption import Key, connect
+from smolmem.store.rebuilding import rebuild
 from smolmem.store.rekeying import change_key
 faults.hook = lambda name: os.kill(os.getpid(), 9) if name == sys.argv[4] else None
 old, new = (Key(text) if text else None for text in sys.argv[2:4])
@@ -483,7 +508,8 @@ def test_a_forked_child_opens_the_file_with_the_key(path: Path) -> None:
 
 CREATE = """
 import sys
-from smolmem.store.encryption import Key
+from smolmem.store.encryption import Key, connect
+from smolmem.store.rebuilding import rebuild
 from smolmem.store.sqlite import SqliteStore
 print("ready", flush=True)
 sys.stdin.readline()

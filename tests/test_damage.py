@@ -6,6 +6,7 @@ import json
 import os
 import random
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from scripted import answer, calling_agent, calls, code, code_agent
 
 from smolmem import Memory
 from smolmem.cli.main import main
-from smolmem.core.errors import Busy, Damaged
+from smolmem.core.errors import Busy, Damaged, Unwritable
 from smolmem.core.rows import Batch
 from smolmem.core.values import Run
 from smolmem.doctor import examine_path
@@ -282,12 +283,12 @@ def test_a_repair_that_fails_or_finds_the_file_in_use_leaves_the_file_as_it_was(
     path: Path, stale: tuple[bytes, bytes, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, whole, _ = stale
-    (*_, last) = trees(whole, path, "table")["step"]
-    bad = with_page(whole, last, bytes(4096))
-    fresh(path, bad).close()
-    with pytest.raises(Damaged, match=r"cannot be repaired, and was left as it is.*A copy is .*before-repair"):
-        rebuild(path, None)
-    assert path.read_bytes() == bad
+    fresh(path, whole).close()
+    with monkeypatch.context() as patched:
+        patched.setattr("smolmem.store.rebuilding._Copy.write", cannot_write)
+        with pytest.raises(Unwritable, match=r"cannot be repaired, and was left as it is.*A copy is .*before-repair"):
+            rebuild(path, None)
+    assert path.read_bytes() == whole
     monkeypatch.setattr("smolmem.store.replacing._WAIT", 0.05)
     with fresh(path, whole), pytest.raises(Busy, match="close that program"):
         rebuild(path, None)
@@ -302,6 +303,39 @@ def test_a_repair_that_fails_or_finds_the_file_in_use_leaves_the_file_as_it_was(
 
 def fail() -> None:
     raise RuntimeError("planted")
+
+
+def cannot_write(copy: Any) -> None:
+    raise apsw.FullError("planted")
+
+
+@pytest.mark.promise("D4")
+@pytest.mark.parametrize("table", ["content", "step", "event", "run", "call", "prompt", "session", "fingerprint_key"])
+def test_a_repair_of_a_garbled_table_brings_back_every_row_that_can_be_read_and_lists_the_lost_ones(
+    path: Path, stale: tuple[bytes, bytes, dict[str, Any]], table: str
+) -> None:
+    _, whole, _ = stale
+    path.write_bytes(whole)
+    before = rows_by_table(path)
+    last = trees(whole, path, "table")[table][-1]
+    chance = random.Random(table)
+    for new in (bytes(4096), chance.randbytes(4096), page(whole, last)[:2500] + chance.randbytes(1596)):
+        path.write_bytes(with_page(whole, last, new))
+        done = rebuild(path, None)
+        after = rows_by_table(path)
+        assert {name for name in before if before[name] != after[name]} <= {table}
+        lost = before[table] - after[table]
+        assert lost == 0 or any(line.startswith(f"{table} ") for line in done.lost)
+        assert all(line.startswith(f"{table} ") for line in done.lost)
+        with Memory(path, embedder="off") as memory:
+            memory.remember("it works")
+            memory.recall("works")
+
+
+def rows_by_table(path: Path) -> dict[str, int]:
+    names = ("content", "step", "event", "run", "call", "prompt", "session", "note", "fingerprint_key")
+    with closing(apsw.Connection(str(path))) as raw:
+        return {name: len(raw.execute(f"SELECT * FROM {name}").fetchall()) for name in names}
 
 
 # --- forks ----------------------------------------------------------------------------------------------------------

@@ -270,6 +270,18 @@ def test_a_token_that_follows_other_letters_is_found(before: str) -> None:
 
 
 @pytest.mark.promise("S11")
+def test_a_secret_anywhere_in_a_long_text_is_found() -> None:
+    size, step = 3 << 20, 65_521
+    text = "".join(f"{TOKEN} ".rjust(step, "ä") for _ in range(size // step))
+    told = Redactor(b"k" * 32).text(text)
+    assert TOKEN not in told
+    assert told.count("⟨secret:github:") == size // step
+    body = "-----BEGIN RSA PRIVATE KEY-----\n" + "aB3+dE6/gH9j" * 1300 + "\n-----END RSA PRIVATE KEY-----"
+    for before in ((1 << 20) - 40, (1 << 20) - 9000, (1 << 20) - (1 << 16) - 9):
+        assert "gH9jaB3" not in Redactor(b"k" * 32).text(" " * before + body)
+
+
+@pytest.mark.promise("S11")
 def test_a_tool_name_that_a_model_made_of_a_secret_is_not_stored(path: Path, memory: Memory) -> None:
     agent = memory.attach(calling_agent(calls((f"curl {TOKEN}", {"q": 1})), answer("done")))
     agent.run("Go")

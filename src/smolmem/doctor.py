@@ -361,11 +361,10 @@ def _named(run: Row) -> str:
 
 
 def repair(path: str | os.PathLike[str], key: str | bytes | None = None, progress: Progress | None = None) -> Finding:
-    """Rebuilds all indexes of a file in a new file that replaces it; the file as it was is kept beside it.
+    """Copies all rows that can be read to a new file with new indexes; the file as it was is kept beside it.
 
     Raises:
-        StoreError: the file cannot be opened, another program has it open, or a table is damaged; the file is
-            unchanged.
+        StoreError: the file cannot be opened, or another program has it open; the file is unchanged.
     """
     done = rebuild(_path(os.fspath(path)), resolve_key(key), progress)
     merged = f", {counted(done.merged, 'content')} that were stored twice merged" if done.merged else ""
@@ -373,7 +372,8 @@ def repair(path: str | os.PathLike[str], key: str | bytes | None = None, progres
         f"{path} was rebuilt: {counted(done.rows, 'row')} copied, {done.indexes} indexes and the full-text index made "
         f"anew{merged}. The file as it was is {done.backup}."
     )
-    return Finding("ok", text, f"smolmem verify --db {path}")
+    lost = f" These rows could not be read: {', '.join(done.lost)}." if done.lost else ""
+    return Finding("problem" if lost else "ok", f"{text}{lost}", f"smolmem verify --db {path}")
 
 
 # --- from outside -------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ A message says what happened, where, and what to do next. A driver's error is wr
 
 from __future__ import annotations
 
-REPAIR = "Run `smolmem doctor --repair`, which rebuilds damaged indexes, or restore the file from a backup."
+REPAIR = "Run `smolmem doctor --repair`, which saves all that can be read, or restore the file from a backup."
 """The advice for a damaged store."""
 
 

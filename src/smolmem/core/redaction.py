@@ -180,7 +180,7 @@ class Redactor:
 
     def _found(self, text: str) -> list[Found]:
         """The secrets in a text, except in placeholders: these stay whole."""
-        found = secret_formats.find(text.encode("latin-1", "replace"))
+        found = secret_formats.find(text)
         found += [one for form, name in self._values for one in _occurrences(form, name, text)]
         for find in self._extra:
             found += _tried(find, text)
@@ -410,7 +410,7 @@ def _checked(secrets: Mapping[str, str]) -> dict[str, str]:
 
 
 def _parts(value: str) -> list[Found]:
-    return secret_formats.find(value.encode("latin-1", "replace"))
+    return secret_formats.find(value)
 
 
 def _is_secret_variable(name: str, value: str) -> bool:

@@ -205,7 +205,7 @@ _HEADER = re.compile(
     re.IGNORECASE,
 )
 _URL = re.compile(
-    rb"(?::|%3A)//(?:[^\s/:@\"'<>\\]{0,128}:(?P<password>[^\s/@\"'<>\\]{3,256})@"
+    rb"(?:(?<=:)|(?<=%3A))//(?:[^\s/:@\"'<>\\]{0,128}:(?P<password>[^\s/@\"'<>\\]{3,256})@"
     rb"|[\w.~-]{0,128}%3A(?P<encoded>[^\s/:@\"'<>\\&]{3,256}?)%40"
     rb"|hooks\.slack\.com/(?:services|workflows)/(?P<slack>[\w/]{16,100})"
     rb"|(?:\w{1,20}\.)?discord(?:app)?\.com/api/(?:v\d+/)?webhooks/\d{5,25}/(?P<discord>[\w-]{30,100})"
@@ -221,15 +221,28 @@ _KEY_BODY = re.compile(
 )
 
 
-def find(data: bytes) -> list[Found]:
+_WINDOW, _OVERLAP = 1 << 20, 1 << 16
+"""A long text is searched in parts, so that it is not copied as a whole. No secret is longer than the overlap."""
+
+
+def find(text: bytes | str) -> list[Found]:
     """The secrets in a text, in order and without overlaps; where several clues overlap, the longest secret."""
+    found: list[Found] = []
+    for start in range(0, max(1, len(text) - _OVERLAP), _WINDOW - _OVERLAP):
+        part = text[start : start + _WINDOW]
+        data = part.encode("latin-1", "replace") if isinstance(part, str) else part
+        found += [Found(one.start + start, one.end + start, one.kind) if start else one for one in _find(data)]
+    return without_overlaps(found) if len(found) > 1 else found
+
+
+def _find(data: bytes) -> list[Found]:
     found = list(_by_format(data))
     lower = data.lower()
     for clue in _CLUES:
         found += _by_name(data, lower, clue)
-    for place, pattern in ((b"://", _URL), (b"%3a//", _URL), (b"authorization", _HEADER)):
+    for place, pattern in ((b"//", _URL), (b"authorization", _HEADER)):
         found += _by_place(data, lower, place, pattern)
-    return without_overlaps(found) if len(found) > 1 else found
+    return found
 
 
 def named(name: str, value: str) -> str | None:
@@ -249,14 +262,23 @@ def _by_format(data: bytes) -> Iterator[Found]:
     while start >= 0:
         end = runs.find(b" ", start)
         end = len(data) if end < 0 else end
-        at = start + _escaped(data, start)
-        found = _at(data, at) or _after_dot(data, start) or _inside(data, start, end) or _around_hash(data, at, end)
+        found = _in_run(data, start, end)
         if found is not None:
             yield found._replace(start=max(found.start, last))
             if end - found.end >= _RUN:  # keys that follow each other without a gap
                 yield Found(found.end, end, found.kind)
             end = last = max(end, found.end)
         start = runs.find(_RUN_OF, end)
+
+
+def _in_run(data: bytes, start: int, end: int) -> Found | None:
+    """The first token in a run."""
+    before = data[start - 1 : start] if start else b""
+    at = start + (_escaped(data, start) if before in _ESCAPING else 0)
+    found = _at(data, at) if data[at : at + 2] in _HEADS else None
+    if found is None and before == b".":
+        found = _after_dot(data, start)
+    return found or _inside(data, start, end) or _around_hash(data, at, end)
 
 
 def _at(data: bytes, at: int) -> Found | None:
@@ -281,9 +303,10 @@ def _inside(data: bytes, start: int, end: int) -> Found | None:
     """The token that begins inside the run: `backup-sk-…`, or with a prefix that no word ends in: `myghp_…`."""
     for mark in _MARK.finditer(data, start, end):
         after = mark.end()
-        found = _at(data, after) or _with_prefix_before(data, start, after)
-        if found is not None:
-            return found
+        if data[after : after + 2] in _HEADS or data[after - 3 : after] in _ENDS:
+            found = _at(data, after) or _with_prefix_before(data, start, after)
+            if found is not None:
+                return found
     return None
 
 
@@ -311,14 +334,12 @@ _ASANA = re.compile(rb"\b\d(?:(?:/|%2F)\d{10,20}){1,2}(?::|%3A)[0-9a-f]{32}\Z")
 
 def _escaped(data: bytes, start: int) -> int:
     r"""How many characters of a run belong to an escape before it: `\n`, `\xe9`, `\u00e9`, `%3D`."""
-    before = data[start - 1 : start] if start else b""
-    if before == b"%":
+    if data[start - 1 : start] == b"%":
         return 2
-    if before != b"\\":
-        return 0
     return _ESCAPES.get(data[start : start + 1], 1)
 
 
+_ESCAPING = (b"%", b"\\")
 _ESCAPES = {b"u": 5, b"x": 3, b"U": 9}
 
 

@@ -1,7 +1,8 @@
-"""Repairs a file: copies every row into a new file, where all indexes are rebuilt.
+"""Repairs a file: copies every row that can be read into a new file, where all indexes are rebuilt.
 
 `REINDEX` is not enough: it must read the pages of an index to free them, and fails where they are garbled. Tables are
-read in the order of their own keys, so no index is used. A table that cannot be read to its end is not repaired.
+read in the order of their own keys, so no index is used. Where a page of a table cannot be read, the copy continues
+with the first row behind that page (`salvaging.py`), and the rows between are reported as lost.
 
 A damaged index of contents lets a content be stored twice. Such a content is merged with the first one, and rows that
 refer to it are sealed again.
@@ -10,6 +11,7 @@ refer to it are sealed again.
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import time
 from collections.abc import Iterator
@@ -28,6 +30,7 @@ from smolmem.store.contents import seal
 from smolmem.store.driver_errors import explained
 from smolmem.store.encryption import Key, connect
 from smolmem.store.replacing import replace_file
+from smolmem.store.salvaging import Salvage
 from smolmem.store.sqlite import SqliteStore
 
 _INDEX = ("passage", "vector", "pending")
@@ -51,18 +54,18 @@ class Rebuilt:
     rows: int
     indexes: int
     merged: int
+    lost: tuple[str, ...] = ()
+    """The rows that could not be read, by table and id: `step 12 to 19`."""
 
 
 def rebuild(path: Path, key: Key | None, progress: Progress | None = None) -> Rebuilt:
     """Replaces a file by one with the same rows and new indexes; the old file is kept beside it.
 
     Raises:
-        StoreError: the file cannot be opened, another program has it open, or a table cannot be read to its end; the
-            file is unchanged.
+        StoreError: the file cannot be opened, or another program has it open; the file is unchanged.
     """
     backup = path.with_name(f"{path.name}.before-repair-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}")
-    with closing(SqliteStore(str(path), key=key)) as store:
-        store.backup(backup, progress)
+    _back_up(path, key, backup, progress)
     copies: list[_Copy] = []
 
     def write(source: apsw.Connection, part: Path) -> None:
@@ -74,7 +77,16 @@ def rebuild(path: Path, key: Key | None, progress: Progress | None = None) -> Re
     except apsw.Error as error:
         problem = explained(error, f"{path} cannot be repaired, and was left as it is")
         raise type(problem)(f"{problem} A copy is {backup}.") from error
-    return Rebuilt(str(backup), copies[0].rows, copies[0].indexes, len(copies[0].merged))
+    return Rebuilt(str(backup), copies[0].rows, copies[0].indexes, len(copies[0].merged), copies[0].lost)
+
+
+def _back_up(path: Path, key: Key | None, backup: Path, progress: Progress | None) -> None:
+    """Keeps the old file. A page of an encrypted file that is damaged cannot be copied: the file gets a second name."""
+    with closing(SqliteStore(str(path), key=key)) as store:
+        try:
+            store.backup(backup, progress)
+        except Damaged:
+            os.link(os.path.realpath(path), backup)
 
 
 class _Copy:
@@ -83,8 +95,14 @@ class _Copy:
     def __init__(self, source: apsw.Connection, part: Path, key: Key | None) -> None:
         self._source, self._part, self._key = source, part, key
         self._chains = Chains(self._content_rows)
+        self._salvage = Salvage(source)
         self.merged: dict[int, int] = {}
         self.rows = self.indexes = 0
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """The rows that could not be read or are garbled."""
+        return tuple(self._salvage.lost)
 
     def write(self) -> None:
         """Writes and checks the new file, and leaves it in WAL mode."""
@@ -94,6 +112,7 @@ class _Copy:
             self._contents(target)
             for table in self._tables():
                 self._table(target, table)
+            target.execute("INSERT OR IGNORE INTO fingerprint_key (id, key) VALUES (1, randomblob(16))")
             target.execute("INSERT INTO pending (step) SELECT id FROM step ORDER BY id")
             target.execute("INSERT INTO pending (note) SELECT id FROM note ORDER BY rowid")
             target.execute("COMMIT")
@@ -110,13 +129,13 @@ class _Copy:
     def _contents(self, target: apsw.Connection) -> None:
         """Copies contents; of contents that are stored twice, the first."""
         add = "INSERT INTO content (id, hash, bytes, base) VALUES (?, ?, ?, ?) ON CONFLICT (hash) DO NOTHING"
-        read = "SELECT id, hash, bytes, base FROM content NOT INDEXED ORDER BY id"
         repacked: set[int] = set()
-        for number, key, data, base in self._source.execute(read):
+        for number, key, data, base in self._salvage.rows("content", ["id", "hash", "bytes", "base"]):
             if base in self.merged or base in repacked:  # its dictionary was merged or repacked
                 data, base = self._unchained(number, data, base), None
                 repacked.add(number)
-            target.execute(add, (number, key, data, base))
+            if not self._added(target, add, "content", (number, key, data, base)):
+                continue
             if target.changes():
                 self.rows += 1
             else:
@@ -140,11 +159,21 @@ class _Copy:
         columns = [row[1] for row in self._source.execute(f"PRAGMA table_info({table})")]
         if table not in _WITHOUT_ROWID:
             columns = ["rowid", *columns]
-        names = ", ".join(columns)
-        order = "" if table in _WITHOUT_ROWID else " ORDER BY rowid"
-        found = self._source.execute(f"SELECT {names} FROM {table} NOT INDEXED{order}")  # noqa: S608
-        marks = ", ".join("?" * len(columns))
-        target.executemany(f"INSERT INTO {table} ({names}) VALUES ({marks})", self._rows(table, columns, found))  # noqa: S608
+        names, marks = ", ".join(columns), ", ".join("?" * len(columns))
+        read = self._salvage.rows_by_text if table in _WITHOUT_ROWID else self._salvage.rows
+        found = read(table, columns)
+        add = f"INSERT INTO {table} ({names}) VALUES ({marks})"  # noqa: S608
+        for values in self._rows(table, columns, found):
+            self._added(target, add, table, values)
+
+    def _added(self, target: apsw.Connection, add: str, table: str, values: tuple[Any, ...]) -> bool:
+        """Adds a row, unless it is garbled."""
+        try:
+            target.execute(add, values)
+        except (apsw.ConstraintError, apsw.MismatchError):
+            self._salvage.lose(table, values[0])
+            return False
+        return True
 
     def _rows(self, table: str, columns: list[str], found: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
         for values in found:
