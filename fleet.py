@@ -28,11 +28,13 @@ from terminal import ExampleError, chapter, console, run_program, say
 
 from smolmem import CannotResume, Memory
 from smolmem.store import heartbeat, writer
+from smolmem.store.opening import is_server
 
 LEASE = 4.0
 """Seconds after which a silent worker counts as gone; 60 outside of this demo."""
 INVOICES = (101, 102, 103)
 ledger = Path()
+workers: list[subprocess.Popen[bytes]] = []
 
 
 class Scripted(Model):
@@ -120,7 +122,8 @@ WORKERS = {"first": first_worker, "second": second_worker, "third": third_worker
 def start(which: str, url: str, **environment: str) -> subprocess.Popen[bytes]:
     """A worker process; the URL goes through the environment, where no list of processes shows it."""
     told = {**os.environ, "FLEET_URL": url, "FLEET_LEDGER": str(ledger), **environment}
-    return subprocess.Popen([sys.executable, __file__, "--worker", which], env=told)
+    workers.append(subprocess.Popen([sys.executable, __file__, "--worker", which], env=told))
+    return workers[-1]
 
 
 def run_demo(url: str) -> None:
@@ -165,7 +168,12 @@ def check(fine: bool, wrong: str) -> None:
 def database(given: str | None, folder: Path) -> Iterator[str]:
     """The URL of a new store on the given server, or on one that is started for the demo."""
     if given:
-        yield f"{given}{'&' if '?' in given else '?'}schema=fleet_{secrets.token_hex(4)}"
+        schema = f"fleet_{secrets.token_hex(4)}"
+        url = f"{given}{'&' if '?' in given else '?'}schema={schema}"
+        try:
+            yield url
+        finally:
+            drop(url, schema)
         return
     try:
         with warnings.catch_warnings():
@@ -182,11 +190,30 @@ def database(given: str | None, folder: Path) -> Iterator[str]:
         server.cleanup()
 
 
+def drop(url: str, schema: str) -> None:
+    """Leaves nothing behind on a server of the user."""
+    from smolmem.store.postgres_address import parse
+    from smolmem.store.postgres_connection import Link
+
+    link = Link(parse(url))
+    link.live().execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+    link.close()
+
+
+def server_url(given: str | None) -> str | None:
+    """The server of `--url`, or of SMOLMEM_URL if that names one."""
+    url = given or os.environ.get("SMOLMEM_URL", "")
+    if is_server(url):
+        return url
+    check(not given, "--url names no PostgreSQL server: give postgresql://user@host/database")
+    return None
+
+
 def main() -> None:
     """Runs the demo, or one of its workers."""
     global ledger
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--url", default=os.environ.get("SMOLMEM_URL"), help="a PostgreSQL server (default: a new one)")
+    parser.add_argument("--url", help="a PostgreSQL server (default: that of SMOLMEM_URL, or a new one)")
     parser.add_argument("--worker", choices=WORKERS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
@@ -199,8 +226,14 @@ def main() -> None:
         folder.chmod(0o755)
         ledger = folder / "ledger"
         ledger.touch()
-        with database(options.url, folder) as url:
-            run_demo(url)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        with database(server_url(options.url), folder) as url:
+            try:
+                run_demo(url)
+            finally:
+                for worker in workers:
+                    worker.kill()
+                    worker.wait()
     console.print("\nYour own server: docs/postgres.md")
 
 

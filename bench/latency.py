@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from urllib.parse import parse_qs, urlsplit
 
@@ -24,7 +25,12 @@ class Network:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._address = f"postgresql://{parts.username}@127.0.0.1:{self._listener.getsockname()[1]}"
         self.messages = 0
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._threads: list[threading.Thread] = []
+        self._start(self._accept)
+
+    def _start(self, work: Callable[..., None], *given: object) -> None:
+        self._threads.append(threading.Thread(target=work, args=given, daemon=True))
+        self._threads[-1].start()
 
     def url(self, database: str = "postgres") -> str:
         """The server, as it is reached through this network."""
@@ -40,8 +46,7 @@ class Network:
                 answered = threading.Event()
                 answered.set()
                 for source, target, is_client in ((client, server, True), (server, client, False)):
-                    given = (source, target, answered, is_client)
-                    threading.Thread(target=self._pass_on, args=given, daemon=True).start()
+                    self._start(self._pass_on, source, target, answered, is_client)
 
     def _pass_on(
         self, source: socket.socket, target: socket.socket, answered: threading.Event, is_client: bool
@@ -59,7 +64,12 @@ class Network:
         for end in (source, target):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+        source.close()
 
     def close(self) -> None:
-        """Takes no more connections."""
+        """Takes no more connections, and waits for the end of those that there are."""
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        for thread in self._threads:
+            thread.join(5)

@@ -763,6 +763,8 @@ def test_the_demo_tells_its_story(server: str) -> None:
     assert "paid in all: 101, 102, 103" in done.stdout
     assert "takeover" in done.stdout
     assert "0 problems" in done.stdout
+    with psycopg.connect(server) as connection:  # it leaves nothing behind
+        assert not connection.execute("SELECT 1 FROM pg_namespace WHERE nspname LIKE 'fleet%'").fetchall()
 
 
 def test_postgresql_15_keeps_and_finds_the_same(oldest_server: str, expected: list[Any]) -> None:

@@ -172,7 +172,7 @@ def test_a_strict_run_goes_on_where_answers_are_lost(
 @pytest.mark.promise("D12")
 def test_the_end_of_a_call_arrives_although_the_process_is_killed_at_once(server: str, pg_url: str) -> None:
     """Through TCP with a delay: the message is still on its way when the process dies."""
-    network = Network(server, 0.2)
+    network = Network(server, 0.05)
     schema = pg_url.rpartition("schema=")[2]
 
     def die() -> None:

@@ -145,7 +145,7 @@ class PostgresStore:
         with self.lock:
             if self._is_writing:
                 raise StoreError("a transaction cannot begin inside another one.")
-            if quick and not wait:
+            if quick and not wait and not self._link.is_broken:
                 self._settle()
                 with suppress(_MustWait):
                     return self._post(body)
