@@ -33,7 +33,7 @@ PHRASES = 0.5
 """What the information in phrases counts, beside that in words."""
 SEMANTIC_SPREAD = 0.01
 """How much the nearest cosine differs between unrelated questions, at least."""
-LEXICAL_MIDDLE, MIDDLE = 4.4, 4.9
+LEXICAL_MIDDLE, MIDDLE = 4.4, 5.2
 """Spreads above the noise at which a question is as likely known as not: by words alone, and with vectors."""
 DOUBT = 2.3
 """Spreads that words must be better by if the vectors do not agree with them."""
@@ -69,9 +69,14 @@ class Noise:
     cosine: float
     cosine_spread: float
 
-    def confidence(self, evidence: Evidence) -> float:
-        """How likely the memory knows what a question asks for, from 0 to 1."""
-        lexical = evidence.lexical - self.lexical
+    def confidence(self, evidence: Evidence, among: int = 1) -> float:
+        """How likely the memory knows what a question asks for, from 0 to 1.
+
+        Args:
+            evidence: what the question got.
+            among: how many sentences it was chosen from; the best of several is better by chance.
+        """
+        lexical = evidence.lexical - self.lexical - math.log(among)
         if evidence.cosine is None:
             return _likelihood(lexical - LEXICAL_MIDDLE)
         semantic = (evidence.cosine - self.cosine) / self.cosine_spread

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import secrets
 import threading
 import time
@@ -33,7 +34,7 @@ from smolmem.recall.provenance import NOT_INDEXED, Provenance
 from smolmem.store.base import Progress, Row, Store
 from smolmem.store.fork_hooks import no_fork
 from smolmem.store.journal import Journal
-from smolmem.store.leases import Leases
+from smolmem.store.leases import Lease, Leases
 from smolmem.store.passage_rows import PassageOwner, add_passages, drop_passages, json_list, reindex_after, sections
 from smolmem.store.writer import IMPORTED
 
@@ -53,8 +54,8 @@ MATCHING_SECONDS = 0.5
 LEASE_SECONDS = 30.0
 IDLE_SECONDS = 5.0
 """How long the thread waits for more before it ends, and for another process that has the lease."""
-WAIT_SECONDS = 0.1
-"""How long `index` waits before it looks again whether another still embeds."""
+WAIT_SECONDS, PATIENCE_SECONDS = 0.1, 3.0
+"""How often `index` looks whether another still embeds, and how long it waits without seeing progress."""
 EMBED_DELAY = 2.0
 """How long the thread only indexes words, so that a short program does not load a model before it ends."""
 RETRY_SECONDS = (5.0, 15.0, 60.0, 300.0)
@@ -228,22 +229,32 @@ class BackgroundIndexer:
         return done
 
     def _embed_all(self, writer: VectorWriter, progress: Progress | None) -> int:
-        """Embeds all passages; while another thread or process does so, this waits for it."""
-        leases, holder = Leases(self._journal.store), secrets.token_hex(8)
-        while (lease := leases.acquire("indexer", holder, LEASE_SECONDS)) is None:
-            if self._closed or not writer.count():
-                return 0
-            time.sleep(WAIT_SECONDS)
+        """Embeds all passages; what another thread or process is about to embed is left to it."""
+        leases = Leases(self._journal.store)
+        lease = self._lease(leases, writer)
         total, done = writer.count() if progress is not None else 0, 0
         try:
-            while not self._closed and leases.renew(lease) and (count := writer.write_some()):
+            while not self._closed and (lease is None or leases.renew(lease)) and (count := writer.write_some()):
                 done += count
                 if progress is not None:
                     progress(min(done, total), total)
         finally:
-            with suppress(Exception):  # the lease ends by itself
-                leases.release(lease)
+            if lease is not None:
+                with suppress(Exception):  # the lease ends by itself
+                    leases.release(lease)
         return done
+
+    def _lease(self, leases: Leases, writer: VectorWriter) -> Lease | None:
+        """The lease of the indexer; None if all is done meanwhile, or whoever has the lease makes no progress."""
+        holder, left, end = secrets.token_hex(8), math.inf, 0.0
+        while (lease := leases.acquire("indexer", holder, LEASE_SECONDS)) is None:
+            before, left = left, writer.count()
+            if left < before:
+                end = time.monotonic() + PATIENCE_SECONDS
+            if self._closed or not left or time.monotonic() > end:
+                return None
+            time.sleep(WAIT_SECONDS)
+        return lease
 
     def _vector_writer(self, journal: Journal) -> VectorWriter | None:
         """What embeds passages; none without an embedder, and then NumPy is not needed."""

@@ -226,7 +226,8 @@ class Search:
         noise = self._noise_in(filters)
         parts = [] if len(found.words) <= LONG_QUESTION else query.sentences(question)[:MAX_SENTENCES]
         said = (replace(self._lexical_evidence(part, filters), cosine=found.evidence.cosine) for part in parts)
-        return max(noise.confidence(evidence) for evidence in (found.evidence, *said))
+        best = max((noise.confidence(evidence, len(parts)) for evidence in said), default=0.0)
+        return max(best, noise.confidence(found.evidence))
 
     def _noise_in(self, filters: Filter) -> Noise:
         """What unrelated questions get in the same scope; measured again when the store has doubled."""
