@@ -779,10 +779,10 @@ def test_a_running_agent_is_followed_and_watched_from_other_processes(sample: Sa
     assert alert[0].startswith("▲ pattern 'oh no'")
     assert f"run {run.id[:8]}, step 2" in alert[2]
     watch.send_signal(signal.SIGINT)
-    rest, err = follow.communicate(timeout=20)
+    rest, err = follow.communicate(timeout=120)
     assert ((seen + rest).count("--- Step "), err) == (3, "")
     assert (seen + rest).splitlines()[-1] == "--- answer: three ---"
-    out, err = watch.communicate(timeout=20)
+    out, err = watch.communicate(timeout=120)
     assert (out, err.strip()) == ("", "")
     assert (follow.returncode, watch.returncode) == (0, 130)
 
@@ -813,7 +813,7 @@ def test_a_reader_that_goes_away_is_no_error(sample: Sample) -> None:
     assert process.stdout is not None
     assert process.stderr is not None
     process.stdout.close()
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=120) == 0
     assert process.stderr.read() == ""
     process.stderr.close()
 

@@ -197,7 +197,7 @@ def test_an_interrupted_run_is_resumed_with_the_flag(kind: signal.Signals, place
     with begin("05-main.py", "--fault", "errors", "--interval", "0.3", *place) as process:
         wait_for(lambda: recorded(tmp_path / "agent.db") >= 5)
         process.send_signal(kind)
-        said = process.communicate(timeout=30)[0]
+        said = process.communicate(timeout=120)[0]
     assert process.returncode == (130 if kind == signal.SIGINT else -kind)
     assert "Traceback" not in said
     assert ("05-main.py --resume" in said) is (kind == signal.SIGINT)

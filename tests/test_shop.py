@@ -41,7 +41,7 @@ def elsewhere(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Runs code in another process that knows only the folder."""
     begin = f"import sys; sys.path.insert(0, {str(EXAMPLES)!r}); from shop.control import Shop; "
     begin += f"shop = Shop({str(folder)!r}); "
-    return subprocess.run([sys.executable, "-c", begin + code], capture_output=True, text=True, timeout=30)
+    return subprocess.run([sys.executable, "-c", begin + code], capture_output=True, text=True, timeout=120)
 
 
 def get(shop: Shop, path: str, method: str = "GET", **headers: str) -> tuple[int, str]:
@@ -220,7 +220,7 @@ def test_the_command_line_runs_and_breaks_the_shop(tmp_path: Path) -> None:
     def control(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, EXAMPLES / "shop/control.py", *words, "--folder", tmp_path / "shop"]
         env = os.environ | {"COLUMNS": "200"}
-        return subprocess.run(command, capture_output=True, text=True, timeout=30, env=env)
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, env=env)
 
     try:
         assert "● health check: 200 OK (release 40)" in control("start").stdout
