@@ -83,7 +83,7 @@ def show_reminder(step: Any) -> None:
 
 def figures(runs: Iterable[tuple[str, Run]]) -> Table:
     """A table of runs: steps, calls, tokens and time."""
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("")
     for name in ("steps", "tool calls", "tokens in", "tokens out", "seconds"):
         table.add_column(name, justify="right")

@@ -920,6 +920,9 @@ def test_search_results_show_the_signals_of_their_score(shown: Site) -> None:
     assert "low trust" in text or "medium trust" in text
     assert 'value="no such column: currency"' in text
     assert "No step or note contains these words" in shown.get("/memory?q=xylophone").text
+    weak = shown.get("/memory?q=what+is+the+xylophone+of+the+week").text
+    assert "Nothing fits well. The closest:" in weak
+    assert "how well this result fits" not in weak, "a score would contradict that"
 
 
 def reminded(memory: Memory) -> tuple[Any, Any]:

@@ -78,10 +78,10 @@ def search(env: Environment, words: tuple[str, ...], trust: Any, runs: bool, lex
         places = [_place(memory, one) for one in found or weak]
     if found or env.json:
         as_json = [{**plain(one), "reference": place} for one, place in zip(found, places, strict=True)]
-        env.output.result(as_json, lambda: _results(found, places))
+        env.output.result(as_json, lambda: _results(found, places, scored=True))
     elif weak:
         env.output.hint("Nothing fits well. The closest:")
-        env.output.result(weak, lambda: _results(weak, places))
+        env.output.result(weak, lambda: _results(weak, places, scored=False))
     else:
         env.output.hint("Nothing was found.")
 
@@ -93,7 +93,7 @@ def _place(memory: Memory, found: Recollection) -> str:
     return (found.note or found.run or "")[:8]
 
 
-def _results(found: list[Recollection], places: list[str]) -> Any:
+def _results(found: list[Recollection], places: list[str], *, scored: bool) -> Any:
     from rich.console import Group
     from rich.padding import Padding
     from rich.text import Text
@@ -105,8 +105,9 @@ def _results(found: list[Recollection], places: list[str]) -> Any:
         copies = f" · ×{result.copies}" if result.copies > 1 else ""
         stale = " · stale" if result.stale else ""
         cited = result.cited(f"note {place}" if result.note else place)
+        score = f"{result.score:.2f}" if scored else "   ?"
         parts += [
-            Text.assemble((f"{result.score:.2f}", "bold"), "  ", (sanitize(f"{cited}{copies}{stale}"), "cyan")),
+            Text.assemble((score, "bold"), "  ", (sanitize(f"{cited}{copies}{stale}"), "cyan")),
             *(
                 Padding(
                     Text.assemble((f"{sanitize(excerpt.kind)}: ", "dim"), highlighted(excerpt, TEXT_LINES)),

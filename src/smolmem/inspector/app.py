@@ -52,6 +52,8 @@ log = logging.getLogger("smolmem")
 HERE = Path(__file__).parent
 MAX_PICTURE_SIDE = 1600
 """Larger pictures are scaled down to so many pixels."""
+CLOSEST = 3
+"""Results that are shown if nothing fits well."""
 COMPARABLE = 100
 """How many of the newest runs the page offers for comparison."""
 BACKTEST_STEPS = 20_000
@@ -195,13 +197,13 @@ class Inspector:
         query = request.query_params
         question, scope = query.get("q", "").strip(), query.get("scope") or "*"
         results = self.memory.recall(question, 20, scope=scope) if question else []
-        uncertain = bool(question) and not results and bool(self.memory.recall(question, 1, scope=scope, floor=0))
+        closest = self.memory.recall(question, CLOSEST, scope=scope, floor=0) if question and not results else []
         values = {
-            "uncertain": uncertain,
+            "uncertain": bool(closest),
             "query": defaultdict(str, query),
             "question": question,
-            "results": results,
-            "largest_signals": _largest_signals(results),
+            "results": results or closest,
+            "largest_signals": _largest_signals(results or closest),
         }
         if query.get("fragment"):
             return self.render("_results.html", **values)
