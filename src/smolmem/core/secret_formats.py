@@ -173,8 +173,8 @@ _CLUES = (b"pass", b"pwd", b"secret", b"token", b"key")
 _SPACE = rb"(?:[ \t]|\\t){0,8}"
 _QUOTE = rb"\\{0,6}[\"'`]"
 _ASSIGNED = re.compile(
-    rb"(?P<name>[\w.-]{0,40})(?:%s\]?|\])?%s(?P<by>=>|:=|[=:>]|%%3[ADad]|\(|[ \t]is[ \t]|[ \t])%s[bruf]{0,2}"
-    rb"(?:(?P<quote>%s)(?P<quoted>(?:(?!(?P=quote))[^\r\n]){8,256})(?P=quote)"
+    rb"(?P<name>[\w.-]{0,40})(?:%s\]?|\])?%s(?P<by>=>|:=|[=:>]|%%3[ADad]|\(|[ \t]is[ \t]|[ \t])%s"
+    rb"(?:[bruf]{0,2}(?P<quote>%s)(?P<quoted>(?:(?!(?P=quote))[^\r\n]){8,256})(?P=quote)"
     rb"|(?P<plain>(?:[^\s\"'`<>(){}\[\],;&|\\]|\\(?![nrt\"'\\])){8,256}))" % (_QUOTE, _SPACE, _SPACE, _QUOTE)
 )
 _NAME = re.compile(rb"[\w.-]*")
