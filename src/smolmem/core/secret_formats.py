@@ -189,8 +189,8 @@ _NAMES = re.compile(
 _WEAK_NAMES = re.compile(rb"(?:^-{0,2}|\.)token$")
 
 _TEMPLATE = re.compile(
-    rb"^[$%*<{/.?#]|^\\u27e8|\.\.\.|\*\*\*|xxxx|://|^[\d:.TZ+ -]*$|your[_-]|changeme|placeholder|redacted"
-    rb"|environ|getenv|process\.env|^(?:[\w.-]+:)?[0-9a-f]{8}(?:\?|\\u27e9|\xe2\x9f\xa9)",
+    rb"^[$*<{/.?#]|^%(?![0-9A-F]{2})|^\\u27e8|\.\.\.|\*\*\*|xxxx|://|^[\d:.TZ+ -]*$|your[_-]|changeme|placeholder"
+    rb"|redacted|environ|getenv|process\.env|^(?:[\w.-]+:)?[0-9a-f]{8}(?:\?|\\u27e9|\xe2\x9f\xa9)",
     re.IGNORECASE,
 )
 """Values that only stand for a secret, our placeholders among them, and dates, paths and URLs."""
