@@ -139,6 +139,12 @@ def test_a_record_is_searched_as_a_whole_as_well_as_text_by_text() -> None:
                     assert secret.encode() not in data
 
 
+@pytest.mark.promise("S11")
+@pytest.mark.parametrize("value", ["f/seUeIfNh37q9zLDqkDyea9FcF0Lowh", "b'f/seUeIfNh37q9zLDqkDyea9FcF0Lowh'"])
+def test_a_value_that_begins_as_the_prefix_of_a_string_is_found(value: str) -> None:
+    assert "seUeIfNh37" not in Redactor(b"key").text(f"Use this, aws_secret_access_key: {value} and go on.")
+
+
 def test_a_search_takes_time_in_proportion_to_the_text_whatever_it_holds() -> None:
     pieces = [
         "password=",

@@ -210,6 +210,23 @@ def test_a_file_that_is_touched_or_checkpointed_by_others_is_not_taken_for_overw
         assert len(memory.notes()) == 6
 
 
+@pytest.mark.promise("D15")
+def test_a_log_that_others_emptied_twice_is_not_taken_for_an_overwritten_file(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vanished, "_CHECKPOINT", 0.05)
+    with Memory(path) as memory, Memory(path) as other:
+        memory.remember("first")
+        place, connection = memory._store._place, memory._store._connection  # type: ignore[attr-defined]
+        for number in range(3):
+            other.erase(other.remember(f"erased {number}"))
+            for _ in range(2):
+                assert place.has_name
+                assert not place.is_overwritten(connection)
+        memory.remember("last")
+        assert [note.text for note in memory.notes()] == ["last", "first"]
+
+
 def work_until_told(path: Path, number: int, steps: int) -> None:
     """Records a run; its last write comes when nothing is deleted any more."""
     folder = path.parent

@@ -173,8 +173,8 @@ _CLUES = (b"pass", b"pwd", b"secret", b"token", b"key")
 _SPACE = rb"(?:[ \t]|\\t){0,8}"
 _QUOTE = rb"\\{0,6}[\"'`]"
 _ASSIGNED = re.compile(
-    rb"(?P<name>[\w.-]{0,40})(?:%s\]?|\])?%s(?P<by>=>|:=|[=:>]|%%3[ADad]|\(|[ \t]is[ \t]|[ \t])%s[bruf]{0,2}"
-    rb"(?:(?P<quote>%s)(?P<quoted>(?:(?!(?P=quote))[^\r\n]){8,256})(?P=quote)"
+    rb"(?P<name>[\w.-]{0,40})(?:%s\]?|\])?%s(?P<by>=>|:=|[=:>]|%%3[ADad]|\(|[ \t]is[ \t]|[ \t])%s"
+    rb"(?:[bruf]{0,2}(?P<quote>%s)(?P<quoted>(?:(?!(?P=quote))[^\r\n]){8,256})(?P=quote)"
     rb"|(?P<plain>(?:[^\s\"'`<>(){}\[\],;&|\\]|\\(?![nrt\"'\\])){8,256}))" % (_QUOTE, _SPACE, _SPACE, _QUOTE)
 )
 _NAME = re.compile(rb"[\w.-]*")
@@ -189,8 +189,8 @@ _NAMES = re.compile(
 _WEAK_NAMES = re.compile(rb"(?:^-{0,2}|\.)token$")
 
 _TEMPLATE = re.compile(
-    rb"^[$%*<{/.?#]|^\\u27e8|\.\.\.|\*\*\*|xxxx|://|^[\d:.TZ+ -]*$|your[_-]|changeme|placeholder|redacted"
-    rb"|environ|getenv|process\.env|^(?:[\w.-]+:)?[0-9a-f]{8}(?:\?|\\u27e9|\xe2\x9f\xa9)",
+    rb"^[$*<{/.?#]|^%(?![0-9A-F]{2})|^\\u27e8|\.\.\.|\*\*\*|xxxx|://|^[\d:.TZ+ -]*$|your[_-]|changeme|placeholder"
+    rb"|redacted|environ|getenv|process\.env|^(?:[\w.-]+:)?[0-9a-f]{8}(?:\?|\\u27e9|\xe2\x9f\xa9)",
     re.IGNORECASE,
 )
 """Values that only stand for a secret, our placeholders among them, and dates, paths and URLs."""

@@ -115,7 +115,8 @@ class Place:
         progress = _copied_frames(connection), _log_header(self._names_besides[0])
         written = self._now != self._written
         same_size = self._now[1] == self._written[1]
-        if written and was is not None and progress == was[1] and not (header == was[0] and same_size):
+        emptied = not progress[1]  # a checkpoint can have emptied the log more than once
+        if written and was is not None and not emptied and progress == was[1] and not (header == was[0] and same_size):
             return False
         self._settled = not written  # after a checkpoint the log begins again: look once more then
         self._written, self._evidence = self._now, (header, progress)
