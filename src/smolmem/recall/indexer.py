@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("smolmem")
 
 BATCH, REMOTE_BATCH = 8, 2
-"""Steps that are indexed in one transaction: short enough that a writer hardly waits, also on a network."""
+"""Steps that are indexed in one transaction: short enough that a writer hardly waits; fewer in the background of a
+server, where each takes several round trips."""
 SEARCH_SECONDS, REMOTE_SEARCH_SECONDS = 0.05, 0.3
 """How long a search indexes what is pending before it searches."""
 MATCHING = 32
@@ -77,14 +78,9 @@ def index_for(journal: Journal, words: list[str]) -> bool:
     asked = {"words": json_list(words), "limit": MATCHING}
     with suppress(TimeoutError):
         rows = journal.store.rows("pending_with", asked, MATCHING_SECONDS)
-        size = _batch(journal.store)
-        for start in range(0, len(rows), size):
-            _index_some(journal, json_list(row["step"] for row in rows[start : start + size]))
+        for start in range(0, len(rows), BATCH):
+            _index_some(journal, json_list(row["step"] for row in rows[start : start + BATCH]))
     return True
-
-
-def _batch(store: Store) -> int:
-    return REMOTE_BATCH if store.is_remote else BATCH
 
 
 def _index_some(journal: Journal, steps: str | None = None, *, newest: bool = False) -> int:
@@ -92,7 +88,9 @@ def _index_some(journal: Journal, steps: str | None = None, *, newest: bool = Fa
     store = journal.store
     if not store.do("any_pending", {}):
         return 0
-    asked, passages = {"limit": _batch(store), "newest": newest, "only": steps}, _passages_once(journal)
+    is_background = not newest and steps is None
+    limit = REMOTE_BATCH if store.is_remote and is_background else BATCH
+    asked, passages = {"limit": limit, "newest": newest, "only": steps}, _passages_once(journal)
     if store.is_remote:  # what can be done before other writers have to wait
         for row in store.rows("pending_steps", asked):
             store.prepare_texts(text for _, text in sections(passages(row)))
