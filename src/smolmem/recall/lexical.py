@@ -26,7 +26,7 @@ log = logging.getLogger("smolmem")
 
 SMALL_SCOPE = 2_000
 """Sections of a scope that is small enough to search for each word by itself."""
-MAX_MATCHES, MAX_PHRASE_ROWS = 10_000, 20_000
+MAX_MATCHES, MAX_PHRASE_ROWS = 10_000, 40_000
 """Sections that are scored by their words, and rows of the index that are read for phrases."""
 SECTIONS = 3
 """Sections that are listed for each listed document."""
