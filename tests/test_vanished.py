@@ -8,12 +8,10 @@ import random
 import shutil
 import time
 from collections.abc import Callable
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import apsw
 import pytest
 from scripted import code, code_agent
 from smolagents import ActionStep, tool
@@ -21,9 +19,7 @@ from test_encryption import run_tests, with_build
 from workers import fork
 
 from smolmem import Memory, Run, Step
-from smolmem.core.errors import StoreError, Unwritable
-from smolmem.store import vanished
-from smolmem.store.encryption import connect, resolve_key
+from smolmem.core.errors import Unwritable
 
 TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="an open file cannot be deleted on Windows")
@@ -171,60 +167,6 @@ def test_without_a_folder_to_write_to_the_agent_continues_and_everything_is_save
         folder.mkdir()
         memory.flush()
     assert_whole(place)
-
-
-@pytest.mark.promise("D15")
-@pytest.mark.parametrize("checkpoint", [False, True])
-def test_a_file_that_is_overwritten_in_place_is_noticed_and_never_mixed_with_the_old_one(
-    path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, checkpoint: bool
-) -> None:
-    monkeypatch.setattr(vanished, "_CHECKPOINT", 0.05)
-    other = path.with_name("other.db")
-    with Memory(other) as memory:
-        memory.remember("of the other file")
-    memory = Memory(path)
-    if checkpoint:
-        with closing(connect(str(path), apsw.SQLITE_OPEN_READWRITE, resolve_key(None))) as connection:
-            connection.wal_checkpoint()
-        memory.remember("after the checkpoint")
-        memory.remember("the log began again")
-    answer = memory.attach(agent_that(lambda: shutil.copyfile(other, path))).run("Go")
-    assert answer == "third"
-    assert len([text for text in warnings(caplog) if "was overwritten by another program" in text]) == 1
-    with pytest.raises(Unwritable, match="was overwritten by another program"):
-        memory.remember("later")
-    with pytest.raises(StoreError):
-        memory.close()
-    assert path.read_bytes() == other.read_bytes()
-
-
-@pytest.mark.promise("D15")
-def test_a_file_that_is_touched_or_checkpointed_by_others_is_not_taken_for_overwritten(path: Path) -> None:
-    modes = apsw.SQLITE_CHECKPOINT_PASSIVE, apsw.SQLITE_CHECKPOINT_TRUNCATE
-    with Memory(path) as memory:
-        for number in range(6):
-            memory.remember(f"note {number}")
-            with closing(connect(str(path), apsw.SQLITE_OPEN_READWRITE, resolve_key(None))) as connection:
-                connection.wal_checkpoint(mode=modes[number % 2])
-            os.utime(path)
-        assert len(memory.notes()) == 6
-
-
-@pytest.mark.promise("D15")
-def test_a_log_that_others_emptied_twice_is_not_taken_for_an_overwritten_file(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(vanished, "_CHECKPOINT", 0.05)
-    with Memory(path) as memory, Memory(path) as other:
-        memory.remember("first")
-        place, connection = memory._store._place, memory._store._connection  # type: ignore[attr-defined]
-        for number in range(3):
-            other.erase(other.remember(f"erased {number}"))
-            for _ in range(2):
-                assert place.has_name
-                assert not place.is_overwritten(connection)
-        memory.remember("last")
-        assert [note.text for note in memory.notes()] == ["last", "first"]
 
 
 def work_until_told(path: Path, number: int, steps: int) -> None:

@@ -131,7 +131,6 @@ class SqliteStore:
                     faults.point("write.committed")
                     if sync and not self._place.has_name:
                         self._secure()
-                    self._place.refuse_overwritten(self._live())
             except BaseException as error:
                 self._roll_back()
                 self._be_patient(1.0 if isinstance(error, Busy) else self._patience)
@@ -242,8 +241,7 @@ class SqliteStore:
         """Closes the file."""
         with self.lock:
             if self._connection is not None:
-                self._roll_back()
-                if not self._place.is_whole or self._place.is_overwritten(self._connection):
+                if not self._place.is_whole:
                     self._connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
                 self._connection.close()
             self._connection, self._reopens = None, False
@@ -427,7 +425,6 @@ class SqliteStore:
         """Begins a transaction in a file that has its name: it still has it while the lock is held, or is noticed."""
         for _ in range(_TRIES):
             self._set_sync(sync)
-            self._place.refuse_overwritten(self._live())
             self._live().execute("BEGIN IMMEDIATE")
             self._foreign_writes = None
             if self._place.is_whole if sync else self._place.has_name:

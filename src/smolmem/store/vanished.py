@@ -1,13 +1,8 @@
-"""Rescues a file that is deleted or replaced while it is open, and notices when it is overwritten.
+"""Rescues a file that is deleted or replaced while it is open: copies all of it to a new file.
 
 SQLite continues to write to a file that has no name any more, and every write succeeds until the process ends. So a
 store compares the device and inode of its open files with those at their paths, in each transaction. A process that
 still has the old file open can read all of it, and copies it to a new file: at the old path, if that is free.
-
-A file that is overwritten in place (`cp other.db agent.db`) keeps its inode, and what was in it is gone. In WAL mode
-only checkpoints write to the file, and SQLite counts the frames that they have copied. A file that was written, and has
-another header, although no checkpoint copied a frame, was overwritten: all further writes are refused, because they
-would mix two databases.
 
 What must stay true:
 - A foreign file at the path is never changed; the copy then gets a name beside it.
@@ -40,7 +35,6 @@ log = logging.getLogger("smolmem")
 
 _TRIES = 20  # to copy a file that others still write
 _WAIT = 5.0  # seconds for the process that has the new file, where that was deleted, too
-_CHECKPOINT = 2.0  # seconds for another process that has written to the file and not yet said so in the log
 _SIGN = "INSERT INTO continued (file, at) VALUES (?, ?)"
 _SUFFIXES = ("-wal", "-shm")
 File = tuple[int, int]
@@ -67,60 +61,11 @@ class Place:
         self._file = (status.st_dev, status.st_ino)
         self._besides = self._besides_now()
         self._not_ours: File | None = None
-        self._now = self._written = (status.st_mtime_ns, status.st_size)
-        self._settled = False
-        self._evidence: tuple[bytes, object] | None = None
-        self._condemned: tuple[int, int] | None = None
 
     @property
     def has_name(self) -> bool:
         """Whether the path leads to the database; costs one `stat`."""
-        found = status_of(self._path)
-        if found is None:
-            return False
-        self._now = found.st_mtime_ns, found.st_size
-        return (found.st_dev, found.st_ino) == self._file
-
-    def refuse_overwritten(self, connection: apsw.Connection) -> None:
-        """Refuses a file that another program has overwritten.
-
-        Raises:
-            Unwritable: the file was overwritten.
-        """
-        if self.is_overwritten(connection):
-            raise Unwritable(
-                f"{self.path} was overwritten by another program while it was in use, and nothing is written to it any "
-                f"more. Close all programs that use it, delete {self.path.name}-wal and {self.path.name}-shm, and copy "
-                "the file there again."
-            )
-
-    def is_overwritten(self, connection: apsw.Connection) -> bool:
-        """Whether another program has overwritten the file, when `has_name` was last asked.
-
-        Costs nothing if the file was not written. No transaction may be open.
-        """
-        if self._now == self._written and self._settled:
-            return False
-        deadline = time.monotonic() + (0 if self._now == self._condemned else _CHECKPOINT)
-        while not self._is_explained(connection):
-            if time.monotonic() > deadline:
-                self._condemned = self._now
-                return True
-            time.sleep(0.02)
-        return False
-
-    def _is_explained(self, connection: apsw.Connection) -> bool:
-        """Whether the file was not written, is unchanged, or was written by a checkpoint."""
-        header, was = _first_bytes(connection), self._evidence
-        progress = _copied_frames(connection), _log_header(self._names_besides[0])
-        written = self._now != self._written
-        same_size = self._now[1] == self._written[1]
-        emptied = not progress[1]  # a checkpoint can have emptied the log more than once
-        if written and was is not None and not emptied and progress == was[1] and not (header == was[0] and same_size):
-            return False
-        self._settled = not written  # after a checkpoint the log begins again: look once more then
-        self._written, self._evidence = self._now, (header, progress)
-        return True
+        return _file(self._path) == self._file
 
     @property
     def is_whole(self) -> bool:
@@ -263,30 +208,6 @@ class Place:
     @property
     def _id(self) -> str:
         return "{}:{}".format(*self._file)
-
-
-def _first_bytes(connection: apsw.Connection) -> bytes:
-    try:
-        return connection.read("main", 0, 0, 100)[1]
-    except apsw.Error:  # not encrypted with our key
-        return b""
-
-
-def _copied_frames(connection: apsw.Connection) -> int | None:
-    """How many frames of the log are in the file."""
-    try:
-        return connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)[1]
-    except apsw.Error:  # the next statement says what is wrong
-        return None
-
-
-def _log_header(path: str) -> bytes:
-    """What SQLite writes when the log begins again. The log may be opened, unlike the file: it is not locked."""
-    try:
-        with open(path, "rb") as log:
-            return log.read(32)
-    except OSError:
-        return b""
 
 
 @contextmanager
