@@ -1,9 +1,10 @@
 """Finds the snapshots of later runs that hold variables which erased steps have set.
 
 An agent keeps its variables from one run to the next, and each snapshot holds all of them. So a variable that an erased
-step has set is also in the snapshots of the runs that the same agent of the same process made later. Such a snapshot is
-erased as a whole, even if the variable was set again: its new value may have been computed from the old one. A fork
-begins with the variables of the steps that it shares, and keeps its snapshots.
+step has set is also in the snapshots of the runs that the same agent of the same process made later. Such a run begins
+with the variable as it was; a run of another agent of the same name does not. A snapshot of such a run is erased as a
+whole, even if the variable was set again: its new value may have been computed from the old one. A fork begins with the
+variables of the steps that it shares, and keeps its snapshots.
 """
 
 from __future__ import annotations
@@ -32,15 +33,20 @@ def snapshots_with_variables_of(contents: Contents, steps: Iterable[Row]) -> set
 
 def _holding(contents: Contents, before: list[Row], events: list[Row], erased: set[int]) -> set[int]:
     known = _variables(contents, before[0]) if before else {}
-    touched: set[str] = set()
-    later: list[tuple[Row, dict[str, Any]]] = []
+    touched: dict[str, Any] = {}  # the variables that erased steps have set, with their latest values
+    inherits: dict[str, bool] = {}  # whether a run began with some of them
+    found: set[int] = set()
     for event in events:
         variables = _variables(contents, event)
         if event["step"] in erased:
-            touched |= {name for name, stored in variables.items() if known.get(name) != stored}
-        else:
-            later.append((event, variables))
-    return {event["id"] for event, variables in later if touched & variables.keys()}
+            touched |= {name: stored for name, stored in variables.items() if known.get(name) != stored}
+            inherits[event["run"]] = True
+            continue
+        held = {name: variables[name] for name in touched.keys() & variables.keys()}
+        if inherits.setdefault(event["run"], any(touched[name] == stored for name, stored in held.items())) and held:
+            found.add(event["id"])
+            touched |= held
+    return found
 
 
 def _variables(contents: Contents, event: Row) -> dict[str, Any]:

@@ -84,7 +84,7 @@ class Journal(Records):
             for run in batch.runs
         ]
         for run in runs:  # a run before its steps
-            self.store.do("put_run", run | {"hash": seal("run", run)})
+            self._put_row(run)
         saved = [self.apply(batch.session["id"], change, chain) for change in batch.changes]
         for run in runs:
             if run["status"] != "running":  # its steps are counted
@@ -108,16 +108,22 @@ class Journal(Records):
         return () if prompt is None else tuple(json.loads(self.prompt_row(prompt)["suffix"]))
 
     def _put_run(self, run: Row) -> None:
-        row = run if run["status"] == "running" else run | self.run_counts(run["id"])
+        self._put_row(run if run["status"] == "running" else run | self.run_counts(run["id"]))
+
+    def _put_row(self, run: Row) -> None:
+        """Writes a run with the tags that it has in the store: another process may have set them."""
+        row = run | next(iter(self.store.rows("tags_of_run", run)), {})
         self.store.do("put_run", row | {"hash": seal("run", row)})
 
     def tag(self, run: str, add: Iterable[str], remove: Collection[str]) -> Run:
         """Adds tags to a run, and removes tags; the run may be in progress in another process."""
 
         def set_tags() -> None:
-            kept = [tag for tag in json.loads(self.run_row(run)["tags"]) if tag not in remove]
+            row = cast(Row, self.run_row(run))
+            kept = [tag for tag in self.tags(row) if tag not in remove]
             tags = dict.fromkeys((*kept, *(self.redactor.text(tag) for tag in add)))
-            self.store.do("set_tags", {"id": run, "tags": json.dumps(list(tags))})
+            row = row | {"tags": json.dumps(list(tags))}
+            self.store.do("set_tags", row | {"hash": seal("run", row)})
 
         self.store.transact(set_tags)
         return self.run(run)

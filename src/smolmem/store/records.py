@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, partial
 from typing import Any
 
@@ -119,13 +119,27 @@ class Records(Links):
             began=when(row["began"]),
             ended=None if row["ended"] is None else when(row["ended"]),
             imported=row["writer"] == IMPORTED,
-            tags=tuple(json.loads(row["tags"])),
+            tags=self.tags(row),
             step_count=row["steps"],
             error_count=row["errors"],
             _load_steps=lambda: self._run_steps(row),
             _load_answer=lambda: self.value(row["answer"]),
             _load_failure=lambda: None if row["failure"] is None else Failure(**self.value(row["failure"])),
         )
+
+    def tags(self, run: Mapping[str, Any]) -> tuple[str, ...]:
+        """The tags of a run.
+
+        Raises:
+            Damaged: they are not a list of texts.
+        """
+        try:
+            found = json.loads(run["tags"])
+        except (TypeError, ValueError, RecursionError):
+            found = None
+        if not isinstance(found, list) or not all(isinstance(tag, str) for tag in found):
+            raise self.damaged(f"the tags of run {run['id']} are not what was written")
+        return tuple(found)
 
     def run_counts(self, run: str) -> Row:
         """How many steps, errors and tokens a run has."""

@@ -473,8 +473,8 @@ class SqliteStore:
 
     def _roll_back(self) -> None:
         connection = self._connection
-        if connection is not None and connection.in_transaction:
-            with suppress(apsw.Error):  # it has rolled back by itself, or will when the file is opened again
+        with suppress(apsw.Error):  # it has rolled back by itself, or will when the file is opened again
+            if connection is not None and connection.in_transaction:
                 connection.execute("ROLLBACK")
 
     def _be_patient(self, seconds: float) -> None:

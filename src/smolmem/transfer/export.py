@@ -207,7 +207,7 @@ class _Export:
             run["status"] = "interrupted" if self._records.is_gone(run["writer"]) else "running"
         del run["writer"]
         run |= {name: run[name] if self._has_run(run[name]) else None for name in ("parent", "fork_of")}
-        self._line("run", self._with_hashes(run | {"tags": json.loads(run["tags"])}, "answer", "failure"))
+        self._line("run", self._with_hashes(run | {"tags": list(self._records.tags(run))}, "answer", "failure"))
 
     def _recall(self) -> None:
         for row in self._sealed("export_recalled", "recalled"):

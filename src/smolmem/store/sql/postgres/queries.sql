@@ -223,7 +223,7 @@ FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE nspname
 
 -- name: copy_run
 SELECT rowid AS place, id, scope, agent, agent_type, title, status, began, ended, parent, fork_of, model, steps, errors,
-    input_tokens, output_tokens
+    input_tokens, output_tokens, tags
 FROM run WHERE rowid > :after AND (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :below)
 ORDER BY rowid LIMIT :limit;
 

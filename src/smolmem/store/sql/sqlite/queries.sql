@@ -34,8 +34,11 @@ ON CONFLICT (id) DO UPDATE SET
     status = :status, ended = :ended, steps = :steps, errors = :errors, input_tokens = :input_tokens,
     output_tokens = :output_tokens, answer = :answer, failure = :failure, writer = :writer, hash = :hash;
 
+-- name: tags_of_run
+SELECT tags FROM run WHERE id = :id;
+
 -- name: set_tags
-UPDATE run SET tags = :tags WHERE id = :id;
+UPDATE run SET tags = :tags, hash = :hash WHERE id = :id;
 
 -- name: unlink_run
 UPDATE run SET parent = NULL, parent_step = NULL, hash = :hash WHERE id = :id;
