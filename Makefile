@@ -95,7 +95,7 @@ lock:                  ## newest versions of everything that the tests use, for 
 
 # Without it recall goes by words, and the tests that need it are left out.
 .venv/model: .venv/ready
-	-$(BIN)/python -c "from smolmem.recall.models import E5, fetch; fetch(E5)"
+	-$(BIN)/python -c "from smolmem.recall.embedding.models import E5, fetch; fetch(E5)"
 	@touch $@
 
 # The oldest smolagents that is supported, beside the newest: the pages and examples are run on both.

@@ -192,8 +192,8 @@ def database(given: str | None, folder: Path) -> Iterator[str]:
 
 def drop(url: str, schema: str) -> None:
     """Leaves nothing behind on a server of the user."""
-    from smolmem.store.postgres_address import parse
-    from smolmem.store.postgres_connection import Link
+    from smolmem.store.postgres.address import parse
+    from smolmem.store.postgres.connection import Link
 
     link = Link(parse(url))
     link.live().execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")

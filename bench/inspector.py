@@ -36,7 +36,8 @@ from smolagents.monitoring import LogLevel, Timing, TokenUsage
 from smolagents.utils import AgentExecutionError
 
 from smolmem import Memory
-from smolmem.core import codec, prompts
+from smolmem.core import prompts
+from smolmem.core.encoding import codec
 from smolmem.core.rows import Batch, Change, RunRow, SessionRow
 from smolmem.store.journal import Journal
 

@@ -39,7 +39,7 @@ from smolagents.memory import PlanningStep, ToolCall
 from smolagents.monitoring import Timing
 
 from smolmem import Memory
-from smolmem.recall.embedders import open_embedder
+from smolmem.recall.embedding.embedders import open_embedder
 from smolmem.recall.passages import passages_of
 from smolmem.recall.query import words
 from smolmem.recall.search import FLOOR

@@ -30,7 +30,7 @@ from smolagents import CodeAgent, Model
 from smolagents.models import ChatMessage, MessageRole
 
 from smolmem import Memory
-from smolmem.recall.embedders import installed, open_embedder
+from smolmem.recall.embedding.embedders import installed, open_embedder
 
 SIZE = 384
 chance = random.Random(1)

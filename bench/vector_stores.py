@@ -20,8 +20,8 @@ from rich.console import Console
 from rich.table import Table
 
 from smolmem import Memory
-from smolmem.recall.external_index import ExternalIndex
 from smolmem.recall.filters import Filter
+from smolmem.recall.indexes.external_index import ExternalIndex
 from smolmem.recall.semantic import SemanticSearch
 from smolmem.recall.vectors import facts_of, numbers_of
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import apsw
 
-from smolmem.core import packing
+from smolmem.core.encoding import packing
 from smolmem.store.chains import Chains
 
 

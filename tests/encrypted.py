@@ -28,10 +28,10 @@ from smolmem.cli.main import group, main
 from smolmem.core import faults
 from smolmem.core.errors import Busy, Damaged, InvalidArgument, NotAStore, StoreError
 from smolmem.doctor import examine_path, versions
-from smolmem.store.encryption import Key, connect
-from smolmem.store.rebuilding import rebuild
-from smolmem.store.rekeying import change_key
-from smolmem.store.sqlite import SqliteStore
+from smolmem.store.sqlite.encryption import Key, connect
+from smolmem.store.sqlite.rebuilding import rebuild
+from smolmem.store.sqlite.rekeying import change_key
+from smolmem.store.sqlite.sqlite_store import SqliteStore
 
 KEY = "correct horse battery staple"
 RAW = bytes(range(32))
@@ -419,9 +419,9 @@ DIE = """
 import os, sys
 from pathlib import Path
 from smolmem.core import faults
-from smolmem.store.encryption import Key, connect
-from smolmem.store.rebuilding import rebuild
-from smolmem.store.rekeying import change_key
+from smolmem.store.sqlite.encryption import Key, connect
+from smolmem.store.sqlite.rebuilding import rebuild
+from smolmem.store.sqlite.rekeying import change_key
 faults.hook = lambda name: os.kill(os.getpid(), 9) if name == sys.argv[4] else None
 old, new = (Key(text) if text else None for text in sys.argv[2:4])
 change_key(Path(sys.argv[1]), old, new)
@@ -476,7 +476,7 @@ def test_a_failure_leaves_the_file_and_no_rest(path: Path, monkeypatch: pytest.M
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("smolmem.store.rekeying._check", full)
+    monkeypatch.setattr("smolmem.store.sqlite.rekeying._check", full)
     with pytest.raises(StoreError, match="No space left"):
         change_key(path, None, Key(KEY))
     assert {file.name for file in files(path.parent)} <= {"agent.db", "agent.db-wal"}
@@ -508,9 +508,9 @@ def test_a_forked_child_opens_the_file_with_the_key(path: Path) -> None:
 
 CREATE = """
 import sys
-from smolmem.store.encryption import Key, connect
-from smolmem.store.rebuilding import rebuild
-from smolmem.store.sqlite import SqliteStore
+from smolmem.store.sqlite.encryption import Key, connect
+from smolmem.store.sqlite.rebuilding import rebuild
+from smolmem.store.sqlite.sqlite_store import SqliteStore
 print("ready", flush=True)
 sys.stdin.readline()
 for path in sys.argv[2:]:

@@ -31,10 +31,11 @@ from workers import fork, warm_up
 
 from smolmem import CannotResume, Memory
 from smolmem.core.errors import Busy, TakenOver
-from smolmem.store import heartbeat, sqlite
+from smolmem.store import heartbeat
+from smolmem.store.sqlite import sqlite_store
 
 heartbeat.LEASE_SECONDS, heartbeat.BEAT_SECONDS = 0.8, 0.2
-sqlite.BUSY_SECONDS = 2.0
+sqlite_store.BUSY_SECONDS = 2.0
 PAYMENTS = 6
 folder = Path()
 NEW_MOUNTS, NEW_HOST_NAME, NEW_PROCESSES, PRIVATE = 0x20000, 0x04000000, 0x20000000, 0x44000

@@ -22,7 +22,7 @@ from smolagents.monitoring import TokenUsage
 from workers import fork, warm_up
 
 from smolmem import Memory
-from smolmem.agents.prompt_renderer import chain_of
+from smolmem.agents.prompting.prompt_renderer import chain_of
 from smolmem.core import faults
 from smolmem.core.errors import NotFound, UnknownOutcome
 from smolmem.policies import views

@@ -29,7 +29,7 @@ from smolagents.monitoring import Timing
 
 from smolmem import Memory, SmolmemError
 from smolmem.cli.main import main
-from smolmem.core import codec, packing, pictures, wire
+from smolmem.core.encoding import codec, packing, pictures, wire
 from smolmem.core.errors import Damaged, StoreError
 from smolmem.core.rows import Batch, Change
 from smolmem.inspector import step_data

@@ -33,7 +33,7 @@ from smolagents.utils import AgentError
 
 from smolmem import Memory
 from smolmem.cli import sample
-from smolmem.core import codec
+from smolmem.core.encoding import codec
 from smolmem.core.injected import injected
 from smolmem.core.rows import Batch, Change, Passage, RunRow, SessionRow, SharedPrompt
 from smolmem.core.text import storable

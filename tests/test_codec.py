@@ -23,9 +23,9 @@ from smolagents.monitoring import Timing
 from smolagents.utils import AgentToolExecutionError
 from strategies import MODES, SILENT, Thing, steps, values
 
-from smolmem.core import codec, packing, wire
-from smolmem.core.packing import Undecodable
-from smolmem.core.wire import Placeholder
+from smolmem.core.encoding import codec, packing, wire
+from smolmem.core.encoding.packing import Undecodable
+from smolmem.core.encoding.wire import Placeholder
 
 TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))
 STEADY = settings(deadline=None, suppress_health_check=list(HealthCheck), derandomize=not TORTURE, database=None)

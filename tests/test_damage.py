@@ -21,7 +21,7 @@ from smolmem.core.rows import Batch
 from smolmem.core.values import Run
 from smolmem.doctor import examine_path
 from smolmem.store.contents import seal
-from smolmem.store.rebuilding import rebuild
+from smolmem.store.sqlite.rebuilding import rebuild
 
 TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))
 
@@ -285,11 +285,11 @@ def test_a_repair_that_fails_or_finds_the_file_in_use_leaves_the_file_as_it_was(
     _, whole, _ = stale
     fresh(path, whole).close()
     with monkeypatch.context() as patched:
-        patched.setattr("smolmem.store.rebuilding._Copy.write", cannot_write)
+        patched.setattr("smolmem.store.sqlite.rebuilding._Copy.write", cannot_write)
         with pytest.raises(Unwritable, match=r"cannot be repaired, and was left as it is.*A copy is .*before-repair"):
             rebuild(path, None)
     assert path.read_bytes() == whole
-    monkeypatch.setattr("smolmem.store.replacing._WAIT", 0.05)
+    monkeypatch.setattr("smolmem.store.sqlite.replacing._WAIT", 0.05)
     with fresh(path, whole), pytest.raises(Busy, match="close that program"):
         rebuild(path, None)
     for point in ("replace.begun", "replace.done"):

@@ -18,7 +18,8 @@ from scripted import Scripted, answer, calling_agent, calls, code, code_agent
 from smolagents import CodeAgent
 
 from smolmem import Memory, SmolmemError
-from smolmem.core import codec, faults
+from smolmem.core import faults
+from smolmem.core.encoding import codec
 from smolmem.core.errors import Busy, Damaged, NotAStore, StoreError, TooNew, Unwritable
 from smolmem.store.journal import Journal
 
@@ -504,7 +505,7 @@ def test_runs_that_could_not_be_saved_are_saved_later_each_to_its_own(path: Path
 
 @pytest.mark.promise("D5")
 def test_a_locked_file_is_named_and_the_agent_is_not_held_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("smolmem.store.sqlite.BUSY_SECONDS", 0.1)
+    monkeypatch.setattr("smolmem.store.sqlite.sqlite_store.BUSY_SECONDS", 0.1)
     with Memory(path) as memory:
         agent = memory.attach(code_agent(code("x = 1"), code("final_answer(x)")))
         other = apsw.Connection(str(path))

@@ -13,8 +13,8 @@ import pytest
 from smolmem import Memory, doctor
 from smolmem.cli.main import main
 from smolmem.core.errors import StoreError
-from smolmem.store.encryption import Key, encrypting_build
-from smolmem.store.rekeying import change_key
+from smolmem.store.sqlite.encryption import Key, encrypting_build
+from smolmem.store.sqlite.rekeying import change_key
 
 HERE = Path(__file__).parent
 TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))

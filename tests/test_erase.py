@@ -22,7 +22,7 @@ from smolmem import CannotResume, Memory, Run, Watch, views
 from smolmem.core import faults
 from smolmem.core.errors import InvalidArgument, NotFound
 from smolmem.render import replay, terminal  # noqa: F401  they register how values are drawn
-from smolmem.store.erase import unfinished
+from smolmem.store.erasure.erase import unfinished
 
 RUNS = 1_000 if os.environ.get("SMOLMEM_TORTURE") else 60
 

@@ -11,7 +11,7 @@ from smolagents import ActionStep, CodeAgent, TaskStep, tool
 from smolagents.memory import MemoryStep
 
 from smolmem import Memory
-from smolmem.agents.prompt_renderer import chain_of
+from smolmem.agents.prompting.prompt_renderer import chain_of
 from smolmem.core.errors import InvalidArgument
 from smolmem.core.injected import Injected
 from smolmem.policies import views

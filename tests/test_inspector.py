@@ -39,7 +39,7 @@ from smolagents.monitoring import Timing
 from smolmem import Memory
 from smolmem.cli import sample
 from smolmem.cli.main import main
-from smolmem.core import codec, wire
+from smolmem.core.encoding import codec, wire
 from smolmem.core.errors import InvalidArgument, NotFound, SmolmemError
 from smolmem.core.rows import Batch, Change
 from smolmem.inspector import run_list, serve, step_data

@@ -17,7 +17,7 @@ from scripted import code, code_agent
 
 from smolmem import Memory
 from smolmem.doctor import examine_path, versions
-from smolmem.store.encryption import connect, resolve_key
+from smolmem.store.sqlite.encryption import connect, resolve_key
 
 HERE = Path(__file__).parent
 

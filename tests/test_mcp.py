@@ -35,8 +35,8 @@ from smolmem.cli.mcp_server import mcp as mcp_command
 from smolmem.mcp.bearer import check
 from smolmem.mcp.server import make_server
 from smolmem.mcp.transports import http_app
-from smolmem.store import sqlite
-from smolmem.store.copies import can_be_written, private_copy
+from smolmem.store.sqlite import sqlite_store
+from smolmem.store.sqlite.copies import can_be_written, private_copy
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Use `streamable_http_client` instead:DeprecationWarning"),  # in mcpadapt
@@ -234,7 +234,7 @@ def test_the_client_of_release_2_talks_to_both_releases(address: str, tmp_path: 
 @contextmanager
 def quiet_patience(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patched:
-        patched.setattr(sqlite, "BUSY_SECONDS", 0.2)
+        patched.setattr(sqlite_store, "BUSY_SECONDS", 0.2)
         yield
 
 
@@ -458,7 +458,7 @@ def test_a_read_only_file_is_served_from_a_copy(tmp_path: Path) -> None:
 def test_a_read_only_file_is_not_served_for_writing(
     store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("smolmem.store.copies.can_be_written", lambda path: False)
+    monkeypatch.setattr("smolmem.store.sqlite.copies.can_be_written", lambda path: False)
     assert main(["mcp", str(store), "--write"]) == 3
     assert "is read-only: make the file and its folder writable" in capsys.readouterr().err
 

@@ -31,10 +31,11 @@ from smolmem.cli.main import main
 from smolmem.core import faults
 from smolmem.core.errors import EmbedderFailed, InvalidArgument
 from smolmem.core.fork_lock import ForkLock
-from smolmem.recall import checked_embedder, embedders, indexer, models
-from smolmem.recall.checked_embedder import MAX_CHARACTERS, CheckedEmbedder
-from smolmem.recall.embedders import EmbeddingServer, open_embedder
-from smolmem.recall.static_table import SIZE, TABLE, StaticModel, prepared
+from smolmem.recall import indexer
+from smolmem.recall.embedding import checked_embedder, embedders, models
+from smolmem.recall.embedding.checked_embedder import MAX_CHARACTERS, CheckedEmbedder
+from smolmem.recall.embedding.embedders import EmbeddingServer, open_embedder
+from smolmem.recall.embedding.static_table import SIZE, TABLE, StaticModel, prepared
 from smolmem.store.leases import Leases
 
 needs_model = pytest.mark.skipif(not models.E5.here, reason="the local model is not here")

@@ -29,7 +29,7 @@ from smolmem import Memory, SmolmemError
 from smolmem.agents import live_trace
 from smolmem.cli.main import main
 from smolmem.core.errors import CollectorFailed, InvalidArgument, NotFound
-from smolmem.transfer import otlp, run_spans
+from smolmem.transfer.traces import otlp, run_spans
 
 ROOT = Path(__file__).parent.parent
 CLOSED = "http://127.0.0.1:1"

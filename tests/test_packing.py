@@ -16,7 +16,7 @@ from scripted import code, code_agent
 from smolagents import tool
 
 from smolmem import Memory
-from smolmem.core import packing
+from smolmem.core.encoding import packing
 from smolmem.core.errors import Damaged, StoreError
 
 

@@ -31,16 +31,18 @@ from smolmem import Memory
 from smolmem.cli.main import main
 from smolmem.core import faults
 from smolmem.core.errors import InvalidArgument, NotAStore, SmolmemError, StoreError, TooNew, Unwritable
-from smolmem.store import copied_select, postgres, postgres_address, writer
+from smolmem.store import writer
 from smolmem.store.base import Limits, migrations, statements
 from smolmem.store.leases import Leases
 from smolmem.store.opening import open_store
 from smolmem.store.packed_text import add_functions
-from smolmem.store.postgres import PostgresStore
-from smolmem.store.postgres_connection import Link
-from smolmem.store.postgres_errors import Conflict, ConnectionLost
-from smolmem.store.postgres_roles import ROLE, set_up_roles
-from smolmem.store.postgres_statements import prepared_statements
+from smolmem.store.postgres import copied_select, postgres_store
+from smolmem.store.postgres.address import parse
+from smolmem.store.postgres.connection import Link
+from smolmem.store.postgres.postgres_store import PostgresStore
+from smolmem.store.postgres.roles import ROLE, set_up_roles
+from smolmem.store.postgres.server_errors import Conflict, ConnectionLost
+from smolmem.store.postgres.statements import prepared_statements
 from smolmem.transfer import copying
 
 TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))
@@ -231,7 +233,7 @@ def test_a_transaction_that_the_server_undoes_at_any_message_runs_again(
         raise Conflict("40001")
 
     monkeypatch.setattr(Link, "send", conflicting)
-    monkeypatch.setattr(postgres, "TRIES", 1000)
+    monkeypatch.setattr(postgres_store, "TRIES", 1000)
     with Memory(pg_url, strict=True, embedder="off") as memory:
         assert work(memory) == expected
     assert min(undone) > 5
@@ -338,7 +340,7 @@ def test_a_connection_that_breaks_during_commit_stores_no_step_twice(
 def test_a_run_goes_on_without_the_server_and_is_stored_when_it_is_back(
     pg_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(postgres, "PATIENCE", 0.2)
+    monkeypatch.setattr(postgres_store, "PATIENCE", 0.2)
     send = Link.send
     with Memory(pg_url, embedder="off") as memory:
         agent = memory.attach(code_agent(*[code("print(1)")] * 4, code("final_answer(7)")))
@@ -519,7 +521,7 @@ def test_an_address_that_cannot_be_is_refused(url: str) -> None:
 
 def test_no_secret_of_a_url_is_shown() -> None:
     url = "postgresql://me:hun%40ter2@db.example/x?sslmode=verify-full&sslpassword=s3cret&schema=team"
-    address = postgres_address.parse(url)
+    address = parse(url)
     for shown in (repr(address), address.shown, address.clean(f"bad {url} hun@ter2")):
         assert "hun%40ter2" not in shown
         assert "hun@ter2" not in shown

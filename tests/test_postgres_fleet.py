@@ -26,9 +26,9 @@ from workers import fork
 
 from smolmem import Memory
 from smolmem.core.errors import TakenOver
-from smolmem.store.postgres import PostgresStore
-from smolmem.store.postgres_connection import POOL, Link
-from smolmem.store.postgres_errors import ConnectionLost
+from smolmem.store.postgres.connection import POOL, Link
+from smolmem.store.postgres.postgres_store import PostgresStore
+from smolmem.store.postgres.server_errors import ConnectionLost
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "bench"))

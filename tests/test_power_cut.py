@@ -20,7 +20,7 @@ from scripted import answer, calling_agent, calls, code, code_agent
 from smolagents import ActionStep
 
 from smolmem import Memory
-from smolmem.core import codec
+from smolmem.core.encoding import codec
 from smolmem.core.errors import StoreError
 
 TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))

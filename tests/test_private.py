@@ -16,7 +16,7 @@ from scripted import code, code_agent
 
 from smolmem import Memory
 from smolmem.cli.main import main
-from smolmem.recall import models
+from smolmem.recall.embedding import models
 
 HERE = Path(__file__).parent
 WATCHED = "openat,open,creat,mkdir,mkdirat,rename,renameat,renameat2,link,linkat,symlink,connect,sendto,sendmsg"

@@ -24,8 +24,8 @@ from smolagents import CodeAgent, ToolCallingAgent, tool
 from workers import fork
 
 from smolmem import Memory
-from smolmem.agents.replay_guard import Guard
-from smolmem.core import codec, wire
+from smolmem.agents.restoring.replay_guard import Guard
+from smolmem.core.encoding import codec, wire
 from smolmem.core.errors import UnknownOutcome
 from smolmem.policies import views
 
@@ -145,7 +145,7 @@ def test_code_that_would_take_too_long_is_not_waited_for(
     memory: Memory, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken_off(memory, code_agent(code("import time\nn = 1\ntime.sleep(0.4)"), STOP))
-    monkeypatch.setattr("smolmem.agents.interpreter.MAX_SECONDS", 0.2)
+    monkeypatch.setattr("smolmem.agents.restoring.interpreter.MAX_SECONDS", 0.2)
     caplog.set_level("INFO", "smolmem")
     assert memory.resume(code_agent(code("final_answer(n)"))) == 1
     assert "from the snapshot, because the code takes too long" in caplog.text

@@ -25,9 +25,10 @@ from smolagents import CodeAgent, tool
 from test_erase import stored_bytes
 
 from smolmem import CannotResume, Memory, Watch, views
-from smolmem.core import codec, secret_formats
+from smolmem.core import secret_formats
+from smolmem.core.encoding import codec
+from smolmem.core.encoding.mutations import Outcome
 from smolmem.core.errors import InvalidArgument
-from smolmem.core.mutations import Outcome
 from smolmem.core.redaction import Redactor
 
 HERE = Path(__file__).parent
@@ -394,7 +395,7 @@ def test_a_pattern_or_secret_that_cannot_be_used_is_refused(path: Path, options:
 
 def test_everything_that_agents_record_passes_the_redactor() -> None:
     """Only the store encodes, with its redactor; what erasing rewrites was stored without secrets."""
-    allowed = {"store/contents.py", "store/erased_contents.py", "store/erased_sessions.py"}
+    allowed = {"store/contents.py", "store/erasure/erased_contents.py", "store/erasure/erased_sessions.py"}
     for file in (ROOT / "src" / "smolmem").rglob("*.py"):
         name = file.relative_to(ROOT / "src" / "smolmem").as_posix()
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):

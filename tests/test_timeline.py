@@ -14,7 +14,7 @@ from smolagents.memory import SystemPromptStep
 from smolagents.monitoring import Timing
 
 from smolmem import Memory
-from smolmem.core import codec
+from smolmem.core.encoding import codec
 from smolmem.core.timeline import Misplaced, Timeline
 
 TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))

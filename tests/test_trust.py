@@ -23,10 +23,11 @@ from smolagents.memory import FinalAnswerStep
 from workers import fork
 
 from smolmem import Memory, Watch
-from smolmem.core import codec, faults
+from smolmem.core import faults
+from smolmem.core.encoding import codec
+from smolmem.core.encoding.wire import Placeholder
 from smolmem.core.errors import CannotResume, Damaged, InvalidArgument, NotFound, StoreError, UnknownOutcome
 from smolmem.core.text import message_text
-from smolmem.core.wire import Placeholder
 
 PAID: list[int] = []
 WITNESS: list[Path] = []

@@ -29,11 +29,11 @@ from smolagents.monitoring import Timing, TokenUsage
 from workers import fork, record
 
 from smolmem import Memory, SmolmemError, Watch, doctor
-from smolmem.core import codec
+from smolmem.core.encoding import codec
 from smolmem.core.errors import Damaged, NotAStore, TooNew, UnknownOutcome, Unwritable
 from smolmem.policies import views
 from smolmem.store.base import migrations
-from smolmem.store.sqlite import SqliteStore
+from smolmem.store.sqlite.sqlite_store import SqliteStore
 from smolmem.transfer import archive
 from smolmem.transfer.archive import ExportWriter
 from smolmem.transfer.export import export
@@ -963,7 +963,7 @@ def test_a_large_picture_in_a_small_file_is_not_unpacked_at_load(
 def test_five_backups_while_another_process_writes_open_verify_and_are_a_prefix(
     path: Path, tmp_path: Path, part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("smolmem.store.copies._PAGES", 20)
+    monkeypatch.setattr("smolmem.store.sqlite.copies._PAGES", 20)
     Memory(path).close()
     writer = subprocess.Popen(
         [sys.executable, __file__, "write", str(path)],

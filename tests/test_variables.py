@@ -17,8 +17,8 @@ from smolagents.memory import ActionStep
 from smolmem import Memory
 from smolmem.agents.recorder import recorder_of
 from smolmem.agents.variables import Variables
-from smolmem.core import chunks, wire
-from smolmem.core.packing import Undecodable
+from smolmem.core.encoding import chunks, wire
+from smolmem.core.encoding.packing import Undecodable
 from smolmem.store.contents import Contents
 
 

@@ -29,8 +29,8 @@ from smolmem import Memory
 from smolmem.core.errors import InvalidArgument, NotFound
 from smolmem.integrations import document_import
 from smolmem.integrations.document_import import import_collection
-from smolmem.recall import external_index, vector_index
-from smolmem.recall.external_index import key_of, passage_of
+from smolmem.recall.indexes import external_index, vector_index
+from smolmem.recall.indexes.external_index import key_of, passage_of
 from smolmem.recall.vectors import floats_of, numbers_of
 
 MILVUS = pytest.param(
@@ -710,8 +710,8 @@ def test_an_index_resolves_sends_and_writes_nothing_elsewhere(tmp_path: Path, ki
 def test_a_large_scope_has_an_hnsw_index_of_its_own_and_finds_the_nearest(
     pg_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pgvector_index = pytest.importorskip("smolmem.recall.pgvector_index")
-    from smolmem.store.postgres_address import parse
+    pgvector_index = pytest.importorskip("smolmem.recall.indexes.pgvector_index")
+    from smolmem.store.postgres.address import parse
 
     monkeypatch.setattr(pgvector_index, "LARGE_SCOPE", 1_000)
     index = pgvector_index.PgvectorIndex(parse(pg_url), "smolmem-test", 32)

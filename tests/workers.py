@@ -24,8 +24,8 @@ from scripted import code, code_agent
 from smolagents import ActionStep, AgentError
 
 from smolmem import Memory
-from smolmem.store import sqlite_schema
 from smolmem.store.base import migrations
+from smolmem.store.sqlite import file_schema
 
 PATIENCE = 100.0
 """Seconds until a child that is neither killed nor done is taken for one that hangs."""
@@ -121,16 +121,14 @@ def upgrade(path: str) -> dict[str, int]:
     warm_up()
     died = 0
     latest = len(migrations("sqlite"))
-    old = sqlite_schema.schema(apsw.Connection(path)) if os.path.exists(path) else frozenset()
+    old = file_schema.schema(apsw.Connection(path)) if os.path.exists(path) else frozenset()
     for stop in range(200):
         child = fork(lambda: _die_at(path, stop))
         died += os.waitpid(child, 0)[1] != 0
         state = (
-            sqlite_schema.schema(apsw.Connection(path))
-            if os.path.exists(path) and os.path.getsize(path)
-            else frozenset()
+            file_schema.schema(apsw.Connection(path)) if os.path.exists(path) and os.path.getsize(path) else frozenset()
         )
-        assert state in (old, sqlite_schema.expected_schema(latest)), "half a schema"
+        assert state in (old, file_schema.expected_schema(latest)), "half a schema"
         if child and died <= stop:
             break
     with Memory(path) as memory:

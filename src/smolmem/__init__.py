@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from smolmem.memory import Memory
     from smolmem.policies import views
     from smolmem.policies.watch import Watch
-    from smolmem.recall.embedders import Embedder, EmbeddingFunction, EmbeddingServer, LocalModel
+    from smolmem.recall.embedding.embedders import Embedder, EmbeddingFunction, EmbeddingServer, LocalModel
 
 __all__ = [
     "CannotResume",
@@ -51,7 +51,7 @@ def __getattr__(name: str) -> Any:
     from smolmem.agents import stepwise
     from smolmem.core import errors, values
     from smolmem.policies import views, watch
-    from smolmem.recall import embedders
+    from smolmem.recall.embedding import embedders
 
     homes = (errors, values, memory, stepwise, watch, embedders)
     globals().update({each: getattr(home, each) for each in __all__ for home in homes if hasattr(home, each)})

@@ -29,17 +29,17 @@ from smolmem.core import clock
 from smolmem.core.display import Drawable
 from smolmem.core.errors import Damaged, NotAStore, SmolmemError, StoreError
 from smolmem.core.text import byte_size, counted, one_line
-from smolmem.recall import models
-from smolmem.recall.embedders import default_model, installed
+from smolmem.recall.embedding import models
+from smolmem.recall.embedding.embedders import default_model, installed
 from smolmem.store.base import Progress, Row, migrations
-from smolmem.store.copies import can_be_written, private_copy
-from smolmem.store.copies import copy as copy_database
-from smolmem.store.encryption import CIPHER, SWAP, Key, encrypting_build, resolve_key
-from smolmem.store.header import APPLICATION_ID, is_locked, owner_of, read_header, read_version
 from smolmem.store.journal import Journal
 from smolmem.store.opening import open_store, shown
-from smolmem.store.rebuilding import rebuild
-from smolmem.store.sqlite import SqliteStore
+from smolmem.store.sqlite.copies import can_be_written, private_copy
+from smolmem.store.sqlite.copies import copy as copy_database
+from smolmem.store.sqlite.encryption import CIPHER, SWAP, Key, encrypting_build, resolve_key
+from smolmem.store.sqlite.header import APPLICATION_ID, is_locked, owner_of, read_header, read_version
+from smolmem.store.sqlite.rebuilding import rebuild
+from smolmem.store.sqlite.sqlite_store import SqliteStore
 
 Level = Literal["ok", "hint", "warning", "problem"]
 SAFE_SQLITE = (3, 51, 3)

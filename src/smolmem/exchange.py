@@ -196,8 +196,8 @@ class Exchange(Recalling):
             NotFound: if there is no such run.
             CollectorFailed: if the collector does not take it.
         """
-        from smolmem.transfer.otlp import Collector
-        from smolmem.transfer.run_spans import root_of, trace_spans
+        from smolmem.transfer.traces.otlp import Collector
+        from smolmem.transfer.traces.run_spans import root_of, trace_spans
 
         root = root_of(self._journal, self.run(run))
         collector = Collector(to, headers, root.scope)

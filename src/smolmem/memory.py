@@ -17,7 +17,7 @@ from smolmem.agents.failures import Failures
 from smolmem.agents.inject import Injection, inject
 from smolmem.agents.ledger import Unknown
 from smolmem.agents.live_trace import AttachedTrace, LiveTraces
-from smolmem.agents.preview import Preview, preview, set_views
+from smolmem.agents.prompting.preview import Preview, preview, set_views
 from smolmem.agents.recorder import Recorder, recorder_of
 from smolmem.agents.resume import Resumed, drain
 from smolmem.agents.stepwise import Stepwise, stepwise
@@ -37,10 +37,10 @@ from smolmem.recall.engine import EmbedderChoice, RecallEngine
 from smolmem.recalling import check_retention
 from smolmem.store.base import Durability, Progress
 from smolmem.store.contents import fingerprint_key
-from smolmem.store.encryption import KEY_VARIABLE
-from smolmem.store.erase import unfinished
+from smolmem.store.erasure.erase import unfinished
 from smolmem.store.journal import Journal
 from smolmem.store.opening import open_store
+from smolmem.store.sqlite.encryption import KEY_VARIABLE
 from smolmem.store.verify import Report, Stats, stats, verify
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from typing import Any
 from rich.console import Console
 from smolagents import MultiStepAgent
 
-from smolmem.agents.interpreter import Restored
 from smolmem.agents.ledger import Unknown
 from smolmem.agents.recorder import Recorder, recorder_of
 from smolmem.agents.rerun import Rerun, rerun
+from smolmem.agents.restoring.interpreter import Restored
 from smolmem.agents.resume import Resumed, Resumption, drain, restore
 from smolmem.core.arguments import ScopeFilter, check_choice, check_count, check_tags
 from smolmem.core.display import draw

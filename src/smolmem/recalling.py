@@ -33,7 +33,7 @@ from smolmem.recall.notes import Target
 from smolmem.recall.purge import Purged, find_derived
 from smolmem.recall.search import FLOOR, Group
 from smolmem.store.base import Progress as Report
-from smolmem.store.erase import Erased, Selection, erase, finish, select, sessions_of
+from smolmem.store.erasure.erase import Erased, Selection, erase, finish, select, sessions_of
 
 
 def check_retention(rules: Any) -> dict[str, timedelta]:

@@ -25,7 +25,7 @@ from smolagents.memory import TaskStep
 
 from smolmem.agents import compat
 from smolmem.agents.ledger import Turn
-from smolmem.core.codec import Encoded
+from smolmem.core.encoding.codec import Encoded
 from smolmem.core.injected import Injected
 from smolmem.core.rows import NO_RESULT, RunRow, Status
 from smolmem.core.text import storable

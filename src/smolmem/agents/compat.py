@@ -32,10 +32,10 @@ from smolagents.memory import CallbackRegistry, TaskStep
 from smolagents.monitoring import Monitor, Timing
 from smolagents.utils import AgentMaxStepsError
 
-from smolmem.core import codec, pictures, wire
+from smolmem.core.encoding import codec, pictures, wire
+from smolmem.core.encoding.type_codecs import NotExact
+from smolmem.core.encoding.wire import Decoder, Encoder, Json
 from smolmem.core.injected import Injected
-from smolmem.core.type_codecs import NotExact
-from smolmem.core.wire import Decoder, Encoder, Json
 from smolmem.recall import passages
 
 log = logging.getLogger("smolmem")

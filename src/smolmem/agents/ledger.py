@@ -16,11 +16,11 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from smolmem.core import codec
-from smolmem.core.codec import Encoded
+from smolmem.core.encoding import codec
+from smolmem.core.encoding.codec import Encoded
+from smolmem.core.encoding.instances import NotRestored
+from smolmem.core.encoding.mutations import Outcome, mutable_parts
 from smolmem.core.errors import TakenOver
-from smolmem.core.instances import NotRestored
-from smolmem.core.mutations import Outcome, mutable_parts
 from smolmem.core.rows import CallRow, LoadedOutcome, RecordedCall
 from smolmem.core.text import storable
 from smolmem.store.journal import Journal

@@ -30,8 +30,8 @@ from smolmem.store.journal import Journal
 from smolmem.store.records import Records
 
 if TYPE_CHECKING:
-    from smolmem.transfer.otlp import Collector
-    from smolmem.transfer.spans import Span
+    from smolmem.transfer.traces.otlp import Collector
+    from smolmem.transfer.traces.spans import Span
 
 log = logging.getLogger("smolmem")
 
@@ -59,7 +59,7 @@ class LiveTraces:
         Raises:
             InvalidArgument: if `url` is not a URL.
         """
-        from smolmem.transfer.otlp import Collector
+        from smolmem.transfer.traces.otlp import Collector
 
         collector = Collector(url, project=scope)
         return self._senders.setdefault((url, scope), _Sender(self._journal, collector))
@@ -221,7 +221,7 @@ class _Sender:
 
     def _root(self, records: Records, run: str) -> Run | None:
         """The run that a trace begins with; None for a run that is not stored, or was erased."""
-        from smolmem.transfer import run_spans
+        from smolmem.transfer.traces import run_spans
 
         try:
             root = run_spans.root_of(records, records.run(run))
@@ -236,7 +236,7 @@ class _Sender:
         return root
 
     def _send_run(self, records: Records, root: Run) -> None:
-        from smolmem.transfer import run_spans
+        from smolmem.transfer.traces import run_spans
 
         sent = self._runs.get(root.id, set())
         new = list(run_spans.trace_spans(records, root, sent=sent))

@@ -31,16 +31,17 @@ from typing import Any, NamedTuple
 from smolagents import MultiStepAgent
 from smolagents.memory import ActionStep, FinalAnswerStep, TaskStep
 
-from smolmem.agents import compat, ledger, observed_list, observed_models
+from smolmem.agents import compat, ledger
 from smolmem.agents.active_runs import ActiveRun, ActiveRuns
 from smolmem.agents.failures import Failures, described
-from smolmem.agents.known_classes import classes_of
 from smolmem.agents.ledger import Fenced, Ledger
-from smolmem.agents.prompt_renderer import PromptRenderer, RecorderState
+from smolmem.agents.observing import observed_list, observed_models
+from smolmem.agents.prompting.prompt_renderer import PromptRenderer, RecorderState
+from smolmem.agents.restoring.known_classes import classes_of
 from smolmem.agents.session import Care, Session, Surroundings
 from smolmem.agents.variables import Variables
-from smolmem.core import codec
-from smolmem.core.codec import Encoded
+from smolmem.core.encoding import codec
+from smolmem.core.encoding.codec import Encoded
 from smolmem.core.errors import TakenOver
 from smolmem.core.injected import Injected, Injections
 from smolmem.core.rows import Batch, RunRow, SessionRow, Status, StoredSession

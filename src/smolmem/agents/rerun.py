@@ -12,12 +12,12 @@ from typing import Any
 from smolagents import ActionStep, MultiStepAgent
 
 from smolmem.agents import compat
-from smolmem.agents.known_classes import classes_of
+from smolmem.agents.restoring.known_classes import classes_of
 from smolmem.agents.stepwise import stepwise
 from smolmem.agents.tools import MEMORY_TOOLS, give_memory_tools
-from smolmem.core import codec
-from smolmem.core.codec import Encoded
-from smolmem.core.instances import NotRestored
+from smolmem.core.encoding import codec
+from smolmem.core.encoding.codec import Encoded
+from smolmem.core.encoding.instances import NotRestored
 from smolmem.core.rows import RecordedCall
 from smolmem.core.values import Run
 from smolmem.store.journal import Journal

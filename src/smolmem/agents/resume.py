@@ -30,18 +30,19 @@ from smolagents import ActionStep, CodeAgent
 from smolagents.memory import FinalAnswerStep, PlanningStep, TaskStep
 from smolagents.utils import AgentMaxStepsError
 
-from smolmem.agents import compat, interpreter
+from smolmem.agents import compat
 from smolmem.agents.active_runs import ActiveRun
-from smolmem.agents.interpreter import Restored
-from smolmem.agents.known_classes import classes_of
 from smolmem.agents.ledger import Diverged, Unknown
-from smolmem.agents.missing_secrets import check_secrets
 from smolmem.agents.recorder import Recorder
-from smolmem.agents.rehearsal import OutsideEffect, Rehearsal, before_code
-from smolmem.core import codec
+from smolmem.agents.restoring import interpreter
+from smolmem.agents.restoring.interpreter import Restored
+from smolmem.agents.restoring.known_classes import classes_of
+from smolmem.agents.restoring.missing_secrets import check_secrets
+from smolmem.agents.restoring.rehearsal import OutsideEffect, Rehearsal, before_code
+from smolmem.core.encoding import codec
+from smolmem.core.encoding.instances import NotRestored
 from smolmem.core.errors import CannotResume, UnknownOutcome
 from smolmem.core.injected import Injected
-from smolmem.core.instances import NotRestored
 from smolmem.core.rows import RecordedCall, RunRow, StoredSession
 from smolmem.core.values import Run
 from smolmem.store.journal import Journal

@@ -15,9 +15,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
-from smolmem.agents import observed_steps
-from smolmem.core import codec, prompts
-from smolmem.core.codec import MODEL_INPUT, Encoded
+from smolmem.agents.observing import observed_steps
+from smolmem.core import prompts
+from smolmem.core.encoding import codec
+from smolmem.core.encoding.codec import MODEL_INPUT, Encoded
 from smolmem.core.prompts import Look, Part
 from smolmem.core.rows import Act, Change, Saved, SessionRow, SharedPrompt, StoredEntry, StoredSession
 from smolmem.core.timeline import Timeline

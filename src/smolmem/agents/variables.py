@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from smolmem.agents import compat
-from smolmem.core import chunks, wire
-from smolmem.core.chunks import ATOMS, ChunkedText, ChunkedValue, NotChunkable, Piece
-from smolmem.core.codec import Encoded
+from smolmem.core.encoding import chunks, wire
+from smolmem.core.encoding.chunks import ATOMS, ChunkedText, ChunkedValue, NotChunkable, Piece
+from smolmem.core.encoding.codec import Encoded
 
 LARGE = 5_000_000
 """Values of more bytes, or of more items than a hundredth of this, are left out and named."""

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from smolmem.core.values import Run
     from smolmem.memory import Memory
     from smolmem.queries import Queries, Reader
-    from smolmem.store.encryption import Key
     from smolmem.store.journal import Journal
+    from smolmem.store.sqlite.encryption import Key
 
 URL_VARIABLE = "SMOLMEM_URL"
 KEY_VARIABLE = "SMOLMEM_KEY"
@@ -93,7 +93,7 @@ class Environment:
         Raises:
             InvalidArgument: the key is empty or malformed, or its file cannot be read.
         """
-        from smolmem.store.encryption import resolve_key
+        from smolmem.store.sqlite.encryption import resolve_key
 
         return resolve_key(None if self.key_file is None else _read_key(self.key_file))
 
@@ -103,7 +103,7 @@ class Environment:
         Raises:
             InvalidArgument: there is no key, or the key is empty or malformed.
         """
-        from smolmem.store.encryption import Key, key_in_variable
+        from smolmem.store.sqlite.encryption import Key, key_in_variable
 
         if file is not None:
             return Key(_read_key(file))
@@ -116,7 +116,7 @@ class Environment:
         return Key(_ask(f"{title} of {self.path}", twice=twice))
 
     def _looks_encrypted(self) -> bool:
-        from smolmem.store.header import is_plain
+        from smolmem.store.sqlite.header import is_plain
 
         path = Path(self.path)
         return "\0" not in self.path and path.is_file() and path.stat().st_size >= 512 and not is_plain(path)
@@ -134,8 +134,8 @@ class Environment:
     @cached_property
     def readable(self) -> str:
         """The store to look at: a private copy of a file that cannot be written, else the store itself."""
-        from smolmem.store.copies import can_be_written, private_copy
-        from smolmem.store.encryption import resolve_key
+        from smolmem.store.sqlite.copies import can_be_written, private_copy
+        from smolmem.store.sqlite.encryption import resolve_key
 
         self.require_file()
         path = Path(self.path)
@@ -152,7 +152,7 @@ class Environment:
         Raises:
             Unwritable: the file, or its folder, is read-only.
         """
-        from smolmem.store.copies import can_be_written
+        from smolmem.store.sqlite.copies import can_be_written
 
         if self.is_file and not can_be_written(Path(self.path)):
             raise Unwritable(f"{self.path} is read-only: make the file and its folder writable, or copy the file.")

@@ -14,7 +14,7 @@ from smolmem.core.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from smolmem.memory import Memory
-    from smolmem.store.erase import Erased
+    from smolmem.store.erasure.erase import Erased
 
 SECTION = "Maintenance"
 

@@ -13,7 +13,7 @@ from smolmem.cli.output import Cell, Column
 from smolmem.core.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from smolmem.recall.models import Files
+    from smolmem.recall.embedding.models import Files
 
 ACTIONS = ("list", "fetch", "use")
 COLUMNS = (
@@ -42,7 +42,7 @@ def model(env: Environment, action: str, name: str | None) -> None:
     SMOLMEM_MODELS, by default ~/.cache/smolmem/models. `use` also makes it the default of this machine: every memory
     that is opened without an embedder uses it. Without a choice, the most accurate model that was downloaded is used.
     """
-    from smolmem.recall import models
+    from smolmem.recall.embedding import models
 
     if action == "list":
         env.output.rows([_state(files) for files in _all()], COLUMNS, _row)
@@ -60,14 +60,14 @@ def model(env: Environment, action: str, name: str | None) -> None:
 
 
 def _all() -> list[Files]:
-    from smolmem.recall import models
-    from smolmem.recall.embedders import LOCAL
+    from smolmem.recall.embedding import models
+    from smolmem.recall.embedding.embedders import LOCAL
 
     return [*{files.name: files for files in LOCAL.values()}.values(), models.RERANKER]
 
 
 def _named(action: str, name: str | None) -> Files:
-    from smolmem.recall.embedders import LOCAL
+    from smolmem.recall.embedding.embedders import LOCAL
 
     known = {files.name: files for files in _all() if action == "fetch" or files.name in LOCAL}
     found = known.get(LOCAL[name].name if name in LOCAL else str(name))
@@ -78,7 +78,7 @@ def _named(action: str, name: str | None) -> Files:
 
 
 def _state(files: Files) -> dict[str, Any]:
-    from smolmem.recall import embedders
+    from smolmem.recall.embedding import embedders
 
     return {
         "name": files.name,

@@ -18,7 +18,7 @@ from smolmem.core.text import byte_size, counted
 
 if TYPE_CHECKING:
     from smolmem.doctor import Diagnosis, Finding
-    from smolmem.store.encryption import Key
+    from smolmem.store.sqlite.encryption import Key
 
 SECTION = "Maintenance"
 
@@ -159,9 +159,9 @@ def _copy(env: Environment, path: str, progress: Any) -> None:
     """Copies a store, with its key, without migrating it."""
     import apsw
 
-    from smolmem.store import private_files
-    from smolmem.store.copies import copy
-    from smolmem.store.encryption import resolve_key
+    from smolmem.store.sqlite import private_files
+    from smolmem.store.sqlite.copies import copy
+    from smolmem.store.sqlite.encryption import resolve_key
 
     target = Path(path).absolute()
     try:
@@ -221,8 +221,8 @@ def rekey(env: Environment, new_key_file: str | None) -> None:
 
 
 def _is_plain(env: Environment) -> bool:
-    from smolmem.store.encryption import require_encrypting_build
-    from smolmem.store.header import is_plain
+    from smolmem.store.sqlite.encryption import require_encrypting_build
+    from smolmem.store.sqlite.header import is_plain
 
     env.require_file()
     require_encrypting_build()
@@ -232,7 +232,7 @@ def _is_plain(env: Environment) -> bool:
 
 
 def _change_key(env: Environment, old: Key | None, new: Key | None, done: str) -> None:
-    from smolmem.store.rekeying import change_key
+    from smolmem.store.sqlite.rekeying import change_key
 
     with env.output.progress(f"writing {env.path}") as progress:
         change_key(Path(env.path), old, new, progress)

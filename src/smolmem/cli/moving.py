@@ -45,7 +45,7 @@ def roles(env: Environment) -> None:
 
     if not is_server(env.url):
         raise InvalidArgument(f"{env.url} is a file: roles are for stores on PostgreSQL.")
-    from smolmem.store.postgres_roles import set_up_roles
+    from smolmem.store.postgres.roles import set_up_roles
 
     role = set_up_roles(env.url)
     text = f"{env.shown} has row-level security. GRANT {role} TO the users that agents log in as."

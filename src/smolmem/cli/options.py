@@ -119,9 +119,9 @@ def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) ->
     from click.shell_completion import CompletionItem
 
     from smolmem.store.base import migrations
-    from smolmem.store.header import read_version
     from smolmem.store.records import Records
-    from smolmem.store.sqlite import SqliteStore
+    from smolmem.store.sqlite.header import read_version
+    from smolmem.store.sqlite.sqlite_store import SqliteStore
 
     env = ctx.find_object(Environment) or Environment()
     env.asks = False

@@ -34,7 +34,7 @@ def stores_in(folder: Path) -> list[Path]:
 
 
 def _is_store(path: Path) -> bool:
-    from smolmem.store.header import APPLICATION_ID, owner_of, stored_header
+    from smolmem.store.sqlite.header import APPLICATION_ID, owner_of, stored_header
 
     try:
         return owner_of(stored_header(path, None, path)) == APPLICATION_ID

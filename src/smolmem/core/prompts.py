@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from smolmem.core.rows import SharedPrompt
 
 if TYPE_CHECKING:
-    from smolmem.core.codec import Encoded
+    from smolmem.core.encoding.codec import Encoded
 
 Part: TypeAlias = "int | Encoded"
 """A part of a prompt: the id of stored content, or content that is not stored yet."""
@@ -85,7 +85,7 @@ def rendered(
 
     smolagents makes them from the fields of the step; a step class of the user may show more than its record holds.
     """
-    from smolmem.core.codec import KINDS, original_class  # only callers with live steps need smolagents
+    from smolmem.core.encoding.codec import KINDS, original_class  # only callers with live steps need smolagents
 
     messages = rendered_messages(step)
     made_from = record if original_class(step) in KINDS else None

@@ -21,11 +21,12 @@ from functools import partial
 from typing import NamedTuple
 from urllib.parse import quote, quote_plus
 
-from smolmem.core import patterns, secret_formats, wire
+from smolmem.core import patterns, secret_formats
+from smolmem.core.encoding import wire
+from smolmem.core.encoding.packing import Undecodable
+from smolmem.core.encoding.wire import Base64, Encoder, Json
 from smolmem.core.errors import InvalidArgument
-from smolmem.core.packing import Undecodable
 from smolmem.core.secret_formats import Found
-from smolmem.core.wire import Base64, Encoder, Json
 
 log = logging.getLogger("smolmem")
 

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
-from smolmem.core.instances import NotRestored
-from smolmem.core.mutations import Outcome, applied, can_be_applied
+from smolmem.core.encoding.instances import NotRestored
+from smolmem.core.encoding.mutations import Outcome, applied, can_be_applied
 
 if TYPE_CHECKING:  # the codec imports smolagents, which takes a second
-    from smolmem.core.codec import Encoded, Facts
+    from smolmem.core.encoding.codec import Encoded, Facts
 
 Act = Literal["insert", "remove", "revise"]
 Origin = Literal["user", "model", "tool", "web", "import", "agent"]

@@ -19,9 +19,9 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
 from smolmem.core import text as core_text
+from smolmem.core.encoding.wire import safe_text
 from smolmem.core.text import sanitize
 from smolmem.core.values import Excerpt, Run
-from smolmem.core.wire import safe_text
 from smolmem.recall.highlight import Highlighter
 
 MAX_TEXT = 20_000

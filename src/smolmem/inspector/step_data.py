@@ -12,12 +12,12 @@ from typing import Any
 
 from smolagents.memory import ActionStep, PlanningStep, TaskStep
 
-from smolmem.core import pictures
+from smolmem.core.encoding import pictures
+from smolmem.core.encoding.wire import safe_text
 from smolmem.core.errors import NotFound
 from smolmem.core.injected import Injected
 from smolmem.core.prices import cost
 from smolmem.core.values import Run, Step
-from smolmem.core.wire import safe_text
 from smolmem.inspector import formatting
 from smolmem.memory import Memory
 from smolmem.store.stored_messages import StoredMessages

@@ -9,8 +9,8 @@ from smolagents import MultiStepAgent
 from smolagents.memory import MemoryStep, TaskStep
 
 from smolmem.agents.compat import agent_name
-from smolmem.agents.prompt_parts import Part, messages_of
-from smolmem.agents.view_chain import ViewChain
+from smolmem.agents.prompting.prompt_parts import Part, messages_of
+from smolmem.agents.prompting.view_chain import ViewChain
 from smolmem.core.errors import InvalidArgument
 from smolmem.core.prompts import rendered_messages
 from smolmem.core.text import message_role, message_text

@@ -20,9 +20,9 @@ from typing import Any
 from smolagents.models import ChatMessage, MessageRole
 
 from smolmem.agents import ledger
-from smolmem.agents.prompt_parts import Part
-from smolmem.agents.prompt_renderer import chain_of
-from smolmem.agents.view_chain import ViewChain
+from smolmem.agents.prompting.prompt_parts import Part
+from smolmem.agents.prompting.prompt_renderer import chain_of
+from smolmem.agents.prompting.view_chain import ViewChain
 from smolmem.core.arguments import check_count
 from smolmem.core.errors import BudgetTooSmall, InvalidArgument
 from smolmem.core.injected import Injected

@@ -14,8 +14,8 @@ import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from smolmem.core import codec
 from smolmem.core.arguments import check_count
+from smolmem.core.encoding import codec
 from smolmem.core.errors import InvalidArgument
 from smolmem.core.patterns import found, pattern_of
 from smolmem.policies.detectors import Ceiling, Detector, Drift, Gap, Repeated, SeenStep, calls_of

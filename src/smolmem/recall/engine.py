@@ -13,11 +13,12 @@ from smolmem.core.errors import EmbedderFailed, InvalidArgument
 from smolmem.core.fork_lock import ForkLock
 from smolmem.core.rows import TRUST
 from smolmem.core.values import Recollection, Reminder, Step
-from smolmem.recall import models, query
-from smolmem.recall.checked_embedder import CheckedEmbedder
+from smolmem.recall import query
 from smolmem.recall.context import TOKENS, block, message, says_something, sources
 from smolmem.recall.documents import Source, open_source
-from smolmem.recall.embedders import Embedder, ModelName, Reranker, checked, installed, open_embedder
+from smolmem.recall.embedding import models
+from smolmem.recall.embedding.checked_embedder import CheckedEmbedder
+from smolmem.recall.embedding.embedders import Embedder, ModelName, Reranker, checked, installed, open_embedder
 from smolmem.recall.filters import Filter
 from smolmem.recall.indexer import BackgroundIndexer, index_for
 from smolmem.recall.notes import Notes
@@ -28,7 +29,7 @@ from smolmem.store.journal import Journal
 from smolmem.store.passage_rows import json_list
 
 if TYPE_CHECKING:
-    from smolmem.recall.external_index import ExternalIndex
+    from smolmem.recall.indexes.external_index import ExternalIndex
 
 log = logging.getLogger("smolmem")
 
@@ -93,7 +94,7 @@ class RecallEngine:
         asked = [source for source in self._sources if source.is_asked(filters)] if question.strip() else []
         embedder = self._open_embedder() if any([source.bring(self.notes, question) for source in asked]) else None
         if embedder is not None:
-            from smolmem.recall.vector_writer import VectorWriter
+            from smolmem.recall.embedding.vector_writer import VectorWriter
 
             with suppress(EmbedderFailed):  # the embedder has logged it
                 writer = VectorWriter(self._journal.store, embedder)
@@ -196,7 +197,7 @@ def _external_index(journal: Journal, url: str | None) -> ExternalIndex | None:
     if not chosen:
         return None
     try:
-        from smolmem.recall.external_index import ExternalIndex
+        from smolmem.recall.indexes.external_index import ExternalIndex
     except ImportError as error:
         raise InvalidArgument(f"vectors needs {error.name}: pip install 'smolmem[semantic]'.") from error
     return ExternalIndex(chosen, journal.store)

@@ -27,20 +27,20 @@ from typing import TYPE_CHECKING, cast
 from smolmem.core.errors import Damaged, EmbedderFailed
 from smolmem.core.fork_lock import ForkLock
 from smolmem.core.rows import Origin, Passage
-from smolmem.recall.checked_embedder import CheckedEmbedder
+from smolmem.recall.embedding.checked_embedder import CheckedEmbedder
 from smolmem.recall.notes import add_note_passages
 from smolmem.recall.passages import passages_of, spellings
 from smolmem.recall.provenance import NOT_INDEXED, Provenance
 from smolmem.store.base import Progress, Row, Store
-from smolmem.store.fork_hooks import no_fork
 from smolmem.store.journal import Journal
 from smolmem.store.leases import Lease, Leases
 from smolmem.store.passage_rows import PassageOwner, add_passages, drop_passages, json_list, reindex_after, sections
+from smolmem.store.sqlite.fork_hooks import no_fork
 from smolmem.store.writer import IMPORTED
 
 if TYPE_CHECKING:
-    from smolmem.recall.external_index import ExternalIndex
-    from smolmem.recall.vector_writer import VectorWriter
+    from smolmem.recall.embedding.vector_writer import VectorWriter
+    from smolmem.recall.indexes.external_index import ExternalIndex
 
 log = logging.getLogger("smolmem")
 
@@ -260,7 +260,7 @@ class BackgroundIndexer:
         if embedder is None:
             return None
         with no_fork:
-            from smolmem.recall.vector_writer import VectorWriter
+            from smolmem.recall.embedding.vector_writer import VectorWriter
 
         return VectorWriter(journal.store, embedder)
 

@@ -21,7 +21,7 @@ from typing import Any
 from smolagents.memory import ActionStep, MemoryStep, PlanningStep, SystemPromptStep, TaskStep, ToolCall
 from smolagents.utils import AgentMaxStepsError
 
-from smolmem.core import wire
+from smolmem.core.encoding import wire
 from smolmem.core.rows import Origin, Passage
 from smolmem.core.text import storable
 from smolmem.store.side_tables import BEGIN, END, QUOTE

@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from smolmem.core import wire
 from smolmem.core.arguments import ScopeFilter
 from smolmem.core.display import Drawable
+from smolmem.core.encoding import wire
 from smolmem.core.errors import Damaged
 from smolmem.core.rows import Origin
 from smolmem.core.text import one_line
@@ -22,7 +22,7 @@ from smolmem.recall.passages import passages_of
 from smolmem.recall.provenance import Provenance
 from smolmem.store.base import Row
 from smolmem.store.contents import Contents
-from smolmem.store.erase import Erased, Selection
+from smolmem.store.erasure.erase import Erased, Selection
 from smolmem.store.passage_rows import json_list
 from smolmem.store.writer import IMPORTED
 

@@ -40,7 +40,7 @@ from smolmem.store.contents import Contents
 from smolmem.store.passage_rows import json_list
 
 if TYPE_CHECKING:
-    from smolmem.recall.embedders import Reranker
+    from smolmem.recall.embedding.embedders import Reranker
     from smolmem.recall.semantic import SemanticSearch
 
 log = logging.getLogger("smolmem")

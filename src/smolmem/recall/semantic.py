@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from smolmem.core.errors import EmbedderFailed
 from smolmem.core.fork_lock import ForkLock
-from smolmem.recall.checked_embedder import CheckedEmbedder
-from smolmem.recall.embedders import Vector
-from smolmem.recall.external_index import ExternalIndex
+from smolmem.recall.embedding.checked_embedder import CheckedEmbedder
+from smolmem.recall.embedding.embedders import Vector
 from smolmem.recall.filters import Filter
+from smolmem.recall.indexes.external_index import ExternalIndex
 from smolmem.recall.vectors import Index, Where
 from smolmem.store.base import Store
 from smolmem.store.passage_rows import documents_of

@@ -15,12 +15,12 @@ from smolagents import ActionStep
 from smolagents.memory import PlanningStep, TaskStep
 
 from smolmem.core.display import draws
+from smolmem.core.encoding.pictures import is_small
+from smolmem.core.encoding.wire import safe_text
 from smolmem.core.errors import StoreError
 from smolmem.core.injected import Injected
-from smolmem.core.pictures import is_small
 from smolmem.core.text import message_role, message_text, sanitize
 from smolmem.core.values import Run
-from smolmem.core.wire import safe_text
 from smolmem.render.terminal import STYLES, picture
 
 Prices = tuple[float, float]

@@ -18,13 +18,13 @@ from smolmem.core.text import byte_size, counted, sanitize
 if TYPE_CHECKING:
     import PIL.Image
 
-    from smolmem.agents.preview import Preview
+    from smolmem.agents.prompting.preview import Preview
     from smolmem.core.values import Alert, Diff, Excerpt, Note, Recollection, Run, Step
     from smolmem.doctor import Diagnosis
     from smolmem.exchange import Traced
     from smolmem.policies.recorded_rules import Backtest
     from smolmem.recall.purge import Purged
-    from smolmem.store.erase import Erased
+    from smolmem.store.erasure.erase import Erased
     from smolmem.store.verify import Report
     from smolmem.transfer.export import Exported
     from smolmem.transfer.load import Imported

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from smolmem.core import packing
-from smolmem.core.packing import Undecodable
+from smolmem.core.encoding import packing
+from smolmem.core.encoding.packing import Undecodable
 from smolmem.store.base import Row
 
 _LENGTH, _BYTES = 12, 400_000

@@ -17,7 +17,8 @@ from contextlib import closing
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from smolmem.core import chunks, packing, prompts, wire
+from smolmem.core import prompts
+from smolmem.core.encoding import chunks, packing, wire
 from smolmem.core.errors import REPAIR, Damaged
 from smolmem.core.prompts import PromptLink
 from smolmem.core.redaction import Known, Redactor, Secret, may_lack_secrets
@@ -26,7 +27,7 @@ from smolmem.store.chains import Chain, Chains
 from smolmem.store.stored_messages import StoredMessages
 
 if TYPE_CHECKING:
-    from smolmem.core.codec import Encoded
+    from smolmem.core.encoding.codec import Encoded
 
 _WITHOUT_SECRETS = {
     "note": ("text", "tags", "kind"),
@@ -105,7 +106,7 @@ class Contents:
 
     def encode(self, value: Any, made_from: Encoded | None = None) -> Encoded:
         """Encodes a value without its secrets. A value that was made from a record without secrets is not searched."""
-        from smolmem.core import codec
+        from smolmem.core.encoding import codec
 
         clean = made_from is not None and not made_from.redacted and not self.redactor.always_searches
         return codec.encode(value, None if clean else self.redactor)
@@ -197,7 +198,7 @@ class Contents:
 
     def missing_secrets(self, number: int, known: Known) -> dict[str, list[Secret]]:
         """The secrets that a content lacks and that are not known, by field."""
-        from smolmem.core import codec
+        from smolmem.core.encoding import codec
 
         record = self.record(number)
         return self._missing(codec.fields(record) if may_lack_secrets(record) else {}, known)
@@ -247,7 +248,7 @@ class Contents:
         return {name: found for name, found in missing.items() if found}
 
     def _decoded(self, number: int, record: bytes, model_input: Any = None, **options: Any) -> Any:
-        from smolmem.core import codec
+        from smolmem.core.encoding import codec
 
         try:
             return codec.decode(record, self.blob, model_input, **options)

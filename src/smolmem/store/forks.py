@@ -11,7 +11,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from smolmem.core import codec
+from smolmem.core.encoding import codec
 from smolmem.core.errors import CannotResume, InvalidArgument
 from smolmem.core.prompts import common_length, rendered
 from smolmem.core.rows import Batch, Change, RunRow, SessionRow

@@ -7,9 +7,9 @@ import re
 
 from smolmem.core.errors import InvalidArgument, NotAStore
 from smolmem.store.base import Durability, Store
-from smolmem.store.encryption import resolve_key
-from smolmem.store.postgres_address import parse
-from smolmem.store.sqlite import SqliteStore
+from smolmem.store.postgres.address import parse
+from smolmem.store.sqlite.encryption import resolve_key
+from smolmem.store.sqlite.sqlite_store import SqliteStore
 
 
 def open_store(url: str | os.PathLike[str], durability: Durability = "full", key: str | bytes | None = None) -> Store:
@@ -47,7 +47,7 @@ def shown(url: str) -> str:
 
 def _open_server(url: str, durability: Durability) -> Store:
     try:
-        from smolmem.store.postgres import PostgresStore
+        from smolmem.store.postgres.postgres_store import PostgresStore
     except ImportError as error:
         raise NotAStore("PostgreSQL needs its driver: pip install 'smolmem[postgres]'.") from error
     return PostgresStore(url, durability)

@@ -7,7 +7,7 @@ from typing import Any
 
 import apsw
 
-from smolmem.core import packing
+from smolmem.core.encoding import packing
 from smolmem.store.base import Row
 
 SHORT = 200

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, partial
 from typing import Any
 
-from smolmem.core import wire
 from smolmem.core.arguments import EVERYWHERE, ScopeFilter, in_scope
+from smolmem.core.encoding import wire
 from smolmem.core.errors import NotFound
 from smolmem.core.redaction import Known, Redactor
 from smolmem.core.rows import RecordedCall, RecordedCode, SessionRow, Status, StoredEntry, StoredSession
@@ -162,7 +162,7 @@ class Records(Links):
             raise self.damaged(f"step {step} is missing")
         row, latest = self.sealed("step", found[0]), timeline.latest[step]
         if latest["record"] != row["record"]:
-            from smolmem.core import codec
+            from smolmem.core.encoding import codec
 
             row |= codec.facts(self.value(latest["record"]))
         row |= {
@@ -302,7 +302,7 @@ class Records(Links):
 
         Each record is decoded once, however many events refer to it, with these secrets put back.
         """
-        from smolmem.core import codec
+        from smolmem.core.encoding import codec
 
         @cache
         def step_and_key(record: int, prompt: int | None) -> tuple[Any, str]:

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from smolmem.core import codec
 from smolmem.core.display import Drawable
+from smolmem.core.encoding import codec
 from smolmem.core.errors import REPAIR, Damaged, StoreError
 from smolmem.core.timeline import Misplaced, Timeline
 from smolmem.store.base import Row
 from smolmem.store.contents import seal
-from smolmem.store.erase import erased_events
+from smolmem.store.erasure.erase import erased_events
 from smolmem.store.journal import Journal
 from smolmem.store.records import apply_row
 

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from smolmem.core.errors import Damaged, NotAStore, StoreError, Unwritable
-from smolmem.store import private_files
 from smolmem.store.base import Progress
+from smolmem.store.sqlite import private_files
 
 JOURNAL = "smolmem.jsonl"
 LINE = 4 << 20

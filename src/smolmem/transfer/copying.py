@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from smolmem.core import packing
 from smolmem.core.display import Drawable
+from smolmem.core.encoding import packing
 from smolmem.core.errors import Damaged, InvalidArgument
 from smolmem.store.base import Progress
 from smolmem.store.journal import Journal

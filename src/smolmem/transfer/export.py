@@ -33,10 +33,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from smolmem.core import wire
 from smolmem.core.arguments import ScopeFilter, in_scope
-from smolmem.core.chunks import NAMED
 from smolmem.core.display import Drawable
+from smolmem.core.encoding import wire
+from smolmem.core.encoding.chunks import NAMED
 from smolmem.core.redaction import Redactor
 from smolmem.core.version import __version__
 from smolmem.store.base import Progress, Row, Store

@@ -18,8 +18,9 @@ from smolagents.memory import SystemPromptStep
 from smolagents.models import ChatMessageToolCall, ChatMessageToolCallFunction, MessageRole
 from smolagents.monitoring import AgentLogger, LogLevel
 
-from smolmem.core import codec, prompts
-from smolmem.core.codec import Encoded
+from smolmem.core import prompts
+from smolmem.core.encoding import codec
+from smolmem.core.encoding.codec import Encoded
 from smolmem.core.errors import SmolmemError
 from smolmem.core.rows import NO_RESULT, Change, RunRow, SessionRow, SharedPrompt, Status
 from smolmem.core.text import storable

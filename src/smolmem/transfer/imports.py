@@ -18,9 +18,10 @@ import requests
 from smolmem.core.text import byte_size, one_line
 from smolmem.store.base import Progress
 from smolmem.store.journal import Journal
-from smolmem.transfer import chats, saved_steps, span_files, span_runs
+from smolmem.transfer import chats, saved_steps
 from smolmem.transfer.foreign import ForeignRun, Unreadable, write_runs
 from smolmem.transfer.load import Imported
+from smolmem.transfer.traces import span_files, span_runs
 
 Format = Literal["traces", "steps", "openai", "langgraph", "crewai", "llama-index", "messages"]
 FORMATS: tuple[Format, ...] = get_args(Format)

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from smolmem.core import codec, packing, wire
 from smolmem.core.arguments import check_scope
 from smolmem.core.display import Drawable
+from smolmem.core.encoding import codec, packing, wire
 from smolmem.core.errors import InvalidArgument, SmolmemError, TooNew
 from smolmem.core.timeline import Misplaced, Timeline
 from smolmem.core.values import Failure

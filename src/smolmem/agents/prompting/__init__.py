@@ -1,0 +1,1 @@
+"""From the memory of an agent to the prompt that its model is sent."""

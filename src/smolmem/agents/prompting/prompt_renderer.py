@@ -1,0 +1,209 @@
+"""How an agent's memory becomes a prompt: its steps, the reminders behind their tasks, seen through its views.
+
+A reminder is not a step: the list of steps stays the user's. It is a message of its own behind the task, with the
+role of the user, never part of the system prompt.
+
+`PromptRenderer` serves an agent that is recorded. `without_store` serves an agent that only has views.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import wraps
+from typing import Any, NamedTuple
+
+from smolmem.agents import compat
+from smolmem.agents.prompting.prompt_parts import ListedStep, Part, messages_of, parts_of
+from smolmem.agents.prompting.view_chain import View, ViewChain
+from smolmem.agents.session import Entry, Session
+from smolmem.core.encoding.codec import Encoded
+from smolmem.core.values import Reminder
+from smolmem.store.journal import Journal
+
+Remind = Callable[[Entry], "Reminder | None"]
+
+
+class RecorderState(NamedTuple):
+    """The functions of the recorder that the renderer needs.
+
+    Args:
+        session: the list that is being recorded.
+        save_edits: saves changes that were not made by the agent.
+        save_shown_edits: saves the steps that a prompt shows otherwise than they were saved.
+        fresh_run: the run that is being worked on, if it has not acted yet.
+        is_working: whether a run is active; otherwise the prompt is not sent.
+        guard: counts errors and continues.
+    """
+
+    session: Callable[[], Session]
+    save_edits: Callable[[], None]
+    save_shown_edits: Callable[[], None]
+    fresh_run: Callable[[], str | None]
+    is_working: Callable[[], bool]
+    guard: Callable[[], AbstractContextManager[None]]
+
+
+class PromptRenderer:
+    """Renders the prompts of one recorded agent."""
+
+    def __init__(self, agent: Any, journal: Journal, state: RecorderState) -> None:
+        self.remind: Remind | None = None
+        self.chain = ViewChain(agent, journal.trims)
+        self._agent = agent
+        self._journal = journal
+        self._state = state
+        self._reminders: dict[int, Reminder | None] = {}
+        self._original: Callable[..., list[Any]] = list
+        self._last: tuple[list[Any], Sequence[int | Encoded]] | None = None
+
+    @property
+    def session_id(self) -> str:
+        """The session that is rendered."""
+        return self._state.session().row["id"]
+
+    def wrap(self, original: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+        """`write_memory_to_messages`, with reminders and views.
+
+        Notes which saved messages a prompt consists of, so that it need not be compared word by word.
+        """
+        self.chain.views, original = _views_before(original)
+        self._original = original
+        as_documented = compat.renders_as_documented(original)
+
+        @wraps(original)
+        def render(*args: Any, **kwargs: Any) -> list[Any]:
+            self._state.save_edits()
+            messages = original(*args, **kwargs)
+            known: Sequence[int | Encoded] | None = None
+            due: list[tuple[Entry, Reminder]] = []
+            with self._state.guard():
+                if as_documented and not args and not kwargs:
+                    known = self._known_parts(messages)
+            with self._state.guard():
+                due = self._due()
+            if due or self.chain.views:
+                summary = bool(args[0] if args else kwargs.get("summary_mode", False))
+                return self._shown(messages, due, summary=summary)
+            self._last = None if known is None else (list(messages), known)
+            if self._state.is_working():
+                self.chain.sent = messages
+            return messages
+
+        vars(render)["chain"] = self.chain
+        return render
+
+    def _known_parts(self, messages: list[Any]) -> Sequence[int | Encoded] | None:
+        session = self._state.session()
+        known = session.rendered_parts(messages, self._journal.encode)
+        if session.has_suspects:
+            self._state.save_shown_edits()
+            known = session.rendered_parts(messages, self._journal.encode)
+        return known
+
+    def _shown(self, messages: list[Any], due: list[tuple[Entry, Reminder]], *, summary: bool) -> list[Any]:
+        chain = self.chain if self._state.is_working() else self.chain.preview()
+        parts = chain.show(_with_reminders(self._parts(messages, summary=summary), due), self.session_id)
+        shown = messages_of(parts)
+        self._last = (shown, [self.chain.encoded(part, self._journal.encode) for part in parts])
+        return list(shown)
+
+    def parts_before_views(self) -> list[Part]:
+        """The next prompt before any view; nothing new is recalled for it."""
+        known = [(entry, found) for entry in self._state.session().entries if (found := self._reminders.get(entry.id))]
+        return _with_reminders(self._parts(self._original(), summary=False), known)
+
+    def _parts(self, messages: list[Any], *, summary: bool) -> list[Part]:
+        memory, session = self._agent.memory, self._state.session()
+        saved = {id(entry.step): entry for entry in session.entries}
+        if session.system is not None:
+            saved[id(session.system.step)] = session.system
+        listed = [_listed(step, saved.get(id(step))) for step in (memory.system_prompt, *memory.steps)]
+        return parts_of(messages, listed, summary=summary)
+
+    def recognised(self, messages: Sequence[Any]) -> Sequence[int | Encoded] | None:
+        """The parts of a prompt, if it is the one that was rendered last."""
+        return None if self._last is None or self._last[0] != messages else self._last[1]
+
+    def forget_last(self) -> None:
+        """Another list takes the place of the one that was rendered."""
+        self._last = None
+
+    def _due(self) -> list[tuple[Entry, Reminder]]:
+        tasks = self._state.session().tasks
+        return [(entry, reminder) for entry in tasks if (reminder := self._reminder(entry)) is not None]
+
+    def _reminder(self, entry: Entry) -> Reminder | None:
+        if entry.id not in self._reminders:
+            found = self._journal.reminders.of(entry.id)
+            if found is None and self.remind is not None and entry.run == self._state.fresh_run():
+                found = self.remind(entry)
+            self._reminders[entry.id] = found
+        return self._reminders[entry.id]
+
+
+def _listed(step: Any, entry: Entry | None) -> ListedStep:
+    return ListedStep(step) if entry is None else ListedStep(step, entry.id, True, entry.rendered, entry.looks)
+
+
+def _with_reminders(parts: list[Part], due: list[tuple[Entry, Reminder]]) -> list[Part]:
+    """A prompt with each task's reminder behind the task."""
+    shown, left = list[Part](), list(due)
+    for part in parts:
+        shown.append(part)
+        for entry, reminder in left[:1]:
+            found = part.id == entry.id if part.recorded else part.messages[-1:] == entry.step.to_messages()[-1:]
+            if found:
+                shown.append(Part(reminder.messages, "reminder", entry.step, part.id, part.recorded, reminder.content))
+                del left[0]
+    return shown
+
+
+# --- without a store -------------------------------------------------------------------------------------------------
+
+
+def chain_of(agent: Any) -> ViewChain:
+    """The view chain of an agent; one is put in place if it has none."""
+    chain = getattr(agent.write_memory_to_messages, "chain", None)
+    return chain if isinstance(chain, ViewChain) else without_store(agent)
+
+
+def without_store(agent: Any) -> ViewChain:
+    """Puts a view chain before the memory of an agent that is not recorded."""
+    chain, numbers = ViewChain(agent), _StepNumbers()
+
+    def wrap(original: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+        def render(summary_mode: bool = False) -> list[Any]:
+            """The memory as messages, seen through the views."""
+            messages = original(summary_mode=summary_mode)
+            listed = [ListedStep(agent.memory.system_prompt), *numbers.of(agent.memory.steps)]
+            parts = parts_of(messages, listed, summary=summary_mode)
+            return messages_of(chain.show(parts, str(numbers.lists)))
+
+        vars(render).update(chain=chain, original=original)
+        return render
+
+    compat.Patches().rendering(agent, wrap)
+    return chain
+
+
+def _views_before(render: Callable[..., list[Any]]) -> tuple[list[View], Callable[..., list[Any]]]:
+    """The views that were put in place without a store, and how the memory is rendered without them."""
+    chain, original = getattr(render, "chain", None), getattr(render, "original", render)
+    return (chain.views if isinstance(chain, ViewChain) else []), original
+
+
+class _StepNumbers:
+    """Numbers the steps of a list in the order they come, for as long as it is the same list."""
+
+    def __init__(self) -> None:
+        self.lists = 0
+        self._steps: dict[int, tuple[Any, int]] = {}  # by id(), which stays theirs while they are held here
+
+    def of(self, steps: Sequence[Any]) -> list[ListedStep]:
+        """The steps of a list, each with its number."""
+        if not any(id(step) in self._steps for step in steps):
+            self._steps, self.lists = {}, self.lists + 1
+        for step in steps:
+            self._steps.setdefault(id(step), (step, len(self._steps)))
+        return [ListedStep(step, self._steps[id(step)][1]) for step in steps]

@@ -1,0 +1,1 @@
+"""The variables of a killed agent, without repeating what its code did."""

@@ -1,0 +1,1 @@
+"""From text to vectors: local models, servers and functions."""

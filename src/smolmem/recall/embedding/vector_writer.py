@@ -1,0 +1,93 @@
+"""Gives passages their vectors, in batches, outside of any search.
+
+The newest passages come first, and of these the most informative: tasks, answers, errors, plans and thoughts before
+code and observations. Of a very long text only the beginning gets vectors; its middle is found by words.
+"""
+
+from __future__ import annotations
+
+from smolmem.recall.embedding.checked_embedder import CheckedEmbedder
+from smolmem.recall.semantic import model_key
+from smolmem.recall.vectors import facts_of, numbers_of
+from smolmem.store.base import Row, Store
+
+PAGE = 256
+"""Passages that are sorted by kind at a time."""
+LONG = ("code", "call", "observation", "other")
+MAX_PASSAGES = 12
+"""Passages of one step that get vectors, of the kinds that can be very long."""
+
+
+class VectorWriter:
+    """Embeds the passages of a store.
+
+    Raises:
+        EmbedderFailed: the model does not answer; nothing was written.
+    """
+
+    def __init__(self, store: Store, embedder: CheckedEmbedder) -> None:
+        self._store = store
+        self._embedder = embedder
+        self._size = embedder.probe()
+        self.model = model_key(embedder.model, self._size)
+        self._page: list[Row] = []
+        self._done_up_to = 0
+
+    def count(self) -> int:
+        """How many passages have no vector."""
+        return int(self._store.do("count_unembedded", {"model": self.model}))
+
+    def write_some(self) -> int:
+        """Embeds the next passages; returns how many, 0 if all have vectors.
+
+        Raises:
+            EmbedderFailed: the model does not answer; the passages keep waiting for their vectors.
+        """
+        if not self._page:
+            self._page = self._next_page()
+        batch = self._page[: self._embedder.batch]
+        if batch:
+            self._write(batch)
+            del self._page[: self._embedder.batch]
+        return len(batch)
+
+    def _next_page(self) -> list[Row]:
+        last = int(self._store.do("last_passage", {}))
+        asked = {"model": self.model, "above": self._done_up_to, "last": last, "limit": PAGE}
+        rows = self._store.rows("unembedded", asked)
+        if not rows:
+            self._done_up_to = last
+        return sorted(rows, key=lambda row: (row["role"] in LONG, -row["id"]))
+
+    def _write(self, batch: list[Row]) -> None:
+        told = [row for row in batch if row["role"] not in LONG or row["id"] - row["document"] < MAX_PASSAGES]
+        numbers = dict(zip((row["id"] for row in told), self._embed([row["text"] for row in told]), strict=True))
+
+        def write() -> None:
+            for row in batch:
+                made = {"passage": row["id"], "model": self.model, "facts": facts_of(row)}
+                self._store.do("put_vector", made | {"numbers": numbers.get(row["id"], b"")})
+
+        self._store.transact(write, sync=False)
+
+    def _embed(self, texts: list[str]) -> list[bytes]:
+        """The vectors of some texts as they are stored; empty for a text that the model refuses or does not know.
+
+        If a batch fails, a plain text decides: if the model embeds that, one text of the batch is at fault.
+        """
+        if not texts:
+            return []
+        try:
+            vectors = self._embedder.passages(texts)
+            if any(len(vector) not in (0, self._size) for vector in vectors):
+                raise ValueError("the vectors have another length than before")
+        except Exception as error:
+            size = self._embedder.probe()
+            if size != self._size:
+                changed = ValueError(f"its vectors had {self._size} numbers, and now have {size}")
+                raise self._embedder.failed(changed) from error
+            if len(texts) == 1:
+                return [b""]
+            half = len(texts) // 2
+            return self._embed(texts[:half]) + self._embed(texts[half:])
+        return [numbers_of(vector) if len(vector) else b"" for vector in vectors]

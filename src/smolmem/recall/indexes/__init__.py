@@ -1,0 +1,1 @@
+"""Vector indexes outside of the store, each behind the same small protocol."""

@@ -1,0 +1,1 @@
+"""Erasing: rows, contents, prompts and variables are gone from the file."""

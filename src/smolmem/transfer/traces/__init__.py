@@ -1,0 +1,1 @@
+"""Runs as OpenTelemetry traces, and traces as runs."""
