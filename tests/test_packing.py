@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import threading
 import zlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -153,3 +155,16 @@ def test_bombs_of_either_kind_are_refused_before_they_unpack() -> None:
 def test_files_of_the_first_release_can_be_read() -> None:
     text = b"a text of some length " * 40
     assert packing.unpack(b"z" + zlib.compress(text)) == text
+
+
+def test_threads_never_share_a_compressor_which_would_crash_the_process() -> None:
+    with ThreadPoolExecutor(4) as pool:
+        barrier = threading.Barrier(4)
+
+        def compressor(_: int) -> Any:
+            barrier.wait(10)
+            return packing._zstd(b"")
+
+        found = list(pool.map(compressor, range(4)))
+    assert len({id(each) for each in found}) == 4
+    assert packing._zstd(b"") is packing._zstd(b"")

@@ -7,6 +7,7 @@ so everything that was written can be read.
 from __future__ import annotations
 
 import os
+import threading
 import zlib
 from typing import NamedTuple
 
@@ -74,15 +75,24 @@ def unpack(data: bytes, allowed: Allowance = BLOB, dictionary: bytes = b"") -> b
     return _decompress(body, allowed.limit(len(body)), dictionary if form == b"d" else b"")
 
 
+class _OfThread(threading.local):
+    """One compressor for each thread: a compressor that two threads use at once crashes the process."""
+
+    def __init__(self) -> None:
+        self.compressor = zstandard.ZstdCompressor(level=3, write_checksum=False)
+
+
+_plain = _OfThread()
+
+
 def _zstd(dictionary: bytes) -> zstandard.ZstdCompressor:
-    return zstandard.ZstdCompressor(level=3, dict_data=_raw(dictionary), write_checksum=False) if dictionary else _PLAIN
+    if not dictionary:
+        return _plain.compressor
+    return zstandard.ZstdCompressor(level=3, dict_data=_raw(dictionary), write_checksum=False)
 
 
 def _raw(dictionary: bytes) -> zstandard.ZstdCompressionDict:
     return zstandard.ZstdCompressionDict(dictionary, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
-
-
-_PLAIN = zstandard.ZstdCompressor(level=3, write_checksum=False)
 
 
 def _decompress(body: bytes, limit: int, dictionary: bytes) -> bytes:
