@@ -20,6 +20,7 @@ from strategies import steps as any_steps
 
 from smolmem import Memory
 from smolmem.core.errors import InvalidArgument, NotFound, SmolmemError
+from smolmem.store import verify as verification
 from smolmem.store.opening import open_store
 
 PAYLOADS = [
@@ -361,3 +362,17 @@ class Conformance:
             agent.memory.steps.append(ActionStep(number, Timing(0.0), observations=f"check {number}"))
         assert [step.number for step in memory.runs()[0].steps] == list(range(100))
         assert memory.verify()
+
+    def test_verify_takes_no_step_that_is_recorded_meanwhile_for_damage(
+        self, busy: Memory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        read_pages, asked = verification._pages, []
+
+        def pages(records: Any, query: str, *rest: Any) -> Any:
+            asked.append(query)
+            busy.attach(code_agent(code("final_answer(2)"))).run("Meanwhile")
+            return read_pages(records, query, *rest)
+
+        monkeypatch.setattr(verification, "_pages", pages)
+        assert busy.verify().problems == []
+        assert len(busy.runs(text="Meanwhile", limit=100)) == len(asked) > 5

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from functools import cache
 from importlib import resources
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
@@ -160,6 +161,14 @@ class Store(Protocol):
     def close(self) -> None:
         """Closes the store."""
         ...
+
+
+@contextmanager
+def snapshot(store: Store) -> Iterator[Store]:
+    """One state of a store, through a connection of its own; others continue to write."""
+    with closing(store.reopened()) as other:
+        other.do("begin_reading", {})
+        yield other
 
 
 @cache

@@ -11,11 +11,11 @@ from smolmem.core.display import Drawable
 from smolmem.core.encoding import codec
 from smolmem.core.errors import REPAIR, Damaged, StoreError
 from smolmem.core.timeline import Misplaced, Timeline
-from smolmem.store.base import Row
+from smolmem.store.base import Row, snapshot
 from smolmem.store.contents import seal
 from smolmem.store.erasure.erase import erased_events
 from smolmem.store.journal import Journal
-from smolmem.store.records import apply_row
+from smolmem.store.records import Records, apply_row
 
 MAX_NAMED = 100
 """How many problems a report names; further ones are only counted."""
@@ -74,51 +74,70 @@ def stats(journal: Journal, failed_writes: int) -> Stats:
     return Stats(store.url, **counted, bytes=store.size(), statuses=statuses, failed_writes=failed_writes, **engine)
 
 
-def verify(journal: Journal) -> Report:
-    """Checks the engine's structures, every hash, and that the events lead to the steps as they stand."""
-    report = Report(journal.store.url)
-    for look in (_check_engine, _check_contents, _check_seals, _check_links, _check_steps, _check_recall):
-        try:
-            look(journal, report)
-        except StoreError as error:
-            report.add(str(error))
-        except Exception as error:  # a damaged row can hold anything
-            report.add(f"{look.__name__.removeprefix('_check_')}: {type(error).__name__}: {error}")
+def verify(records: Records) -> Report:
+    """Checks the engine's structures, every hash, and that the events lead to the steps as they stand.
+
+    All rows are read in one state of the store: agents may be writing, and a step that is added between two queries
+    would look like damage.
+    """
+    report = Report(records.store.url)
+    _look(records, report, _check_engine, _check_full_text)
+    try:
+        with snapshot(records.store) as store:
+            frozen = Records(store, records.redactor)
+            _look(frozen, report, _check_contents, _check_seals, _check_links, _check_steps, _check_recall)
+    except StoreError as error:
+        report.add(str(error))
     return report
 
 
-def _check_engine(journal: Journal, report: Report) -> None:
-    for problem in journal.store.check():
+def _look(records: Records, report: Report, *checks: Callable[[Records, Report], None]) -> None:
+    for check in checks:
+        try:
+            check(records, report)
+        except StoreError as error:
+            report.add(str(error))
+        except Exception as error:  # a damaged row can hold anything
+            report.add(f"{check.__name__.removeprefix('_check_')}: {type(error).__name__}: {error}")
+
+
+def _check_engine(records: Records, report: Report) -> None:
+    for problem in records.store.check():
         report.add(problem)
 
 
-def _check_contents(journal: Journal, report: Report) -> None:
-    for row in _pages(journal, "contents_after", report, "contents"):
+def _check_full_text(records: Records, report: Report) -> None:
+    """The engine compares the full-text index with itself, which it does only in a transaction that can write."""
+    records.store.transact(lambda: records.store.do("check_document_words", {}), sync=False)
+
+
+def _check_contents(records: Records, report: Report) -> None:
+    for row in _pages(records, "contents_after", report, "contents"):
         try:
-            journal.checked([row], f"content {row['id']}")
+            records.checked([row], f"content {row['id']}")
         except Damaged as error:
             report.add(str(error))
 
 
-def _check_seals(journal: Journal, report: Report) -> None:
+def _check_seals(records: Records, report: Report) -> None:
     for table in ("session", "run"):
-        _check_rows(journal, report, table)
+        _check_rows(records, report, table)
     for table in ("prompt", "call"):
-        for row in _pages(journal, f"{table}s_after", report, f"{table}s"):
+        for row in _pages(records, f"{table}s_after", report, f"{table}s"):
             _check_seal(table, row, report)
-    for row in journal.store.rows("missing_parts", {}):
+    for row in records.store.rows("missing_parts", {}):
         report.add(f"prompt {row['prompt']}: content {row['content']} is missing")
-    for row in journal.store.rows("erased", {}):
+    for row in records.store.rows("erased", {}):
         _check_seal("erased", row, report)
-    _check_events(journal, report)
+    _check_events(records, report)
 
 
-def _check_links(journal: Journal, report: Report) -> None:
+def _check_links(records: Records, report: Report) -> None:
     """Every index must find all rows, and no run or session may be a fork of itself."""
-    checks: list[Callable[[], None]] = [journal.check_runs, journal.check_notes]
-    sessions, runs = journal.store.rows("sessions", {}), journal.store.rows("runs", {})
-    checks += [partial(journal.check_events, row["id"]) for row in sessions]
-    checks += [partial(journal.check_steps, row["id"], row["session"]) for row in runs]
+    checks: list[Callable[[], None]] = [records.check_runs, records.check_notes]
+    sessions, runs = records.store.rows("sessions", {}), records.store.rows("runs", {})
+    checks += [partial(records.check_events, row["id"]) for row in sessions]
+    checks += [partial(records.check_steps, row["id"], row["session"]) for row in runs]
     for check in checks:
         try:
             check()
@@ -141,38 +160,37 @@ def _circles(origins: dict[str, str | None]) -> Iterator[str]:
             yield at
 
 
-def _check_events(journal: Journal, report: Report) -> None:
+def _check_events(records: Records, report: Report) -> None:
     """No event may be missing, except erased events, which a receipt lists.
 
     Where numbers have gaps anyway, missing events are found by `check_events`.
     """
-    erased = {number for first, last in erased_events(journal) for number in range(first, last + 1)}
+    erased = {number for first, last in erased_events(records) for number in range(first, last + 1)}
     last = 0
-    for row in _pages(journal, "events_after", report, "events"):
+    for row in _pages(records, "events_after", report, "events"):
         _check_seal("event", row, report)
-        is_next = journal.store.numbers_have_gaps or row["id"] == last + 1
+        is_next = records.store.numbers_have_gaps or row["id"] == last + 1
         if not is_next and not erased.issuperset(range(last + 1, row["id"])):
             report.add(f"events {last + 1} to {row['id'] - 1} are missing")
         last = row["id"]
 
 
-def _check_recall(journal: Journal, report: Report) -> None:
+def _check_recall(records: Records, report: Report) -> None:
     """Passages must be undamaged, and the full-text index must match them."""
-    _check_rows(journal, report, "note")
+    _check_rows(records, report, "note")
     words = {"recalled": "recalled", "forgotten": "forgotten", "cut": "trims"}
     for table in ("passage", "exposure", "recalled", "forgotten", "cut", "alert"):
         word = words.get(table, f"{table}s")
-        for row in _pages(journal, f"{table}_after", report, word):
+        for row in _pages(records, f"{table}_after", report, word):
             _check_seal(table, row, report)
-    for row in journal.store.rows("lost_passages", {}):
+    for row in records.store.rows("lost_passages", {}):
         report.add(f"passage {row['id']} is of a step or note that is missing")
-    for row in journal.store.rows("unindexed_passages", {}):
+    for row in records.store.rows("unindexed_passages", {}):
         report.add(f"passage {row['id']} is missing in the full-text index")
-    journal.store.transact(lambda: journal.store.do("check_document_words", {}), sync=False)
 
 
-def _check_rows(journal: Journal, report: Report, table: str) -> None:
-    rows = journal.store.rows(f"{table}s", {})
+def _check_rows(records: Records, report: Report, table: str) -> None:
+    rows = records.store.rows(f"{table}s", {})
     report.checked[f"{table}s"] = len(rows)
     for row in rows:
         _check_seal(table, row, report)
@@ -183,17 +201,17 @@ def _check_seal(table: str, row: Row, report: Report) -> None:
         report.add(f"{table} {row['id']} is not what was written")
 
 
-def _check_steps(journal: Journal, report: Report) -> None:
+def _check_steps(records: Records, report: Report) -> None:
     """The columns of each step must match its record, and its position the events."""
-    places = _positions(journal, report)
-    for row in _pages(journal, "steps_after", report, "steps"):
+    places = _positions(records, report)
+    for row in _pages(records, "steps_after", report, "steps"):
         _check_seal("step", row, report)
         place, revision, record, prompt = places.pop(row["id"], (None, -1, None, None))
         if (row["place"], row["revision"], row["record"], row["prompt"]) != (place, revision, record, prompt):
             report.add(f"step {row['id']} does not stand where its events put it")
             continue
         try:
-            facts = codec.facts(journal.value(row["record"]))
+            facts = codec.facts(records.value(row["record"]))
         except StoreError as error:
             report.add(str(error))
             continue
@@ -204,15 +222,15 @@ def _check_steps(journal: Journal, report: Report) -> None:
         report.add(f"step {step} is missing")
 
 
-def _positions(journal: Journal, report: Report) -> dict[int, tuple[int | None, int, int | None, int | None]]:
+def _positions(records: Records, report: Report) -> dict[int, tuple[int | None, int, int | None, int | None]]:
     """The position, revision, record and prompt of each step, as all events lead to them."""
     timelines: dict[str, Timeline[Row]] = {}
     forks: dict[int, list[Row]] = {}
     inserted: dict[str, set[int]] = {}
-    for session in journal.store.rows("sessions", {}):
+    for session in records.store.rows("sessions", {}):
         if session["fork_of"] is not None:
             forks.setdefault(session["fork_at"], []).append(session)
-    for event in _pages(journal, "events_after"):
+    for event in _pages(records, "events_after"):
         timeline = timelines.setdefault(event["session"], Timeline())
         try:
             apply_row(timeline, event)
@@ -231,12 +249,12 @@ def _positions(journal: Journal, report: Report) -> dict[int, tuple[int | None, 
     return steps
 
 
-def _pages(journal: Journal, query: str, report: Report | None = None, word: str = "") -> Iterator[dict[str, Any]]:
+def _pages(records: Records, query: str, report: Report | None = None, word: str = "") -> Iterator[dict[str, Any]]:
     last, count = 0, 0
-    while rows := journal.store.rows(query, {"id": last}):
+    while rows := records.store.rows(query, {"id": last}):
         for row in rows:
             if row["id"] <= last:
-                raise Damaged(f"{journal.store.url}: rows come out of order. {REPAIR}")
+                raise Damaged(f"{records.store.url}: rows come out of order. {REPAIR}")
             last = row["id"]
             yield row
         count += len(rows)

@@ -26,7 +26,6 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Container, Iterator
-from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import lru_cache
@@ -39,7 +38,7 @@ from smolmem.core.encoding import wire
 from smolmem.core.encoding.chunks import NAMED
 from smolmem.core.redaction import Redactor
 from smolmem.core.version import __version__
-from smolmem.store.base import Progress, Row, Store
+from smolmem.store.base import Progress, Row, snapshot
 from smolmem.store.journal import Journal
 from smolmem.store.records import Records
 from smolmem.transfer.archive import ExportWriter, create
@@ -83,19 +82,11 @@ def export(
         Unwritable: if the path exists or cannot be written.
         Damaged: if the store is damaged.
     """
-    with create(Path(path)) as writer, _snapshot(journal.store) as store:
+    with create(Path(path)) as writer, snapshot(journal.store) as store:
         made = _Export(Records(store), writer, ScopeFilter(scope=scope, below=below), progress, redactor)
         written = made.write() if contents else made.write_rows()
     size = os.stat(path).st_size if Path(path).is_file() else writer.bytes
     return Exported(os.fspath(path), scope, written, writer.media_files, size)
-
-
-@contextmanager
-def _snapshot(store: Store) -> Iterator[Store]:
-    """One state of the store, through a connection of its own; others continue to write."""
-    with closing(store.reopened()) as other:
-        other.do("begin_reading", {})
-        yield other
 
 
 _EVERYTHING = range(1 << 62)

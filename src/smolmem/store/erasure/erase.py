@@ -35,6 +35,7 @@ from smolmem.store.erasure.erased_sessions import Change, Sessions
 from smolmem.store.erasure.erased_variables import snapshots_with_variables_of
 from smolmem.store.journal import Journal
 from smolmem.store.passage_rows import drop_passages, json_list
+from smolmem.store.records import Records
 from smolmem.store.writer import describe
 
 PLACEHOLDER = "[erased]"
@@ -169,9 +170,9 @@ def unfinished(journal: Journal) -> list[Row]:
     return [row for row in journal.store.rows("erased", {}) if not row["finished"]]
 
 
-def erased_events(journal: Journal) -> list[tuple[int, int]]:
+def erased_events(records: Records) -> list[tuple[int, int]]:
     """The ranges of events that are missing on purpose."""
-    return [(first, last) for row in journal.store.rows("erased", {}) for first, last in json.loads(row["events"])]
+    return [(first, last) for row in records.store.rows("erased", {}) for first, last in json.loads(row["events"])]
 
 
 def _is_running(journal: Journal, run: Row) -> bool:
