@@ -8,13 +8,13 @@ of its chain.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from smolmem.core.encoding import packing
 from smolmem.core.encoding.packing import Undecodable
+from smolmem.core.recent import Recent
 from smolmem.store.base import Row
 
 _LENGTH, _BYTES = 12, 400_000
@@ -64,20 +64,17 @@ class Chains:
 
     def __init__(self, read: Callable[[int], list[Row]]) -> None:
         self._read_row = read
-        self._of_runs: OrderedDict[str, Chain] = OrderedDict()
-        self._read: OrderedDict[int, tuple[int | None, bytes]] = OrderedDict()
-        self._read_bytes = 0
+        self._of_runs: Recent[str, Chain] = Recent(_RUNS)
+        self._read: Recent[int, tuple[int | None, bytes]] = Recent(_CACHED_BYTES, lambda link: len(link[1]))
         self.forgotten = 0
         """How often everything was forgotten."""
 
     @contextmanager
     def of(self, run: str) -> Iterator[Chain]:
         """The chain of a run, for one transaction; the chain is dropped if the transaction fails."""
-        chain = self._of_runs.pop(run, None) or Chain()
+        chain = self._of_runs.take(run) or Chain()
         yield chain
-        self._of_runs[run] = chain
-        if len(self._of_runs) > _RUNS:
-            self._of_runs.popitem(last=False)
+        self._of_runs.put(run, chain)
 
     def unpack(self, row: Row, allowed: packing.Allowance) -> bytes:
         """The bytes of a content row.
@@ -120,18 +117,11 @@ class Chains:
         return number, rows[0]["base"], rows[0]["bytes"], b""
 
     def _remember(self, number: int, base: int | None, data: bytes) -> None:
-        if len(data) > _BYTES:
-            return
-        _, before = self._read.pop(number, (None, b""))
-        self._read[number] = (base, data)
-        self._read_bytes += len(data) - len(before)
-        while self._read_bytes > _CACHED_BYTES:
-            _, (_, dropped) = self._read.popitem(last=False)
-            self._read_bytes -= len(dropped)
+        if len(data) <= _BYTES:
+            self._read.put(number, (base, data))
 
     def forget(self) -> None:
         """Drops all caches and chains: contents were erased."""
         self._of_runs.clear()
         self._read.clear()
-        self._read_bytes = 0
         self.forgotten += 1

@@ -21,6 +21,7 @@ from smolmem.core import prompts
 from smolmem.core.encoding import chunks, packing, wire
 from smolmem.core.errors import REPAIR, Damaged
 from smolmem.core.prompts import PromptLink
+from smolmem.core.recent import Recent
 from smolmem.core.redaction import Known, Redactor, Secret, may_lack_secrets
 from smolmem.store.base import Row, Store
 from smolmem.store.chains import Chain, Chains
@@ -88,8 +89,8 @@ class Contents:
     def __init__(self, store: Store, redactor: Redactor | None = None) -> None:
         self.store = store
         self.redactor = redactor or Redactor(fingerprint_key(store), environment=os.environ)
-        self._parts: dict[int, list[Any]] = {}
-        self._live_parts: dict[int, list[Any]] = {}
+        self._parts: Recent[int, list[Any]] = Recent(_CACHED_PARTS)
+        self._live_parts: Recent[int, list[Any]] = Recent(_CACHED_PARTS)
         self._latest_prompt: tuple[int, list[int]] = (0, [])
         self._packed: dict[str, bytes] = {}
         self.chains = Chains(lambda number: store.rows("content", {"id": number}))
@@ -268,15 +269,13 @@ class Contents:
             return self.part(number)
         return self._read_part(self._live_parts, number, secrets=self.redactor.known)
 
-    def _read_part(self, cache: dict[int, list[Any]], number: int, **options: Any) -> list[Any]:
+    def _read_part(self, cache: Recent[int, list[Any]], number: int, **options: Any) -> list[Any]:
         """Reads a part. Pictures and long texts are not kept in RAM."""
         record = self.record(number)
         part = self._decoded(number, record, **options)
         messages = part if isinstance(part, list) else [part]
         if not chunks.NAMED.search(record):
-            cache[number] = messages
-            if len(cache) > _CACHED_PARTS:
-                del cache[next(iter(cache))]
+            cache.put(number, messages)
         return messages
 
     def forget_cached(self) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import zlib
-from collections import OrderedDict
 from typing import Any, NamedTuple
 
 import PIL.Image
@@ -17,10 +16,11 @@ from smolmem.core.encoding import wire
 from smolmem.core.encoding.packing import Undecodable, inflate
 from smolmem.core.encoding.wire import Decoder, Encoder, Json
 from smolmem.core.errors import Damaged, StoreError
+from smolmem.core.recent import Recent
 
 _PNG_MODES = {"1", "L", "LA", "RGB", "RGBA"}
 _DEFLATES_TO = 1032  # bytes, at most, from one byte
-_images: OrderedDict[str, bytes] = OrderedDict()
+_images: Recent[str, bytes] = Recent(32_000_000, len)
 
 
 def encode(encoder: Encoder, value: PIL.Image.Image) -> Json:
@@ -36,10 +36,10 @@ def encode(encoder: Encoder, value: PIL.Image.Image) -> Json:
         made["info"] = encoder({key: item for key, item in value.info.items() if isinstance(key, str)})
     png = value.mode in _PNG_MODES and raw != b""
     known = wire.fingerprint(repr((value.mode, value.size)).encode() + raw)
-    packed = _images.pop(known, None) or (_png(value) if png else zlib.compress(raw, 1))
-    _images[known] = packed  # one picture is often attached to every step of a run
-    if sum(map(len, _images.values())) > 32_000_000 or len(_images) > 64:
-        _images.popitem(last=False)
+    packed = _images.get(known)
+    if packed is None:
+        packed = _png(value) if png else zlib.compress(raw, 1)
+        _images.put(known, packed)  # one picture is often attached to every step of a run
     return made | {"form": "png" if png else "raw", **encoder.data(packed)}
 
 
