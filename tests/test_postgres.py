@@ -44,6 +44,7 @@ from smolmem.store.postgres.roles import ROLE, set_up_roles
 from smolmem.store.postgres.server_errors import Conflict, ConnectionLost
 from smolmem.store.postgres.statements import prepared_statements
 from smolmem.transfer import copying
+from smolmem.transfer.batches import in_order
 
 TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))
 HERE = Path(__file__).parent
@@ -639,37 +640,93 @@ def test_a_store_is_copied_to_a_server_and_back(
         assert memory.resume(code_agent(code("final_answer(3)"), name="broken")) == 3
 
 
-def test_a_killed_copy_continues_where_it_was(pg_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed after a transaction, then inside another one; the third copy only copies what is missing."""
-    source = str(tmp_path / "a.db")
+def linked_work(memory: Memory) -> None:
+    """Sessions that refer to each other: a team, a fork, reminders of other sessions, notes of runs."""
+    first = memory.attach(code_agent(code("print('the cellar is wet')"), code("final_answer(1)"), name="first"))
+    first.run("Look at the cellar")
+    reminded = memory.attach(code_agent(code("print('dry it')"), code("final_answer(2)"), name="second"), recall=3)
+    reminded.run("What about the cellar?")
+    helper = code_agent(code("final_answer('pumped')"), name="helper", description="Pumps water.")
+    chief = code_agent(
+        code("print(helper('pump the cellar'))"), code("final_answer(3)"), name="chief", managed_agents=[helper]
+    )
+    memory.attach(chief).run("Dry the cellar")
+    memory.runs(agent="first")[0].fork(step=1)
+    note = memory.remember("the pump is broken")
+    memory.forget(note)
+    memory.remember("the pump works", supersedes=memory.remember("the pump is old").id)
+    memory.forget(memory.runs(agent="second")[0])
+
+
+@pytest.mark.parametrize("to_server", [True, False])
+def test_a_copy_that_is_killed_at_any_moment_continues_where_it_was(
+    pg_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to_server: bool
+) -> None:
+    file = str(tmp_path / "a.db")
+    source, target = (file, pg_url) if to_server else (pg_url, file)
     with Memory(source, strict=True, embedder="off") as memory:
-        work(memory)
-        expected, stored = contents(memory), memory.stats().contents
-    monkeypatch.setattr(copying, "COUNT", 4)
-    add, added, there = copying._add_contents, list[int](), [0]
+        linked_work(memory)
+        expected = contents(memory)
+    monkeypatch.setattr(copying, "COUNT", 32)
+    monkeypatch.setattr(copying, "LINES", 1)
+    wrote = list[int]()
 
-    def copy(last: str, times: int) -> None:
+    def copy(last: str = "", times: int = 0) -> None:
+        left = times
+
         def die(point: str) -> None:
-            nonlocal times
-            times -= point == last
-            if times == 0:
+            nonlocal left
+            left -= point == last
+            if point == last and not left:
                 os.kill(os.getpid(), signal.SIGKILL)
+            wrote.append(point == "write.committed")
 
-        faults.hook = die
-        main(["copy", source, pg_url])
+        with Memory(source) as one, Memory(target) as other:
+            monkeypatch.setattr(faults, "hook", die)
+            copying.copy_store(one._journal, other._journal)
 
-    for last, times in (("write.committed", 3), ("write.done", 3)):
+    there = [0]
+    for last, times in (("write.done", 3), ("write.committed", 3), ("write.done", 3), ("write.committed", 2)):
         assert os.waitpid(fork(partial(copy, last, times)), 0)[1] == signal.SIGKILL
-        with Memory(pg_url, scope="*", embedder="off") as memory:
-            assert (memory.runs(), memory.notes()) == ([], [])
-            assert memory.verify()
-            there.append(memory.stats().contents)
-    monkeypatch.setattr(copying, "_add_contents", lambda to, packed: [added.append(len(packed)), add(to, packed)][1])
-    assert main(["copy", source, pg_url]) == 0
-    assert 0 < there[1] < there[2] == stored - sum(added) < stored
-    with Memory(pg_url, scope="*", embedder="off") as memory:
+        with Memory(target, scope="*", embedder="off") as memory:
+            report, found = memory.verify(), contents(memory)
+            assert report, report.problems
+            assert all(run in expected[0] for run in found[0])  # each with all its steps, or not there
+            assert not memory._store.do("any_pending", {})  # nothing is indexed before all of it is there
+            there.append(report.checked["contents"] + report.checked["events"] + report.checked["notes"])
+    assert there == sorted(set(there))
+    assert (found[0], found[1]) == (expected[0], [])
+    copy()
+    assert sum(wrote) == 6  # three notes, what is pending, and verifying both sides
+    with Memory(target, scope="*", embedder="off") as memory:
         assert contents(memory) == expected
-        assert memory.verify()
+        assert memory.recall("cellar")
+
+
+def test_what_refers_to_each_other_is_copied_together_and_after_what_it_refers_to() -> None:
+    after = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set(), "e": {"a", "e"}, "f": set()}
+    assert [sorted(circle) for circle in in_order(after)] == [["d"], ["b", "c"], ["a"], ["e"], ["f"]]
+    chain = {str(number): {str(number + 1)} for number in range(5_000)}
+    assert sum(map(len, in_order(chain))) == 5_001
+
+
+def test_a_store_that_two_workers_wrote_in_turn_is_copied(pg_url: str, tmp_path: Path) -> None:
+    """Each has its numbers from a moment before: they do not ascend in the order of the events."""
+    with Memory(pg_url, strict=True, embedder="off") as one, Memory(pg_url, strict=True, embedder="off") as two:
+        runs = [
+            memory.attach(code_agent(*[code("print(1)")] * 4, code("final_answer(1)"), name=name)).run(
+                "Go", stream=True
+            )
+            for memory, name in ((one, "one"), (two, "two"))
+        ]
+        for turn in (0, 1, 1, 0, 1, 1, 0, 0, 0, 1):
+            next(event for event in runs[turn] if isinstance(event, ActionStep))
+        assert [list(run) for run in runs]
+        steps = [row["step"] for row in one._store.rows("export_events", {"id": 0, "scope": None, "below": None})]
+        assert steps != sorted(steps)
+        with Memory(tmp_path / "copy.db", scope="*", embedder="off") as copy:
+            copying.copy_store(one._journal, copy._journal)
+            assert contents(copy)[0] == contents(one)[0]
 
 
 SELECTS = (
