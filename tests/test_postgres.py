@@ -36,12 +36,14 @@ from smolmem.store.base import Limits, migrations, statements
 from smolmem.store.leases import Leases
 from smolmem.store.opening import open_store
 from smolmem.store.packed_text import add_functions
-from smolmem.store.postgres import copied_select, postgres_store
+from smolmem.store.postgres import postgres_store, server_select
 from smolmem.store.postgres.address import parse
 from smolmem.store.postgres.connection import Link
 from smolmem.store.postgres.postgres_store import PostgresStore
 from smolmem.store.postgres.roles import ROLE, set_up_roles
+from smolmem.store.postgres.select_check import CheckedSelect
 from smolmem.store.postgres.server_errors import Conflict, ConnectionLost
+from smolmem.store.postgres.server_select import READER
 from smolmem.store.postgres.statements import prepared_statements
 from smolmem.transfer import copying
 from smolmem.transfer.batches import in_order
@@ -128,7 +130,7 @@ SAID_DIFFERENTLY = {
 """Statements of full text: terms instead of texts."""
 ONLY_HERE = {
     *("add_contents", "add_new_contents", "assume_contents", "assume_no_other_writer", "is_stored"),
-    *("store_bytes", "copy_run", "copy_step", "copy_note", "copy_forgotten"),
+    "store_bytes",
 }
 ENGINE = re.compile(r"^(PRAGMA|VACUUM|BEGIN|INSERT INTO \w+_words \(\w+_words\))")
 
@@ -604,6 +606,28 @@ def test_an_agent_cannot_change_the_tables(guarded: str) -> None:
                 connection_of(memory).execute(statement)
 
 
+def test_a_select_runs_as_a_role_that_may_only_read_the_views(guarded: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second lock: should a function get past the check, it is not much that it can do."""
+    with Memory(f"{guarded}&scope=acme/ann", scope="acme/ann", strict=True, embedder="off") as memory:
+        memory.attach(code_agent(code("final_answer(1)"), name="ann")).run("Water the garden")
+        memory.remember("ann has a garden")
+        for statement in ("select text from notes", "select agent from runs", "select kind from steps order by id"):
+            assert memory._store.select("acme/ann", statement), statement
+        assert memory._store.select("*", "select count(*) as n from notes") == [{"n": 1}]
+        assert memory._store.select("acme/bob", "select * from notes") == []
+        monkeypatch.setattr(server_select, "check", lambda text, *_, **__: CheckedSelect(text, "SELECT", True, None))
+        name = parse(guarded).schema
+        assert memory._store.select("*", "select current_user") == [{"current_user": READER}]
+        for table in ("content", "event", "call", "lease", "fingerprint_key", "passage"):
+            with pytest.raises(InvalidArgument, match=f"permission denied for table {table}"):
+                memory._store.select("*", f"select * from {name}.{table}")
+        with pytest.raises(InvalidArgument, match="permission denied for table step"):
+            memory._store.select("*", f"select hash from {name}.step")
+        for statement in ("select 1; select 2", f"delete from {name}.note", "select pg_read_file('/etc/passwd')"):
+            with pytest.raises(InvalidArgument, match=r"not a SELECT that works here"):
+                memory._store.select("*", statement)
+
+
 # --- moving -----------------------------------------------------------------------------------------------------------
 
 
@@ -735,42 +759,132 @@ SELECTS = (
     "select number, kind, length(text) as size, text from steps order by id",
     "select s.*, r.title from steps s join runs r on r.id = s.run where kind = 'action' order by s.id",
     "select kind, text, tags from notes",
-    "select text from elsewhere",
+    "select agent, count(*) as runs from runs group by agent order by 1",  # those of the docs
+    "select run, number, text from steps where error is not null",
+    "select * from notes",
+    "select agent, sum(input_tokens) from runs group by agent order by agent;",
+    "SELECT kind, count(*) AS n FROM notes GROUP BY kind",
+    "select agent, avg(steps), count(*) filter (where steps >= 2) from runs where title LIKE '%BICYCLE%' group by 1",
+    "with busy (run, n) as (select run, count(*) from steps group by run) select max(n) as most, 7 / 2 from busy",
+    "with recursive up (n) as (select 1 union all select n + 1 from up where n < 5) select sum(n) from up",
+    "select case when ended is null then 'open' else substr(ended, 1, 2) end, count(*) <> 7 from runs group by 1",
 )
 
 
 def test_a_select_gives_the_same_on_both_stores(
-    pg_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    pg_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = str(tmp_path / "agent.db")
     with Memory(pg_url, strict=True, embedder="off") as memory:
         work(memory)
+        memory.attach(code_agent(code("1 / 0"), code("final_answer(1)"), name="d")).run("Divide")
     assert main(["copy", pg_url, file]) == 0
     capsys.readouterr()
-    monkeypatch.setattr(copied_select, "PAGE", 2)
-    for statement in SELECTS:
-        told = []
-        for url in (file, pg_url):
-            code = main(["--db", url, "sql", statement, "--json"])
-            printed = capsys.readouterr()
-            rows = [] if code else json.loads(printed.out)
-            ids = ("id", "run")  # of steps and runs: copies get ids of their own
-            told.append((code, [{name: row[name] for name in row if name not in ids} for row in rows], printed.err))
-        assert told[0] == told[1]
-        assert told[0][1] or "no such table: elsewhere" in told[0][2]
+    ids = ("id", "run")  # of steps and runs: copies get ids of their own
+    with Memory(file) as one, Memory(pg_url) as two:
+        for statement in SELECTS:
+            told = [memory._store.select("*", statement, Limits(any_function=True)) for memory in (one, two)]
+            shown = [[{name: row[name] for name in row if name not in ids} for row in rows] for rows in told]
+            assert shown[0] == shown[1], statement
+            assert shown[0], statement
+    assert main(["--db", pg_url, "sql", "select text from elsewhere"]) == 2
+    assert 'relation "elsewhere" does not exist' in capsys.readouterr().err
 
 
-def test_a_scope_that_is_too_large_for_a_select_is_refused(pg: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
-    pg.remember("a"), pg.remember("b"), pg.remember("c")
-    monkeypatch.setattr(copied_select, "PAGE", 2)
-    limits = Limits(copied=2)
-    with pytest.raises(InvalidArgument, match=r"'default' has too many notes for a SELECT on a server \(more than 2\)"):
-        pg._store.select("default", "SELECT * FROM notes", limits)
-    assert pg._store.select("default", "SELECT * FROM runs", limits) == []
-    monkeypatch.setattr(copied_select, "MAX_TEXT", 2)
-    with pytest.raises(InvalidArgument, match=r"too many notes"):
-        pg._store.select("default", "SELECT text FROM notes")
-    assert pg._store.select("default", "SELECT count(*) AS n FROM notes") == [{"n": 3}]
+HOSTILE = (
+    "select set_config('smolmem.scope', 'other', true), text from notes",
+    "select text from notes where set_config('role', 'none', true) = 'none'",
+    "select SET_CONFIG ('role', 'none', true)",
+    "select pg_catalog.set_config('role', 'none', true)",
+    "select \"set_config\"('role', 'none', true)",
+    "select pg_catalog.\"set_config\"('role', 'none', true)",
+    "select set_config/**/('role', 'none', true)",
+    "select set_config--\n('role', 'none', true)",
+    "select U&\"set\\005fconfig\"('role', 'none', true)",
+    "select n.set_config('role', 'none', true) from notes n",
+    "select 1 as x, query_to_xml('select * from run', true, false, '')",
+    "select table_to_xml('run', true, false, '')",
+    "select pg_sleep(5)",
+    "select pg_read_file('/etc/passwd')",
+    "select lo_import('/etc/passwd')",
+    "select dblink('', 'select 1')",
+    "select current_setting('smolmem.scope')",
+    "select current_user",
+    "select * from SCHEMA.note",
+    'select * from "SCHEMA".note',
+    "select SCHEMA.id from notes as SCHEMA, SCHEMA.run",
+    "select * from note",
+    "table note",
+    "select * from content",
+    "select * from pg_catalog.pg_roles",
+    "select * from pg_stat_activity",
+    "select * from information_schema.tables",
+    "select text from notes; delete from SCHEMA.note",
+    "select 1; set role none",
+    "set role none",
+    "reset role",
+    "begin",
+    "commit",
+    "copy notes to '/tmp/notes'",
+    "copy (select 1) to program 'id'",
+    "explain analyze select 1",
+    "do $$ begin perform 1; end $$",
+    "select $$x$$",
+    "select E'\\'' , set_config('role', 'none', true) --'",
+    "delete from notes",
+    "update SCHEMA.note set text = ''",
+    "insert into SCHEMA.note default values",
+    "with gone as (delete from SCHEMA.note returning 1) select * from gone",
+    "with gone as (delete from notes returning 1) select * from gone",
+    "select * into copied from notes",
+    "create table t (x int)",
+    "select 1) , (select 2",
+    "select repeat('x', 1000000000)",
+    "select * from notes tablesample system(1)",
+    "select * from generate_series(1, 10)",
+    "select string_agg(a.text, '') from notes a, notes b",
+    "select text::regclass from notes where text = 'x'::pg_catalog.text",
+    "values (1)",
+    "select 1 as \u0441",
+    "select 1 \x00",
+    "",
+    ";",
+)
+
+
+def test_a_select_reads_its_scope_and_does_nothing_else(pg: Memory) -> None:
+    schema = parse(pg._store._address.url).schema  # type: ignore[attr-defined]
+    pg.remember("mine")
+    pg.scoped("other").remember("not a number")
+    for statement in HOSTILE:
+        with pytest.raises(InvalidArgument, match="not a SELECT that works here"):
+            print(statement, pg._store.select("default", statement.replace("SCHEMA", schema)))
+    assert pg._store.select("default", "select text, scope from notes") == [{"text": "mine", "scope": "default"}]
+    # nothing of the statement is evaluated on rows of another scope: an error would show their text
+    with pytest.raises(InvalidArgument, match='invalid input syntax for type integer: "mine"'):
+        pg._store.select("default", "select cast(text as integer) from notes where scope <> ''")
+    assert pg._store.select("nobody", "select cast(text as integer) from notes where scope = 'other'") == []
+    assert {note.text for note in pg.notes(scope="*")} == {"mine", "not a number"}
+
+
+def test_a_select_is_stopped_after_its_time_and_its_rows(pg: Memory) -> None:
+    forever = "with recursive n (i) as (select 1 union all select i + 1 from n) select max(i) from n"
+    with pytest.raises(InvalidArgument, match=r"stopped: it took longer than 0.05 s"):
+        pg._store.select("default", forever, Limits(seconds=0.05))
+    many = "with recursive n (i) as (select 1 union all select i + 1 from n where i < 900) select i from n"
+    assert len(pg._store.select("default", many, Limits(rows=250))) == 250
+    assert len(pg._store.select("default", many.replace("select i from", "select 'x' from"), Limits(bytes=150))) == 200
+    assert pg._store.select("default", "select count(*) as n from runs") == [{"n": 0}]  # the connection is free again
+
+
+def test_catalogs_begin_like_no_other_name(server: str, oldest_server: str) -> None:
+    """So a SELECT that must not name them cannot: only they are in the search path."""
+    for url in (server, oldest_server):
+        with psycopg.connect(url) as connection:
+            found = connection.execute(
+                "SELECT relname FROM pg_class WHERE relnamespace = 'pg_catalog'::regnamespace AND relname !~ '^pg_'"
+            ).fetchall()
+            assert found == []
 
 
 MORE = (["encrypt"], ["sql", "select 1"], ["top"], ["backup", "x.db"], ["doctor", "--repair"], ["replay"], ["nonsense"])

@@ -186,6 +186,20 @@ class Link:
         except psycopg.Error as error:
             raise self._explained(error, done, None) from error
 
+    def run_alone(self, text: str) -> Result:
+        """The result of one statement; the server refuses a text of several.
+
+        Raises:
+            psycopg.Error: what the server says.
+            ConnectionLost: the connection broke.
+        """
+        try:
+            return _result(self.live().execute(text, binary=True))
+        except psycopg.Error as error:
+            if self.is_broken:
+                raise self._explained(error, "read", None) from error
+            raise
+
     def _explained(self, error: psycopg.Error, done: str, seconds: float | None) -> Exception:
         if isinstance(error, errors.QueryCanceled) and seconds is not None:
             return TimeoutError(f"it took longer than {seconds:g} s")

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 from smolmem.core import faults
 from smolmem.core.errors import SmolmemError, StoreError, Unwritable
 from smolmem.store.base import AGENT, Durability, Limits, Progress, Row, T
-from smolmem.store.postgres import copied_select, server_words
+from smolmem.store.postgres import server_select, server_words
 from smolmem.store.postgres.address import Address, parse
 from smolmem.store.postgres.connection import Link, Pool, Result
 from smolmem.store.postgres.reserve import NEW_IDS, Reserve, Used
@@ -458,7 +458,8 @@ class PostgresStore:
 
     def select(self, scope: str, statement: str, limits: Limits = AGENT) -> list[Row]:
         """A user's SELECT; see `Store.select`."""
-        return copied_select.select(self, scope, statement, limits)
+        with self._reading_link() as link:
+            return self._again(lambda: server_select.select(link, self._bounds, scope, statement, limits))
 
     def check(self) -> list[str]:
         """PostgreSQL checks its pages and foreign keys itself."""

@@ -27,6 +27,13 @@ def prepared_statements() -> dict[str, Statement]:
 
 
 def _prepared(text: str) -> Statement:
+    plain = with_parameters(text).strip().rstrip(";")
+    changes = re.match(r"(WITH [^;]*\)\s*)?(INSERT|UPDATE|DELETE)\b", plain) is not None
+    has_result = not changes or "RETURNING" in plain.rpartition(")")[2]
+    return Statement(plain, has_result, ":new_id" in text, changes)
+
+
+def with_parameters(text: str) -> str:
     """A statement with the driver's spelling of parameters, without comments."""
 
     def spelled(found: re.Match[str]) -> str:
@@ -34,7 +41,4 @@ def _prepared(text: str) -> Statement:
             return found[1].replace("%", "%%")
         return f"%({found[2]})s" if found[2] else "%%" if found[0] == "%" else ""
 
-    plain = _PARAMETER.sub(spelled, text).strip().rstrip(";")
-    changes = re.match(r"(WITH [^;]*\)\s*)?(INSERT|UPDATE|DELETE)\b", plain) is not None
-    has_result = not changes or "RETURNING" in plain.rpartition(")")[2]
-    return Statement(plain, has_result, ":new_id" in text, changes)
+    return _PARAMETER.sub(spelled, text)

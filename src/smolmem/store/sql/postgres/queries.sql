@@ -221,27 +221,6 @@ SELECT 1;
 SELECT CAST(coalesce(sum(pg_total_relation_size(pg_class.oid)), 0) AS BIGINT)
 FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE nspname = :schema AND relkind = 'r';
 
--- name: copy_run
-SELECT rowid AS place, id, scope, agent, agent_type, title, status, began, ended, parent, fork_of, model, steps, errors,
-    input_tokens, output_tokens, tags
-FROM run WHERE rowid > :after AND (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :below)
-ORDER BY rowid LIMIT :limit;
-
--- name: copy_step
-SELECT step.id AS place, step.id, step.run, step.kind, step.number, step.at, step.seconds, step.error, step.tools,
-    step.input_tokens, step.output_tokens, substr(step.text, 1, :characters) AS text
-FROM run JOIN step ON step.run = run.id
-WHERE step.id > :after AND (:scope IS NULL OR run.scope = :scope OR substr(run.scope, 1, length(:below)) = :below)
-ORDER BY step.id LIMIT :limit;
-
--- name: copy_note
-SELECT rowid AS place, id, scope, kind, substr(text, 1, :characters) AS text, tags, origin, run, at, expires, supersedes
-FROM note WHERE rowid > :after AND (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :below)
-ORDER BY rowid LIMIT :limit;
-
--- name: copy_forgotten
-SELECT id AS place, what, target FROM forgotten WHERE id > :after ORDER BY id LIMIT :limit;
-
 -- name: runs_over_time
 SELECT CAST(floor((began - :since) / :width) AS BIGINT) AS bucket, agent, coalesce(model, '') AS model,
     count(*) AS runs,
