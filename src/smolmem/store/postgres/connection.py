@@ -82,6 +82,7 @@ class Link:
             raise StoreError(f"{shown} is closed: open it again with Memory({shown!r}).")
         if self._connection is None or self._connection.closed:
             self._connection = self._connect()
+            self._filling = psycopg.ClientCursor(self._connection)
             self.connected_at = time.monotonic()
         return self._connection
 
@@ -116,9 +117,9 @@ class Link:
 
     def filled(self, text: str, values: Mapping[str, Any]) -> str:
         """A statement with its values, escaped for this connection."""
-        connection = self.live()
+        self.live()
         try:
-            return psycopg.ClientCursor(connection).mogrify(text, values)
+            return self._filling.mogrify(text, values)
         except psycopg.Error as error:
             raise explained(error, self.address, "used") from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import cache
 from typing import NamedTuple
 
@@ -18,6 +19,11 @@ class Statement(NamedTuple):
     has_result: bool
     takes_id: bool
     changes: bool
+
+
+def array_of(values: Iterable[int | bytes | str]) -> str:
+    """Numbers, ids, and bytes as hexadecimal digits, as the text of an array: the driver's own arrays take longer."""
+    return "{" + ",".join(value.hex() if isinstance(value, bytes) else str(value) for value in values) + "}"
 
 
 @cache
