@@ -69,25 +69,26 @@ def agent_of(steps: int, calls: bool, name: str = "worker") -> CodeAgent:
     return CodeAgent(tools=[look], model=Talkative(steps, calls), name=name, max_steps=steps + 1, verbosity_level=-1)
 
 
-def record(url: str, steps: int, calls: bool) -> tuple[float, float, int]:
-    """Milliseconds and messages per step, and the bytes of the store."""
-    count = [0]
+def record(url: str, steps: int, calls: bool) -> tuple[float, float, float, int]:
+    """Milliseconds, messages that are waited for and commits that wait for the disk per step; bytes of the store."""
+    count, synced = [0], [0]
     with Memory(url, strict=True, embedder="off") as memory:
         link = getattr(memory._store, "_link", None)
         if link is not None:
             send = link.send
 
-            def counting(*given: Any, **named: Any) -> Any:
+            def counting(texts: list[str], *given: Any, **named: Any) -> Any:
                 count[0] += 1
-                return send(*given, **named)
+                synced[0] += texts[-1] == "COMMIT" and "SET LOCAL synchronous_commit = off" not in texts
+                return send(texts, *given, **named)
 
             link.send = counting
         agent = memory.attach(agent_of(steps, calls))
         began = time.perf_counter()
         agent.run("Work")
         took = time.perf_counter() - began
-        sent, size = count[0], memory._store.size()
-    return 1000 * took / steps, sent / steps, size
+        sent, waited, size = count[0], synced[0], memory._store.size()
+    return 1000 * took / steps, sent / steps, waited / steps, size
 
 
 def compare(server: str, folder: Path, steps: int, rounds: int) -> dict[str, Any]:
@@ -95,7 +96,7 @@ def compare(server: str, folder: Path, steps: int, rounds: int) -> dict[str, Any
     figures: dict[str, Any] = {"steps": steps, "rounds": rounds, "cases": {}}
     BackgroundIndexer.wake = lambda indexer: None  # type: ignore[method-assign]
     for calls in (False, True):
-        told: dict[str, list[tuple[float, float, int]]] = {"SQLite": [], "PostgreSQL": []}
+        told: dict[str, list[tuple[float, float, float, int]]] = {"SQLite": [], "PostgreSQL": []}
         for turn in range(rounds + 1):
             urls = {"SQLite": str(folder / f"{calls}{turn}.db"), "PostgreSQL": schema(server, f"s{calls:d}{turn}")}
             for name, url in urls.items():
@@ -108,11 +109,12 @@ def compare(server: str, folder: Path, steps: int, rounds: int) -> dict[str, Any
             figures["cases"][case][name] = {
                 "ms": statistics.median(times),
                 "messages": found[-1][1],
-                "bytes": found[-1][2],
+                "synced": found[-1][2],
+                "bytes": found[-1][3],
             }
             print(
                 f"  {name:<10} {statistics.median(times):6.1f} ms a step ({min(times):.1f} to {max(times):.1f}), "
-                f"{found[-1][1]:.1f} messages a step, {found[-1][2] / 1e6:.1f} MB"
+                f"{found[-1][1]:.1f} messages and {found[-1][2]:.1f} synced commits a step, {found[-1][3] / 1e6:.1f} MB"
             )
     return figures
 

@@ -36,14 +36,17 @@ from smolmem.store.base import Limits, migrations, statements
 from smolmem.store.leases import Leases
 from smolmem.store.opening import open_store
 from smolmem.store.packed_text import add_functions
-from smolmem.store.postgres import copied_select, postgres_store
+from smolmem.store.postgres import postgres_store, server_select
 from smolmem.store.postgres.address import parse
 from smolmem.store.postgres.connection import Link
 from smolmem.store.postgres.postgres_store import PostgresStore
 from smolmem.store.postgres.roles import ROLE, set_up_roles
+from smolmem.store.postgres.select_check import CheckedSelect
 from smolmem.store.postgres.server_errors import Conflict, ConnectionLost
+from smolmem.store.postgres.server_select import READER
 from smolmem.store.postgres.statements import prepared_statements
 from smolmem.transfer import copying
+from smolmem.transfer.batches import in_order
 
 TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))
 HERE = Path(__file__).parent
@@ -127,7 +130,7 @@ SAID_DIFFERENTLY = {
 """Statements of full text: terms instead of texts."""
 ONLY_HERE = {
     *("add_contents", "add_new_contents", "assume_contents", "assume_no_other_writer", "is_stored"),
-    *("store_bytes", "copy_run", "copy_step", "copy_note", "copy_forgotten"),
+    "store_bytes",
 }
 ENGINE = re.compile(r"^(PRAGMA|VACUUM|BEGIN|INSERT INTO \w+_words \(\w+_words\))")
 
@@ -603,6 +606,28 @@ def test_an_agent_cannot_change_the_tables(guarded: str) -> None:
                 connection_of(memory).execute(statement)
 
 
+def test_a_select_runs_as_a_role_that_may_only_read_the_views(guarded: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second lock: should a function get past the check, it is not much that it can do."""
+    with Memory(f"{guarded}&scope=acme/ann", scope="acme/ann", strict=True, embedder="off") as memory:
+        memory.attach(code_agent(code("final_answer(1)"), name="ann")).run("Water the garden")
+        memory.remember("ann has a garden")
+        for statement in ("select text from notes", "select agent from runs", "select kind from steps order by id"):
+            assert memory._store.select("acme/ann", statement), statement
+        assert memory._store.select("*", "select count(*) as n from notes") == [{"n": 1}]
+        assert memory._store.select("acme/bob", "select * from notes") == []
+        monkeypatch.setattr(server_select, "check", lambda text, *_, **__: CheckedSelect(text, "SELECT", True, None))
+        name = parse(guarded).schema
+        assert memory._store.select("*", "select current_user") == [{"current_user": READER}]
+        for table in ("content", "event", "call", "lease", "fingerprint_key", "passage"):
+            with pytest.raises(InvalidArgument, match=f"permission denied for table {table}"):
+                memory._store.select("*", f"select * from {name}.{table}")
+        with pytest.raises(InvalidArgument, match="permission denied for table step"):
+            memory._store.select("*", f"select hash from {name}.step")
+        for statement in ("select 1; select 2", f"delete from {name}.note", "select pg_read_file('/etc/passwd')"):
+            with pytest.raises(InvalidArgument, match=r"not a SELECT that works here"):
+                memory._store.select("*", statement)
+
+
 # --- moving -----------------------------------------------------------------------------------------------------------
 
 
@@ -639,37 +664,93 @@ def test_a_store_is_copied_to_a_server_and_back(
         assert memory.resume(code_agent(code("final_answer(3)"), name="broken")) == 3
 
 
-def test_a_killed_copy_continues_where_it_was(pg_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed after a transaction, then inside another one; the third copy only copies what is missing."""
-    source = str(tmp_path / "a.db")
+def linked_work(memory: Memory) -> None:
+    """Sessions that refer to each other: a team, a fork, reminders of other sessions, notes of runs."""
+    first = memory.attach(code_agent(code("print('the cellar is wet')"), code("final_answer(1)"), name="first"))
+    first.run("Look at the cellar")
+    reminded = memory.attach(code_agent(code("print('dry it')"), code("final_answer(2)"), name="second"), recall=3)
+    reminded.run("What about the cellar?")
+    helper = code_agent(code("final_answer('pumped')"), name="helper", description="Pumps water.")
+    chief = code_agent(
+        code("print(helper('pump the cellar'))"), code("final_answer(3)"), name="chief", managed_agents=[helper]
+    )
+    memory.attach(chief).run("Dry the cellar")
+    memory.runs(agent="first")[0].fork(step=1)
+    note = memory.remember("the pump is broken")
+    memory.forget(note)
+    memory.remember("the pump works", supersedes=memory.remember("the pump is old").id)
+    memory.forget(memory.runs(agent="second")[0])
+
+
+@pytest.mark.parametrize("to_server", [True, False])
+def test_a_copy_that_is_killed_at_any_moment_continues_where_it_was(
+    pg_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to_server: bool
+) -> None:
+    file = str(tmp_path / "a.db")
+    source, target = (file, pg_url) if to_server else (pg_url, file)
     with Memory(source, strict=True, embedder="off") as memory:
-        work(memory)
-        expected, stored = contents(memory), memory.stats().contents
-    monkeypatch.setattr(copying, "COUNT", 4)
-    add, added, there = copying._add_contents, list[int](), [0]
+        linked_work(memory)
+        expected = contents(memory)
+    monkeypatch.setattr(copying, "COUNT", 32)
+    monkeypatch.setattr(copying, "LINES", 1)
+    wrote = list[int]()
 
-    def copy(last: str, times: int) -> None:
+    def copy(last: str = "", times: int = 0) -> None:
+        left = times
+
         def die(point: str) -> None:
-            nonlocal times
-            times -= point == last
-            if times == 0:
+            nonlocal left
+            left -= point == last
+            if point == last and not left:
                 os.kill(os.getpid(), signal.SIGKILL)
+            wrote.append(point == "write.committed")
 
-        faults.hook = die
-        main(["copy", source, pg_url])
+        with Memory(source) as one, Memory(target) as other:
+            monkeypatch.setattr(faults, "hook", die)
+            copying.copy_store(one._journal, other._journal)
 
-    for last, times in (("write.committed", 3), ("write.done", 3)):
+    there = [0]
+    for last, times in (("write.done", 3), ("write.committed", 3), ("write.done", 3), ("write.committed", 2)):
         assert os.waitpid(fork(partial(copy, last, times)), 0)[1] == signal.SIGKILL
-        with Memory(pg_url, scope="*", embedder="off") as memory:
-            assert (memory.runs(), memory.notes()) == ([], [])
-            assert memory.verify()
-            there.append(memory.stats().contents)
-    monkeypatch.setattr(copying, "_add_contents", lambda to, packed: [added.append(len(packed)), add(to, packed)][1])
-    assert main(["copy", source, pg_url]) == 0
-    assert 0 < there[1] < there[2] == stored - sum(added) < stored
-    with Memory(pg_url, scope="*", embedder="off") as memory:
+        with Memory(target, scope="*", embedder="off") as memory:
+            report, found = memory.verify(), contents(memory)
+            assert report, report.problems
+            assert all(run in expected[0] for run in found[0])  # each with all its steps, or not there
+            assert not memory._store.do("any_pending", {})  # nothing is indexed before all of it is there
+            there.append(report.checked["contents"] + report.checked["events"] + report.checked["notes"])
+    assert there == sorted(set(there))
+    assert (found[0], found[1]) == (expected[0], [])
+    copy()
+    assert sum(wrote) == 6  # three notes, what is pending, and verifying both sides
+    with Memory(target, scope="*", embedder="off") as memory:
         assert contents(memory) == expected
-        assert memory.verify()
+        assert memory.recall("cellar")
+
+
+def test_what_refers_to_each_other_is_copied_together_and_after_what_it_refers_to() -> None:
+    after = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set(), "e": {"a", "e"}, "f": set()}
+    assert [sorted(circle) for circle in in_order(after)] == [["d"], ["b", "c"], ["a"], ["e"], ["f"]]
+    chain = {str(number): {str(number + 1)} for number in range(5_000)}
+    assert sum(map(len, in_order(chain))) == 5_001
+
+
+def test_a_store_that_two_workers_wrote_in_turn_is_copied(pg_url: str, tmp_path: Path) -> None:
+    """Each has its numbers from a moment before: they do not ascend in the order of the events."""
+    with Memory(pg_url, strict=True, embedder="off") as one, Memory(pg_url, strict=True, embedder="off") as two:
+        runs = [
+            memory.attach(code_agent(*[code("print(1)")] * 4, code("final_answer(1)"), name=name)).run(
+                "Go", stream=True
+            )
+            for memory, name in ((one, "one"), (two, "two"))
+        ]
+        for turn in (0, 1, 1, 0, 1, 1, 0, 0, 0, 1):
+            next(event for event in runs[turn] if isinstance(event, ActionStep))
+        assert [list(run) for run in runs]
+        steps = [row["step"] for row in one._store.rows("export_events", {"id": 0, "scope": None, "below": None})]
+        assert steps != sorted(steps)
+        with Memory(tmp_path / "copy.db", scope="*", embedder="off") as copy:
+            copying.copy_store(one._journal, copy._journal)
+            assert contents(copy)[0] == contents(one)[0]
 
 
 SELECTS = (
@@ -678,42 +759,132 @@ SELECTS = (
     "select number, kind, length(text) as size, text from steps order by id",
     "select s.*, r.title from steps s join runs r on r.id = s.run where kind = 'action' order by s.id",
     "select kind, text, tags from notes",
-    "select text from elsewhere",
+    "select agent, count(*) as runs from runs group by agent order by 1",  # those of the docs
+    "select run, number, text from steps where error is not null",
+    "select * from notes",
+    "select agent, sum(input_tokens) from runs group by agent order by agent;",
+    "SELECT kind, count(*) AS n FROM notes GROUP BY kind",
+    "select agent, avg(steps), count(*) filter (where steps >= 2) from runs where title LIKE '%BICYCLE%' group by 1",
+    "with busy (run, n) as (select run, count(*) from steps group by run) select max(n) as most, 7 / 2 from busy",
+    "with recursive up (n) as (select 1 union all select n + 1 from up where n < 5) select sum(n) from up",
+    "select case when ended is null then 'open' else substr(ended, 1, 2) end, count(*) <> 7 from runs group by 1",
 )
 
 
 def test_a_select_gives_the_same_on_both_stores(
-    pg_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    pg_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = str(tmp_path / "agent.db")
     with Memory(pg_url, strict=True, embedder="off") as memory:
         work(memory)
+        memory.attach(code_agent(code("1 / 0"), code("final_answer(1)"), name="d")).run("Divide")
     assert main(["copy", pg_url, file]) == 0
     capsys.readouterr()
-    monkeypatch.setattr(copied_select, "PAGE", 2)
-    for statement in SELECTS:
-        told = []
-        for url in (file, pg_url):
-            code = main(["--db", url, "sql", statement, "--json"])
-            printed = capsys.readouterr()
-            rows = [] if code else json.loads(printed.out)
-            ids = ("id", "run")  # of steps and runs: copies get ids of their own
-            told.append((code, [{name: row[name] for name in row if name not in ids} for row in rows], printed.err))
-        assert told[0] == told[1]
-        assert told[0][1] or "no such table: elsewhere" in told[0][2]
+    ids = ("id", "run")  # of steps and runs: copies get ids of their own
+    with Memory(file) as one, Memory(pg_url) as two:
+        for statement in SELECTS:
+            told = [memory._store.select("*", statement, Limits(any_function=True)) for memory in (one, two)]
+            shown = [[{name: row[name] for name in row if name not in ids} for row in rows] for rows in told]
+            assert shown[0] == shown[1], statement
+            assert shown[0], statement
+    assert main(["--db", pg_url, "sql", "select text from elsewhere"]) == 2
+    assert 'relation "elsewhere" does not exist' in capsys.readouterr().err
 
 
-def test_a_scope_that_is_too_large_for_a_select_is_refused(pg: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
-    pg.remember("a"), pg.remember("b"), pg.remember("c")
-    monkeypatch.setattr(copied_select, "PAGE", 2)
-    limits = Limits(copied=2)
-    with pytest.raises(InvalidArgument, match=r"'default' has too many notes for a SELECT on a server \(more than 2\)"):
-        pg._store.select("default", "SELECT * FROM notes", limits)
-    assert pg._store.select("default", "SELECT * FROM runs", limits) == []
-    monkeypatch.setattr(copied_select, "MAX_TEXT", 2)
-    with pytest.raises(InvalidArgument, match=r"too many notes"):
-        pg._store.select("default", "SELECT text FROM notes")
-    assert pg._store.select("default", "SELECT count(*) AS n FROM notes") == [{"n": 3}]
+HOSTILE = (
+    "select set_config('smolmem.scope', 'other', true), text from notes",
+    "select text from notes where set_config('role', 'none', true) = 'none'",
+    "select SET_CONFIG ('role', 'none', true)",
+    "select pg_catalog.set_config('role', 'none', true)",
+    "select \"set_config\"('role', 'none', true)",
+    "select pg_catalog.\"set_config\"('role', 'none', true)",
+    "select set_config/**/('role', 'none', true)",
+    "select set_config--\n('role', 'none', true)",
+    "select U&\"set\\005fconfig\"('role', 'none', true)",
+    "select n.set_config('role', 'none', true) from notes n",
+    "select 1 as x, query_to_xml('select * from run', true, false, '')",
+    "select table_to_xml('run', true, false, '')",
+    "select pg_sleep(5)",
+    "select pg_read_file('/etc/passwd')",
+    "select lo_import('/etc/passwd')",
+    "select dblink('', 'select 1')",
+    "select current_setting('smolmem.scope')",
+    "select current_user",
+    "select * from SCHEMA.note",
+    'select * from "SCHEMA".note',
+    "select SCHEMA.id from notes as SCHEMA, SCHEMA.run",
+    "select * from note",
+    "table note",
+    "select * from content",
+    "select * from pg_catalog.pg_roles",
+    "select * from pg_stat_activity",
+    "select * from information_schema.tables",
+    "select text from notes; delete from SCHEMA.note",
+    "select 1; set role none",
+    "set role none",
+    "reset role",
+    "begin",
+    "commit",
+    "copy notes to '/tmp/notes'",
+    "copy (select 1) to program 'id'",
+    "explain analyze select 1",
+    "do $$ begin perform 1; end $$",
+    "select $$x$$",
+    "select E'\\'' , set_config('role', 'none', true) --'",
+    "delete from notes",
+    "update SCHEMA.note set text = ''",
+    "insert into SCHEMA.note default values",
+    "with gone as (delete from SCHEMA.note returning 1) select * from gone",
+    "with gone as (delete from notes returning 1) select * from gone",
+    "select * into copied from notes",
+    "create table t (x int)",
+    "select 1) , (select 2",
+    "select repeat('x', 1000000000)",
+    "select * from notes tablesample system(1)",
+    "select * from generate_series(1, 10)",
+    "select string_agg(a.text, '') from notes a, notes b",
+    "select text::regclass from notes where text = 'x'::pg_catalog.text",
+    "values (1)",
+    "select 1 as \u0441",
+    "select 1 \x00",
+    "",
+    ";",
+)
+
+
+def test_a_select_reads_its_scope_and_does_nothing_else(pg: Memory) -> None:
+    schema = parse(pg._store._address.url).schema  # type: ignore[attr-defined]
+    pg.remember("mine")
+    pg.scoped("other").remember("not a number")
+    for statement in HOSTILE:
+        with pytest.raises(InvalidArgument, match="not a SELECT that works here"):
+            print(statement, pg._store.select("default", statement.replace("SCHEMA", schema)))
+    assert pg._store.select("default", "select text, scope from notes") == [{"text": "mine", "scope": "default"}]
+    # nothing of the statement is evaluated on rows of another scope: an error would show their text
+    with pytest.raises(InvalidArgument, match='invalid input syntax for type integer: "mine"'):
+        pg._store.select("default", "select cast(text as integer) from notes where scope <> ''")
+    assert pg._store.select("nobody", "select cast(text as integer) from notes where scope = 'other'") == []
+    assert {note.text for note in pg.notes(scope="*")} == {"mine", "not a number"}
+
+
+def test_a_select_is_stopped_after_its_time_and_its_rows(pg: Memory) -> None:
+    forever = "with recursive n (i) as (select 1 union all select i + 1 from n) select max(i) from n"
+    with pytest.raises(InvalidArgument, match=r"stopped: it took longer than 0.05 s"):
+        pg._store.select("default", forever, Limits(seconds=0.05))
+    many = "with recursive n (i) as (select 1 union all select i + 1 from n where i < 900) select i from n"
+    assert len(pg._store.select("default", many, Limits(rows=250))) == 250
+    assert len(pg._store.select("default", many.replace("select i from", "select 'x' from"), Limits(bytes=150))) == 200
+    assert pg._store.select("default", "select count(*) as n from runs") == [{"n": 0}]  # the connection is free again
+
+
+def test_catalogs_begin_like_no_other_name(server: str, oldest_server: str) -> None:
+    """So a SELECT that must not name them cannot: only they are in the search path."""
+    for url in (server, oldest_server):
+        with psycopg.connect(url) as connection:
+            found = connection.execute(
+                "SELECT relname FROM pg_class WHERE relnamespace = 'pg_catalog'::regnamespace AND relname !~ '^pg_'"
+            ).fetchall()
+            assert found == []
 
 
 MORE = (["encrypt"], ["sql", "select 1"], ["top"], ["backup", "x.db"], ["doctor", "--repair"], ["replay"], ["nonsense"])

@@ -95,16 +95,18 @@ def paying_agent(steps: int) -> Any:
 def test_a_step_waits_once_for_the_server_and_a_tool_call_once_more(
     pg_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A model's answer and the end of a call are sent, and not waited for."""
-    send, post, sent, posted = Link.send, Link.post, [0], [0]
+    """A model's answer and the end of a call are sent, and not waited for. The disk is waited for as on SQLite."""
+    send, post, sent, posted, synced = Link.send, Link.post, [0], [0], [0]
 
-    def counted(link: Link, *given: Any) -> Any:
+    def counted(link: Link, texts: list[str], *given: Any) -> Any:
         sent[0] += 1
-        return send(link, *given)
+        synced[0] += texts[-1] == "COMMIT" and "SET LOCAL synchronous_commit = off" not in texts
+        return send(link, texts, *given)
 
-    def count_posted(link: Link, *given: Any) -> None:
+    def count_posted(link: Link, texts: list[str], *given: Any) -> None:
         posted[0] += 1
-        post(link, *given)
+        synced[0] += "SET LOCAL synchronous_commit = off" not in texts
+        post(link, texts, *given)
 
     monkeypatch.setattr(Link, "send", counted)
     monkeypatch.setattr(Link, "post", count_posted)
@@ -113,13 +115,14 @@ def test_a_step_waits_once_for_the_server_and_a_tool_call_once_more(
         (paying_agent(20), 2),
     ):
         with Memory(pg_url, strict=True, embedder="off") as memory:
-            attached, before = memory.attach(agent), (0, 0)
+            attached, before = memory.attach(agent), (0, 0, 0)
             for event in attached.run("Go", stream=True):
                 if isinstance(event, ActionStep) and event.step_number == 2:
-                    before = sent[0], posted[0]
+                    before = sent[0], posted[0], synced[0]
                 if isinstance(event, ActionStep) and event.step_number == 20:
                     assert sent[0] - before[0] <= 18 * most + 2
                     assert posted[0] - before[1] == 18 * most
+                    assert synced[0] - before[2] == 18 * most
             assert memory.verify()
 
 

@@ -17,9 +17,9 @@ SECTION = "Maintenance"
 def copy(env: Environment, source: str, target: str) -> None:
     """Copy a whole store to another one, and verify both.
 
-    Contents, runs and notes that the target has already are not copied again, so an interrupted copy is continued by
-    making it again. Afterwards, `smolmem index` makes the passages and vectors of the copy. Keep passwords out of the
-    command: use ~/.pgpass or PGPASSWORD.
+    Contents, sessions and notes that the target has already are not copied again, so an interrupted copy is continued
+    by making it again. Afterwards, `smolmem index` makes the passages and vectors of the copy. Keep passwords out of
+    the command: use ~/.pgpass or PGPASSWORD.
     """
     from smolmem.store.journal import Journal
     from smolmem.store.opening import open_store, shown
@@ -31,8 +31,10 @@ def copy(env: Environment, source: str, target: str) -> None:
         copied = copy_store(journal, Journal(other), progress)
     counted = {name: copied.added.get(name, 0) for name in ("run", "step", "note")}
     said = ", ".join(f"{count:,} {name}{'s' * (count != 1)}" for name, count in counted.items())
-    already = copied.skipped.get("run", 0)
-    env.output.result(copied, lambda: f"{copied.target}: {said} copied, {already:,} runs were there already; verified.")
+    already = f"{copied.skipped.get('run', 0):,} runs were there already"
+    if copied.differing:
+        already += f", {copied.differing:,} sessions differ there and were left as they are"
+    env.output.result(copied, lambda: f"{copied.target}: {said} copied, {already}; both stores are verified.")
 
 
 @command(SECTION, "smolmem roles --db postgresql://owner@host/db")

@@ -17,7 +17,6 @@ from smolmem.core.text import one_line
 FORMATS = ("table", "csv", "json", "ndjson", "markdown")
 SECONDS = 60.0
 BYTES = 1 << 30
-COPIED = 1_000_000
 
 
 @command(
@@ -35,12 +34,12 @@ def sql(env: Environment, statement: str, format: str, limit: int) -> None:
     The tables are `runs` (id, scope, agent, agent_type, title, status, began, ended, parent, fork_of, model, steps,
     errors, input_tokens, output_tokens, tags), `steps` (id, run, scope, agent, kind, number, at, seconds, error, tools,
     input_tokens, output_tokens, text) and `notes` (id, scope, kind, text, tags, origin, run, at, expires). Forgotten
-    runs, steps and notes are left out. Times are in UTC. The SELECT is stopped after a minute. It is SQLite's SQL also
-    for a store on PostgreSQL, from where the rows of the scope are copied for it: name a scope if there are very many.
+    runs, steps and notes are left out. Times are in UTC. The SELECT is stopped after a minute. It is SQLite's SQL, and
+    PostgreSQL's for a store on a server; there, LIKE ignores case as in SQLite, and few functions can be called.
     """
     from smolmem.store.base import Limits
 
-    limits = Limits(limit, SECONDS, BYTES, any_function=True, copied=COPIED)
+    limits = Limits(limit, SECONDS, BYTES, any_function=True)
     try:
         with env.open_journal() as journal:
             rows = journal.store.select(env.read_scope, statement, limits)

@@ -23,16 +23,15 @@ Progress = Callable[[int, int], None]
 
 
 class Limits(NamedTuple):
-    """How much a SELECT may return, how long it may take, whether it may call any function, and what it may read.
+    """How much a SELECT may return, how long it may take, and whether it may call any function.
 
-    `copied` is how many rows of a table a server hands over for one SELECT.
+    On a server, `any_function` means functions with long results: the others are listed in `select_check.py`.
     """
 
     rows: int = 200
     seconds: float = 1.0
     bytes: int = 200_000
     any_function: bool = False
-    copied: int = 20_000
 
 
 AGENT = Limits()

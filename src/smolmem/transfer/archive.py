@@ -44,14 +44,12 @@ _ASCII = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", "
 # --- writing ------------------------------------------------------------------------------------------------------
 
 
-class ExportWriter:
-    """An export that is being written, under another name than its own."""
+class LineWriter:
+    """Writes lines of an export to a file."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.lines = self.media_files = self.bytes = 0
-        private_files.make_folder(folder / "media")
-        self._file = private_files.create_open(folder / JOURNAL)
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.lines = self.bytes = 0
 
     def line(self, row: dict[str, Any]) -> None:
         """Writes an object as a line, in the letters of its language."""
@@ -64,6 +62,20 @@ class ExportWriter:
         self._file.write(data + b"\n")
         self.lines += 1
         self.bytes += len(data) + 1
+
+    def media(self, name: str, data: bytes) -> None:
+        """Lines without files have no contents."""
+        raise NotImplementedError
+
+
+class ExportWriter(LineWriter):
+    """An export that is being written, under another name than its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.media_files = 0
+        private_files.make_folder(folder / "media")
+        super().__init__(private_files.create_open(folder / JOURNAL))
 
     def media(self, name: str, data: bytes) -> None:
         """Writes a file beside the lines."""

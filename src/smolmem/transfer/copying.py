@@ -1,46 +1,52 @@
 """Copies a whole store to another one, of either kind, and verifies both sides.
 
-Contents are most of a store. They are copied first, some at a time, each time in a transaction of their own; those that
-are there already are skipped, so a copy that was interrupted continues where it was. The rows that refer to them follow
-in one transaction, through an export without contents: others see all sessions of the source, or none. Sessions and
-notes that are there already are skipped, so an outdated copy is brought up to date by copying again. The target indexes
-passages and vectors itself.
+Contents are copied first, then the rows that refer to them, some at a time, each time in a transaction of their own
+(`batches.py`): sessions arrive complete, or not at all. What is there already is skipped, so a copy that was
+interrupted continues where it was, and an outdated copy gets the sessions and notes that are new.
+
+The target indexes passages and vectors itself, once the copy is complete: whether a step can be trusted depends on
+steps and notes that may come later.
 """
 
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from smolmem.core.display import Drawable
 from smolmem.core.encoding import packing
 from smolmem.core.errors import Damaged, InvalidArgument
-from smolmem.store.base import Progress
+from smolmem.store.base import Progress, Row
 from smolmem.store.journal import Journal
 from smolmem.store.verify import verify
-from smolmem.transfer.export import export
-from smolmem.transfer.load import load
+from smolmem.transfer.archive import LineWriter
+from smolmem.transfer.batches import batches
+from smolmem.transfer.export import export_rows
+from smolmem.transfer.load import load_part
 
 COUNT, BYTES = 200, 4 << 20
 """Contents, and bytes of contents, that are copied in one transaction."""
+LINES = 2_000
+"""Rows that are copied in one transaction; more, if they belong to one session."""
 
 
 @dataclass(frozen=True)
 class Copied(Drawable):
-    """How many rows were copied, and how many were there already."""
+    """How many rows were copied, how many were there already, and how many sessions continue differently there."""
 
     source: str
     target: str
     added: dict[str, int]
     skipped: dict[str, int]
+    differing: int
 
 
 def copy_store(source: Journal, target: Journal, progress: Progress | None = None) -> Copied:
     """Copies everything; origins and trust stay as they are.
 
-    The rows are in a private temporary folder meanwhile, as plain text.
+    Rows without contents are in an unnamed temporary file meanwhile, as plain text.
 
     Raises:
         InvalidArgument: if source and target are the same.
@@ -49,49 +55,76 @@ def copy_store(source: Journal, target: Journal, progress: Progress | None = Non
     if source.store.url == target.store.url:
         raise InvalidArgument(f"{source.store.url} cannot be copied to itself: name another store.")
     _refuse_damaged(source)
-    with tempfile.TemporaryDirectory(prefix="smolmem-") as folder:
-        path = Path(folder) / "export"
-        written = export(source, path, contents=False).written
-        numbers = _copy_contents(source, target, progress)
-        loaded = load(target, path, trust="keep", progress=progress, contents=numbers)
+    added, skipped, differing = Counter[str](), Counter[str](), 0
+    with tempfile.TemporaryFile(prefix="smolmem-") as file:
+        writer = LineWriter(file)
+        written = export_rows(source, writer)
+        bar = _Bar(progress, source.store.rows("export_sizes", {})[0]["contents"], writer.lines)
+        numbers, steps = _copy_contents(source, target, bar), dict[int, int]()
+        for batch in batches(source.store.url, file, LINES):
+            loaded = load_part(target, batch, numbers, steps)
+            added.update(loaded.added)
+            skipped.update(loaded.skipped)
+            differing += loaded.differing
+            bar.add_lines(batch.count)
     for kind in ("session", "run", "note"):
-        there = loaded.added.get(kind, 0) + loaded.skipped.get(kind, 0)
-        if not loaded.differing and there < written.get(kind, 0):
+        there = added[kind] + skipped[kind]
+        if not differing and there < written.get(kind, 0):
             raise Damaged(f"{target.store.url}: {there} of {written[kind]} {kind}s arrived. Copy again.")
+    target.store.transact(lambda: _index_later(target))
     _refuse_damaged(target)
-    return Copied(source.store.url, target.store.url, loaded.added, loaded.skipped)
+    return Copied(source.store.url, target.store.url, dict(added), dict(skipped), differing)
 
 
-def _copy_contents(source: Journal, target: Journal, progress: Progress | None) -> dict[str, int]:
+class _Bar:
+    """How much of a copy is done: contents by their numbers, then lines."""
+
+    def __init__(self, progress: Progress | None, contents: int, lines: int) -> None:
+        self._progress, self._contents, self._lines, self._done = progress, contents, lines, 0
+
+    def set_content(self, number: int) -> None:
+        """All contents up to a number are copied."""
+        self._show(min(number, self._contents))
+
+    def add_lines(self, count: int) -> None:
+        """So many more lines are copied."""
+        self._done += count
+        self._show(self._contents + min(self._done, self._lines))
+
+    def _show(self, done: int) -> None:
+        if self._progress is not None:
+            self._progress(done, self._contents + self._lines)
+
+
+def _copy_contents(source: Journal, target: Journal, bar: _Bar) -> dict[str, int]:
     """Copies the contents that the target does not have; returns the numbers of all in the target, by hash."""
     numbers: dict[str, int] = {}
-    total = source.store.rows("export_sizes", {})[0]["contents"]
-    for last, contents in _contents(source):
-        keys = list(contents)
-        found = target.store.rows_of_each("content_id", [{"hash": key} for key in keys])
-        here = {key: int(rows[0]["id"]) for key, rows in zip(keys, found, strict=True) if rows}
-        missing = {key: packing.pack(data) for key, data in contents.items() if key not in here}
-        if missing:
-            here |= target.store.transact(lambda missing=missing: _add_contents(target, missing))  # type: ignore[misc]
+    last = 0
+    while rows := source.store.rows("content_hashes_after", {"id": last, "limit": COUNT}):
+        last = rows[-1]["id"]
+        found = target.store.rows_of_each("content_id", [{"hash": row["hash"]} for row in rows])
+        here = {row["hash"]: int(ids[0]["id"]) for row, ids in zip(rows, found, strict=True) if ids}
+        for contents in _read([row for row in rows if row["hash"] not in here], source):
+            packed = {key: packing.pack(data) for key, data in contents.items()}
+            here |= target.store.transact(lambda packed=packed: _add_contents(target, packed))  # type: ignore[misc]
         numbers.update((key.hex(), number) for key, number in here.items())
-        if progress is not None:
-            progress(last, total)
+        bar.set_content(last)
     return numbers
 
 
-def _contents(source: Journal) -> Iterator[tuple[int, dict[bytes, bytes]]]:
-    """All contents by hash, some at a time, each time with the number of the last one."""
-    last, size, contents = 0, 0, dict[bytes, bytes]()
-    while ids := [row["id"] for row in source.store.rows("content_ids_after", {"id": last})]:
-        for start in range(0, len(ids), COUNT):
-            for rows in source.store.rows_of_each("content", [{"id": number} for number in ids[start : start + COUNT]]):
-                last, data = rows[0]["id"], source.checked(rows, f"content {rows[0]['id']}")
-                contents[rows[0]["hash"]], size = data, size + len(data)
-                if size > BYTES:
-                    yield last, contents
-                    size, contents = 0, {}
-            yield last, contents
+def _read(wanted: list[Row], source: Journal) -> Iterator[dict[bytes, bytes]]:
+    """Contents of the source by hash, a few megabytes at a time."""
+    size, contents = 0, dict[bytes, bytes]()
+    for rows in source.store.rows_of_each("content", [{"id": row["id"]} for row in wanted]):
+        if not rows:  # erased a moment ago
+            continue
+        data = source.checked(rows, f"content {rows[0]['id']}")
+        contents[rows[0]["hash"]], size = data, size + len(data)
+        if size > BYTES:
+            yield contents
             size, contents = 0, {}
+    if contents:
+        yield contents
 
 
 def _add_contents(target: Journal, packed: dict[bytes, bytes]) -> dict[bytes, int]:
@@ -101,6 +134,12 @@ def _add_contents(target: Journal, packed: dict[bytes, bytes]) -> dict[bytes, in
         added = store.do("add_content", {"hash": key, "bytes": data, "base": None})
         numbers[key] = int(added or store.do("content_id", {"hash": key}))
     return numbers
+
+
+def _index_later(target: Journal) -> None:
+    """Marks what has no passages as pending."""
+    target.store.do("index_missing_steps", {})
+    target.store.do("index_missing_notes", {})
 
 
 def _refuse_damaged(journal: Journal) -> None:

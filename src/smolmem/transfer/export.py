@@ -41,7 +41,7 @@ from smolmem.core.version import __version__
 from smolmem.store.base import Progress, Row, snapshot
 from smolmem.store.journal import Journal
 from smolmem.store.records import Records
-from smolmem.transfer.archive import ExportWriter, create
+from smolmem.transfer.archive import LineWriter, create
 from smolmem.transfer.lines import FORMAT, VERSION
 
 INLINE = 64 << 10
@@ -71,12 +71,11 @@ def export(
     below: str | None = None,
     progress: Progress | None = None,
     redactor: Redactor | None = None,
-    contents: bool = True,
 ) -> Exported:
     """Writes everything, or a scope and (with `below`, their common beginning) the scopes in it, to a folder or `.zip`.
 
     With a redactor, secrets that are stored are replaced with placeholders, and variables are left out: they are stored
-    in chunks, and a secret can lie in two of them. Without `contents`, the lines refer to contents by hash alone.
+    in chunks, and a secret can lie in two of them.
 
     Raises:
         Unwritable: if the path exists or cannot be written.
@@ -84,9 +83,21 @@ def export(
     """
     with create(Path(path)) as writer, snapshot(journal.store) as store:
         made = _Export(Records(store), writer, ScopeFilter(scope=scope, below=below), progress, redactor)
-        written = made.write() if contents else made.write_rows()
+        written = made.write()
     size = os.stat(path).st_size if Path(path).is_file() else writer.bytes
     return Exported(os.fspath(path), scope, written, writer.media_files, size)
+
+
+def export_rows(journal: Journal, writer: LineWriter) -> dict[str, int]:
+    """Writes the lines of everything except contents and steps; returns how many of each type.
+
+    The lines refer to contents by hash, and to steps by the events that made them.
+
+    Raises:
+        Damaged: if the store is damaged.
+    """
+    with snapshot(journal.store) as store:
+        return _Export(Records(store), writer, ScopeFilter(scope=None, below=None), None, None).write_rows()
 
 
 _EVERYTHING = range(1 << 62)
@@ -118,7 +129,7 @@ class _Export:
     def __init__(
         self,
         records: Records,
-        writer: ExportWriter,
+        writer: LineWriter,
         of: ScopeFilter,
         progress: Progress | None,
         redactor: Redactor | None,
@@ -134,14 +145,15 @@ class _Export:
         self.steps: Container[int] = _EVERYTHING
         if of["scope"] is not None or self._redaction is not None:
             self._choose()
+        self._has_steps = True
         self._coming = self._content_ids()
         self._next = next(self._coming, None)
         self._coming_prompts = self._pages("prompts_after")
         self._next_prompt = next(self._coming_prompts, None)
 
     def write_rows(self) -> dict[str, int]:
-        """Writes all lines except those of contents."""
-        self._next = None
+        """Writes all lines except those of contents and steps."""
+        self._next, self._has_steps = None, False
         return self.write()
 
     def write(self) -> dict[str, int]:
@@ -153,7 +165,7 @@ class _Export:
             self._event(event)
         for run in self._sealed("export_runs", "run", "number"):
             self._run(run)
-        for step in self._pages("export_steps"):
+        for step in self._pages("export_steps") if self._has_steps else ():
             self._line("step", step | {"tools": json.loads(step["tools"])})
         for call in self._sealed("export_calls", "call"):
             self._line("call", self._with_hashes(call, "arguments", "outcome"))

@@ -7,7 +7,7 @@ import math
 import re
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,8 @@ from smolmem.store.base import Row
 
 FORMAT = "smolmem"
 VERSION = 1
+LATE = 100_000
+"""Larger numbers of the same table that may come before a number."""
 
 Check = Callable[[Any], Any]
 _ID = re.compile(r"[0-9a-f]{1,64}")
@@ -246,23 +248,37 @@ SHAPES: dict[str, dict[str, Check]] = {
 
 
 class Numbers:
-    """Maps numbers of an export, which ascend, to numbers of this store; 0 for a line that is left out."""
+    """Maps numbers of an export to numbers of this store; 0 for a line that is left out.
 
-    def __init__(self, what: str) -> None:
-        self._what = what
+    Args:
+        what: the table, for errors.
+        earlier: numbers of lines that were loaded before.
+
+    Numbers nearly ascend: workers of one server take theirs a moment before they use them.
+    """
+
+    def __init__(self, what: str, earlier: Mapping[int, int] | None = None) -> None:
+        self._what, self._earlier = what, earlier or {}
         self._there, self._here = array("q"), array("q")
 
     def put(self, there: int, here: int) -> None:
-        """Adds the next number of the export, and the number it has here."""
-        if there < 1 or (self._there and there <= self._there[-1]):
+        """Adds a number of the export, and the number it has here."""
+        place = bisect_left(self._there, there)
+        if there < 1 or len(self._there) - place > LATE or self.find(there) is not None:
             raise InvalidLine(f"{self._what} {there} comes twice or out of order")
-        self._there.append(there)
-        self._here.append(here)
+        self._there.insert(place, there)
+        self._here.insert(place, here)
+
+    def items(self) -> Iterator[tuple[int, int]]:
+        """All numbers that were added, each with the number it has here."""
+        return zip(self._there, self._here, strict=True)
 
     def find(self, there: int) -> int | None:
         """The number in this store; None if the export did not mention it yet."""
         place = bisect_left(self._there, there)
-        return self._here[place] if place < len(self._there) and self._there[place] == there else None
+        if place < len(self._there) and self._there[place] == there:
+            return self._here[place]
+        return self._earlier.get(there)
 
     def get(self, there: int) -> int:
         """The number in this store of a row that a line refers to."""

@@ -82,6 +82,7 @@ class Link:
             raise StoreError(f"{shown} is closed: open it again with Memory({shown!r}).")
         if self._connection is None or self._connection.closed:
             self._connection = self._connect()
+            self._filling = psycopg.ClientCursor(self._connection)
             self.connected_at = time.monotonic()
         return self._connection
 
@@ -116,9 +117,9 @@ class Link:
 
     def filled(self, text: str, values: Mapping[str, Any]) -> str:
         """A statement with its values, escaped for this connection."""
-        connection = self.live()
+        self.live()
         try:
-            return psycopg.ClientCursor(connection).mogrify(text, values)
+            return self._filling.mogrify(text, values)
         except psycopg.Error as error:
             raise explained(error, self.address, "used") from error
 
@@ -185,6 +186,20 @@ class Link:
             return _result(connection.execute(text, binary=True))
         except psycopg.Error as error:
             raise self._explained(error, done, None) from error
+
+    def run_alone(self, text: str) -> Result:
+        """The result of one statement; the server refuses a text of several.
+
+        Raises:
+            psycopg.Error: what the server says.
+            ConnectionLost: the connection broke.
+        """
+        try:
+            return _result(self.live().execute(text, binary=True))
+        except psycopg.Error as error:
+            if self.is_broken:
+                raise self._explained(error, "read", None) from error
+            raise
 
     def _explained(self, error: psycopg.Error, done: str, seconds: float | None) -> Exception:
         if isinstance(error, errors.QueryCanceled) and seconds is not None:

@@ -15,6 +15,8 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from smolmem.store.postgres.statements import array_of
+
 IDS = 16
 """Ids that come with each transaction."""
 FRESH_SECONDS = 30.0
@@ -87,8 +89,11 @@ class Reserve:
         old = {key: self._known[key] for key in contents if key in self._known}
         taken = {key: self.take() for key in new}
         self.used.contents.update(old | taken)
-        given = {"ids": list(taken.values()), "hashes": new, "contents": [contents[key] for key in new]}
-        statements: list[tuple[str, dict[str, Any]]] = [("add_new_contents", given)] if new else []
+        statements: list[tuple[str, dict[str, Any]]] = []
+        if new:
+            added = {"hashes": array_of(new), "contents": array_of(contents[key] for key in new)}
+            statements.append(("add_new_contents", added | {"ids": array_of(taken.values())}))
         if old:
-            statements.append(("assume_contents", {"ids": list(old.values()), "hashes": list(old), "count": len(old)}))
+            known = {"ids": array_of(old.values()), "hashes": array_of(old), "count": len(old)}
+            statements.append(("assume_contents", known))
         return statements

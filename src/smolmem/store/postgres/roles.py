@@ -1,4 +1,4 @@
-"""The role that agents log in with, and row-level security: one scope for each connection."""
+"""The role of agents, the role of their SELECTs, and row-level security: one scope for each connection."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from smolmem.store.base import script
 from smolmem.store.postgres.address import parse
 from smolmem.store.postgres.connection import Link, schema_name
 from smolmem.store.postgres.server_errors import explained
+from smolmem.store.postgres.server_select import READER
 
 ROLE = "smolmem_agent"
 
 
 def set_up_roles(url: str) -> str:
-    """Creates the role and the policies of a store; returns the name of the role. Doing it again changes nothing.
+    """Creates the roles and the policies of a store; returns the role of agents. Doing it again changes nothing.
 
     Raises:
         StoreError: the user may not create roles, or does not own the tables.
@@ -26,8 +27,9 @@ def set_up_roles(url: str) -> str:
     link = Link(address)
     try:
         connection = link.live()
-        with suppress(errors.DuplicateObject):
-            connection.execute(f"CREATE ROLE {ROLE} NOLOGIN")
+        for role in (ROLE, READER):
+            with suppress(errors.DuplicateObject):
+                connection.execute(f"CREATE ROLE {role} NOLOGIN")
         with connection.transaction():
             connection.execute(script("postgres", "roles").replace("{schema}", schema_name(address, connection)))
     except psycopg.Error as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import cache
 from typing import NamedTuple
 
@@ -20,6 +21,11 @@ class Statement(NamedTuple):
     changes: bool
 
 
+def array_of(values: Iterable[int | bytes | str]) -> str:
+    """Numbers, ids, and bytes as hexadecimal digits, as the text of an array: the driver's own arrays take longer."""
+    return "{" + ",".join(value.hex() if isinstance(value, bytes) else str(value) for value in values) + "}"
+
+
 @cache
 def prepared_statements() -> dict[str, Statement]:
     """All statements, by name."""
@@ -27,6 +33,13 @@ def prepared_statements() -> dict[str, Statement]:
 
 
 def _prepared(text: str) -> Statement:
+    plain = with_parameters(text).strip().rstrip(";")
+    changes = re.match(r"(WITH [^;]*\)\s*)?(INSERT|UPDATE|DELETE)\b", plain) is not None
+    has_result = not changes or "RETURNING" in plain.rpartition(")")[2]
+    return Statement(plain, has_result, ":new_id" in text, changes)
+
+
+def with_parameters(text: str) -> str:
     """A statement with the driver's spelling of parameters, without comments."""
 
     def spelled(found: re.Match[str]) -> str:
@@ -34,7 +47,4 @@ def _prepared(text: str) -> Statement:
             return found[1].replace("%", "%%")
         return f"%({found[2]})s" if found[2] else "%%" if found[0] == "%" else ""
 
-    plain = _PARAMETER.sub(spelled, text).strip().rstrip(";")
-    changes = re.match(r"(WITH [^;]*\)\s*)?(INSERT|UPDATE|DELETE)\b", plain) is not None
-    has_result = not changes or "RETURNING" in plain.rpartition(")")[2]
-    return Statement(plain, has_result, ":new_id" in text, changes)
+    return _PARAMETER.sub(spelled, text)

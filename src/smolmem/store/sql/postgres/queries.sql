@@ -9,7 +9,10 @@ SELECT id FROM added UNION ALL SELECT id FROM content WHERE hash = :hash LIMIT 1
 
 -- name: add_contents
 WITH
-    given AS (SELECT * FROM unnest(CAST(:hashes AS BYTEA[]), CAST(:contents AS BYTEA[])) AS given (hash, bytes)),
+    given AS (
+        SELECT decode(hash, 'hex') AS hash, decode(bytes, 'hex') AS bytes
+        FROM unnest(CAST(:hashes AS TEXT[]), CAST(:contents AS TEXT[])) AS given (hash, bytes)
+    ),
     added AS (
         INSERT INTO content (hash, bytes) SELECT hash, bytes FROM given ON CONFLICT (hash) DO NOTHING RETURNING hash, id
     )
@@ -19,16 +22,17 @@ SELECT content.hash, content.id FROM given JOIN content ON content.hash = given.
 
 -- name: add_new_contents
 INSERT INTO content (id, hash, bytes)
-SELECT * FROM unnest(CAST(:ids AS BIGINT[]), CAST(:hashes AS BYTEA[]), CAST(:contents AS BYTEA[]));
+SELECT id, decode(hash, 'hex'), decode(bytes, 'hex')
+FROM unnest(CAST(:ids AS BIGINT[]), CAST(:hashes AS TEXT[]), CAST(:contents AS TEXT[])) AS given (id, hash, bytes);
 
 -- name: assume_contents
 SELECT 1 / (CASE WHEN count(*) = :count THEN 1 ELSE 0 END)
-FROM unnest(CAST(:ids AS BIGINT[]), CAST(:hashes AS BYTEA[])) AS given (id, hash)
-    JOIN content ON content.id = given.id AND content.hash = given.hash;
+FROM unnest(CAST(:ids AS BIGINT[]), CAST(:hashes AS TEXT[])) AS given (id, hash)
+    JOIN content ON content.id = given.id AND content.hash = decode(given.hash, 'hex');
 
 -- name: assume_no_other_writer
 SELECT 1 / (CASE WHEN count(*) = 0 THEN 1 ELSE 0 END)
-FROM run WHERE id IN (SELECT value FROM json_each(:ids)) AND writer <> :writer;
+FROM run WHERE id = ANY (CAST(:runs AS TEXT[])) AND writer <> :writer;
 
 -- name: is_stored
 SELECT 1 FROM step WHERE id = :id AND hash = :hash
@@ -220,27 +224,6 @@ SELECT 1;
 -- name: store_bytes
 SELECT CAST(coalesce(sum(pg_total_relation_size(pg_class.oid)), 0) AS BIGINT)
 FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE nspname = :schema AND relkind = 'r';
-
--- name: copy_run
-SELECT rowid AS place, id, scope, agent, agent_type, title, status, began, ended, parent, fork_of, model, steps, errors,
-    input_tokens, output_tokens, tags
-FROM run WHERE rowid > :after AND (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :below)
-ORDER BY rowid LIMIT :limit;
-
--- name: copy_step
-SELECT step.id AS place, step.id, step.run, step.kind, step.number, step.at, step.seconds, step.error, step.tools,
-    step.input_tokens, step.output_tokens, substr(step.text, 1, :characters) AS text
-FROM run JOIN step ON step.run = run.id
-WHERE step.id > :after AND (:scope IS NULL OR run.scope = :scope OR substr(run.scope, 1, length(:below)) = :below)
-ORDER BY step.id LIMIT :limit;
-
--- name: copy_note
-SELECT rowid AS place, id, scope, kind, substr(text, 1, :characters) AS text, tags, origin, run, at, expires, supersedes
-FROM note WHERE rowid > :after AND (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :below)
-ORDER BY rowid LIMIT :limit;
-
--- name: copy_forgotten
-SELECT id AS place, what, target FROM forgotten WHERE id > :after ORDER BY id LIMIT :limit;
 
 -- name: runs_over_time
 SELECT CAST(floor((began - :since) / :width) AS BIGINT) AS bucket, agent, coalesce(model, '') AS model,

@@ -1,6 +1,7 @@
 -- Roles for a store on PostgreSQL, and row-level security as a second lock. Run by the owner of the schema, or by a
 -- superuser, once; running it again changes nothing. `smolmem_agent` may record and recall, and nothing else: give it to
--- the users that agents log in as (GRANT smolmem_agent TO alice).
+-- the users that agents log in as (GRANT smolmem_agent TO alice). `smolmem_reader` may read what a user's own SELECT can
+-- see (views.sql), and nothing else: such a statement runs as this role.
 --
 -- Once this script ran, a connection sees the rows of one scope, and of the scopes in it: the one that it names with
 -- `?scope=acme/alice` in its URL. A connection that names none sees no rows, the owner included; superusers see all.
@@ -13,6 +14,16 @@ GRANT USAGE ON SCHEMA {schema} TO smolmem_agent;
 GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO smolmem_agent;
 GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA {schema} TO smolmem_agent;
 REVOKE INSERT, UPDATE, DELETE ON fingerprint_key FROM smolmem_agent;
+
+GRANT USAGE ON SCHEMA {schema} TO smolmem_reader;
+GRANT SELECT (id, scope, agent, agent_type, title, status, began, ended, parent, fork_of, model, steps, errors,
+    input_tokens, output_tokens, tags) ON run TO smolmem_reader;
+GRANT SELECT (id, run, session, kind, number, at, seconds, error, tools, input_tokens, output_tokens, text)
+    ON step TO smolmem_reader;
+GRANT SELECT (id, scope, kind, text, tags, origin, run, at, expires, supersedes) ON note TO smolmem_reader;
+GRANT SELECT (what, target) ON forgotten TO smolmem_reader;
+GRANT SELECT (id, scope) ON session TO smolmem_reader;  -- row-level security of steps reads it
+GRANT smolmem_reader TO smolmem_agent;
 
 CREATE OR REPLACE FUNCTION is_visible(scope text) RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT scope = current_setting('smolmem.scope', true)

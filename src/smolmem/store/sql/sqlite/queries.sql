@@ -645,6 +645,23 @@ SELECT note.*, (NOT EXISTS (SELECT 1 FROM note AS later WHERE later.supersedes =
   AND NOT EXISTS (SELECT 1 FROM forgotten WHERE what = 'note' AND target = note.id)) AS current
 FROM pending JOIN note ON note.id = pending.note ORDER BY pending.id LIMIT :limit;
 
+-- name: last_pending
+SELECT coalesce(max(id), 0) FROM pending;
+
+-- name: drop_pending_after
+DELETE FROM pending WHERE id > :id;
+
+-- name: index_missing_steps
+INSERT INTO pending (step)
+SELECT id FROM step
+WHERE kind NOT IN ('system_prompt', 'injected') AND NOT EXISTS (SELECT 1 FROM passage WHERE passage.step = step.id)
+ORDER BY id ON CONFLICT DO NOTHING;
+
+-- name: index_missing_notes
+INSERT INTO pending (note)
+SELECT id FROM note WHERE NOT EXISTS (SELECT 1 FROM passage WHERE passage.note = note.id)
+ORDER BY rowid ON CONFLICT DO NOTHING;
+
 -- name: any_pending
 SELECT EXISTS (SELECT 1 FROM pending);
 
@@ -849,6 +866,9 @@ SELECT * FROM prompt WHERE id < :id ORDER BY id DESC LIMIT 500;
 
 -- name: content_ids_after
 SELECT id FROM content WHERE id > :id ORDER BY id LIMIT 2000;
+
+-- name: content_hashes_after
+SELECT id, hash FROM content WHERE id > :id ORDER BY id LIMIT :limit;
 
 -- name: content_hash
 SELECT hash FROM content WHERE id = :id;

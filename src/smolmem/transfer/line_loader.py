@@ -1,0 +1,461 @@
+"""Loads the lines of an export, one by one, into a store; part of the transaction of `load.py`.
+
+A line may only refer to earlier lines. What can be derived is derived, not taken from the line: seals, steps, counts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import ChainMap, Counter
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from smolmem.core.arguments import check_scope
+from smolmem.core.encoding import codec, packing, wire
+from smolmem.core.errors import InvalidArgument, SmolmemError, TooNew
+from smolmem.core.timeline import Misplaced, Timeline
+from smolmem.core.values import Failure
+from smolmem.store.base import Progress, Row
+from smolmem.store.contents import seal
+from smolmem.store.journal import Journal
+from smolmem.store.passage_rows import drop_passages
+from smolmem.store.side_tables import quoted_lines
+from smolmem.store.writer import IMPORTED, RESTORED
+from smolmem.transfer import archive
+from smolmem.transfer.archive import ExportReader
+from smolmem.transfer.lines import FORMAT, VERSION, InvalidLine, Numbers, parse_line
+
+WAITING = 10_000
+"""Prompts that may wait for their event."""
+_LINES = (
+    *("session", "content", "prompt", "event", "run", "step", "call", "recalled", "cut", "alert", "note"),
+    *("forgotten", "end"),
+)
+"""The kinds of lines after the header; a method loads each."""
+
+
+class LineLoader:
+    """One load: the lines so far, and their numbers in this store."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        export: ExportReader,
+        scope: str | None,
+        *,
+        keep: bool,
+        contents: Mapping[str, int] | None = None,
+        steps: Mapping[int, int] | None = None,
+    ) -> None:
+        self._keeps_origins = keep
+        self._store, self._export, self._scope = journal.store, export, scope
+        self._journal = Journal(journal.store, journal.redactor)  # with caches of its own, should all be undone
+        self._exported_scope: str | None = None
+        self._contents = ChainMap({}, cast("dict[str, int]", contents or {}))  # the numbers here, by hash
+        self.added: Counter[str] = Counter()
+        self.skipped: Counter[str] = Counter()
+        self.differing: set[str] = set()
+        self._lines, self._ended = 0, False
+        self._events, self._prompts = Numbers("event"), Numbers("prompt")
+        self.step_numbers = Numbers("step", steps)
+        self._lists: dict[str, Timeline[Row] | None] = {}  # of new sessions; None: here already, or left out
+        self._waiting: dict[int, list[Row]] = {}  # forks, by the event they begin after
+        self._parents: dict[str, str] = {}
+        self._stored_events: dict[str, list[Row]] = {}
+        self._matched: Counter[str] = Counter()
+        self._next_prompts: dict[int, Row] = {}  # prompts of events that come later
+        self._runs: dict[str, bool] = {}  # whether they are new
+        self._named_runs: set[str] = set()
+        self._children: dict[str, str] = {}  # runs of managed agents, and the runs that called them
+        self._notes: set[str] = set()
+        self._loaders: dict[str, Callable[[Row], None]] = {kind: getattr(self, f"_{kind}") for kind in _LINES}
+
+    def load_lines(self, progress: Progress | None) -> LineLoader:
+        """Every line of the export."""
+        for number, line in archive.lines(self._export, progress):
+            try:
+                self._load_line(line)
+            except (InvalidLine, InvalidArgument) as error:
+                raise archive.damaged(self._export.path, f"line {number}: {str(error).rstrip('.')}") from error
+        try:
+            self._finish()
+        except InvalidLine as error:
+            raise archive.damaged(self._export.path, str(error)) from error
+        return self
+
+    def _load_line(self, line: bytes) -> None:
+        if self._ended:
+            raise InvalidLine("the line comes after the end line")
+        kind, row = parse_line(line)
+        if (kind == "header") != (self._lines == 0):
+            raise InvalidLine("an export has one header, in its first line")
+        if kind == "header":
+            self._header(row)
+        else:
+            self._loaders[kind](row)
+        self._lines += 1
+
+    def _finish(self) -> None:
+        if not self._ended:
+            raise InvalidLine("the end line is missing, so the export is incomplete")
+        if self._waiting:
+            raise InvalidLine(f"a fork begins after event {min(self._waiting)}, which is missing")
+        for session, of in self._parents.items():
+            if self._lists[session] is not None and not self._store.rows("session_row", {"id": of}):
+                raise InvalidLine(f"session {session} is a fork of {of}, which is missing")
+        for run in self._named_runs - self._runs.keys():
+            if not self._store.rows("run_row", {"id": run}):
+                raise InvalidLine(f"run {run} is referred to and is missing")
+        for child, parent in self._children.items():
+            if not self._runs.get(parent):  # a run that was here before gets no new children: their answers are used
+                self._unlink(child)
+
+    def _unlink(self, child: str) -> None:
+        row = {**self._journal.run_row(child), "parent": None, "parent_step": None}
+        self._store.do("unlink_run", row | {"hash": seal("run", row)})
+
+    def _header(self, row: Row) -> None:
+        if row["format"] != FORMAT:
+            raise InvalidLine(f"the first line is not that of an export: its format is {row['format'][:40]!r}")
+        if row["version"] > VERSION:
+            raise TooNew(
+                f"{self._export.path} was made by a later smolmem (format {row['version']}, this one knows {VERSION}), "
+                "and nothing of it was loaded: upgrade smolmem."
+            )
+        self._exported_scope = row["scope"]
+
+    def _end(self, row: Row) -> None:
+        if row["lines"] != self._lines:
+            raise InvalidLine(f"{row['lines']:,} lines should precede the end line, and there are {self._lines:,}")
+        self._ended = True
+
+    def _add(self, table: str, row: Row) -> Any:
+        self.added[table] += 1
+        return self._store.do(f"add_{table}", row | {"hash": seal(table, row)})
+
+    def _scope_here(self, scope: str) -> str:
+        """A scope of the file, as it is called here."""
+        check_scope(scope)
+        if self._scope is None:
+            return scope
+        if self._exported_scope is None:
+            return f"{self._scope}/{scope}"
+        if scope != self._exported_scope and not scope.startswith(f"{self._exported_scope}/"):
+            raise InvalidLine(f"the scope {scope!r} is outside of the exported scope {self._exported_scope!r}")
+        return self._scope + scope[len(self._exported_scope) :]
+
+    # --- contents and prompts --------------------------------------------------------------------------------------
+
+    def _content(self, row: Row) -> None:
+        key = bytes.fromhex(row["hash"])
+        if row["hash"] in self._contents or self._store.do("content_id", {"hash": key}) is not None:
+            return
+        if "json" in row:
+            data = wire.dumps(row["json"])
+        elif "text" in row:
+            data = row["text"].encode("utf-8", "surrogatepass")
+        elif archive.is_media(row["file"]) and row["file"].startswith(f"media/{row['hash']}."):
+            data = self._export.media(row["file"])
+        else:
+            raise InvalidLine(f"the file of a content is media/<hash>.<extension>, not {row['file'][:80]!r}")
+        if wire.fingerprint(data) != row["hash"]:
+            raise InvalidLine(f"content {row['hash'][:12]} does not match its hash")
+        added = self._store.do("add_content", {"hash": key, "bytes": packing.pack(data), "base": None})
+        self._contents[row["hash"]] = int(added)
+        self.added["content"] += 1
+
+    def _number(self, key: str | None) -> int | None:
+        """The number here of a content."""
+        if key is None:
+            return None
+        found = self._contents.get(key) or self._store.do("content_id", {"hash": bytes.fromhex(key)})
+        if found is None:
+            raise InvalidLine(f"the line refers to content {key[:12]}, which no earlier line holds")
+        return int(found)
+
+    def _numbered(self, row: Row, *columns: str) -> Row:
+        return row | {column: self._number(row[column]) for column in columns}
+
+    def _prompt(self, row: Row) -> None:
+        if row["id"] in self._next_prompts:
+            raise InvalidLine(f"prompt {row['id']} comes twice")
+        self._next_prompts[row["id"]] = row
+        if len(self._next_prompts) > WAITING:
+            raise InvalidLine("too many prompts without an event")
+
+    def _put_prompts(self, wanted: int | None, here: Row | None, *, new: bool) -> None:
+        """Writes the prompt of an event, and the prompts that it begins with; or, where that is here already, finds it.
+
+        Prompts of other events, which come later, may stand between them.
+        """
+        at, rows = wanted, list[Row]()
+        while at in self._next_prompts:
+            rows.append(self._next_prompts.pop(at))
+            at = rows[-1]["parent"]
+        for row in reversed(rows):
+            found = here["prompt"] if here is not None and row["id"] == wanted else None
+            self._prompts.put(row["id"], self._add_prompt(row) if new else found or 0)
+
+    def _add_prompt(self, row: Row) -> int:
+        parent = None if row["parent"] is None else self._prompts.get(row["parent"])
+        parts = 0
+        if parent is not None:
+            before = self._journal.prompt_row(parent)
+            parts = before["keep"] + len(json.loads(before["suffix"]))
+        if row["keep"] > parts:
+            raise InvalidLine(f"prompt {row['id']} keeps more parts of its parent than that has")
+        suffix = [self._number(key) for key in row["suffix"]]
+        made = {"parent": parent, "keep": row["keep"], "size": row["size"], "suffix": json.dumps(suffix)}
+        return int(self._add("prompt", made))
+
+    # --- sessions, events, steps -----------------------------------------------------------------------------------
+
+    def _session(self, row: Row) -> None:
+        session = row["id"]
+        if session in self._lists or session in self._parents:
+            raise InvalidLine(f"session {session} comes twice")
+        row["scope"] = self._scope_here(row["scope"])
+        if self._store.rows("session_row", {"id": session}):
+            self._lists[session] = None
+            self._stored_events[session] = self._store.rows("session_events", {"session": session, "skip": 0})
+            self.skipped["session"] += 1
+        elif row["fork_of"] is None:
+            self._lists[session] = Timeline()
+            self._add("session", row | {"fork_at": None})
+        elif not row["fork_at"]:
+            self._lists[session] = Timeline()
+            self._parents[session] = row["fork_of"]
+            self._add("session", row | {"fork_at": 0})
+        else:
+            self._parents[session] = row["fork_of"]
+            self._waiting.setdefault(row["fork_at"], []).append(row)
+
+    def _event(self, row: Row) -> None:
+        timeline = self._list_of(row)
+        if timeline is None:
+            self._match(row)
+        else:
+            self._put_prompts(row["prompt"], None, new=True)
+            self._apply(row, timeline)
+        for fork in self._waiting.pop(row["id"], ()):
+            self._begin(fork, row)
+
+    def _list_of(self, row: Row) -> Timeline[Row] | None:
+        """The list of the session that a line belongs to; None if that session is here already, or left out."""
+        if row["session"] not in self._lists:
+            raise InvalidLine(f"the line belongs to session {row['session']}, which no earlier line holds")
+        return self._lists[row["session"]]
+
+    def _match(self, row: Row) -> None:
+        """An event of a session that is here already: its numbers are those of the event that has its place."""
+        session, place = row["session"], self._matched[row["session"]]
+        self._matched[session] += 1
+        events = self._stored_events.get(session, [])
+        here = events[place] if place < len(events) and session not in self.differing else None
+        if here is not None and (here["act"], here["at"], here["place"]) != (row["act"], row["at"], row["place"]):
+            here = None
+        if here is None and session in self._stored_events:
+            self.differing.add(session)
+        self._put_prompts(row["prompt"], here, new=False)
+        self._events.put(row["id"], 0 if here is None else here["id"])
+        if self.step_numbers.find(row["step"]) is None:
+            self.step_numbers.put(row["step"], 0 if here is None else here["step"])
+
+    def _begin(self, fork: Row, event: Row) -> None:
+        """A fork's list begins as the list was after an event."""
+        session, of = fork["id"], event["session"]
+        self._check_lineage(fork, of)
+        at, timeline = self._events.get(event["id"]), self._lists[of]
+        if at == 0:
+            self._lists[session] = None
+            self.skipped["session"] += 1
+            return
+        if timeline is None:
+            self._lists[session] = self._journal.timeline(self._journal.session_row(of), at)
+        else:
+            self._lists[session] = timeline.fork()
+        self._add("session", fork | {"fork_at": at})
+
+    def _check_lineage(self, fork: Row, of: str) -> None:
+        at, seen = fork["fork_of"], {fork["id"]}
+        while at != of:
+            if at in seen:
+                raise InvalidLine(f"session {fork['id']} begins after an event that is not part of its past")
+            seen.add(at)
+            known = self._store.rows("session_row", {"id": at})
+            at = self._parents.get(at) or (known[0]["fork_of"] if known else None) or at
+
+    def _apply(self, row: Row, timeline: Timeline[Row]) -> None:
+        """Applies an event to its list and writes it, as when it was recorded."""
+        self._named_runs.add(row["run"])
+        event = self._numbered(row, "record", "shown", "state")
+        del event["id"]
+        event["prompt"] = None if row["prompt"] is None else self._prompts.get(row["prompt"])
+        new = row["act"] == "insert" and self.step_numbers.find(row["step"]) is None
+        event["step"] = None if new else self.step_numbers.get(row["step"])
+        facts = None if event["record"] is None else self._facts(event["record"])
+        self._check_event(event, timeline, new=new)
+        last = event["place"] is None or event["place"] >= len(timeline.steps)
+        event["step"] = self._journal.append(event, facts, last=last)
+        self.added["event"] += 1
+        timeline.apply(event["act"], event["step"], event["place"], None if event["record"] is None else event)
+        timeline.latest.clear()  # only the order is needed
+        timeline.revisions.clear()
+        if new:
+            self.step_numbers.put(row["step"], event["step"])
+            self.added["step"] += 1
+        self._events.put(row["id"], self._last_event(event["session"]) if row["id"] in self._waiting else 0)
+
+    def _last_event(self, session: str) -> int:
+        """The number here of the event that was just written: forks that begin after it refer to it."""
+        return int(self._store.rows("last_event", {"session": session, "until": None})[0]["last"])
+
+    def _facts(self, record: int) -> Row:
+        try:
+            return {**codec.facts(self._journal.value(record))}
+        except Exception as error:  # the record can be anything
+            raise InvalidLine(f"the record is not a step ({error})") from error
+
+    def _check_event(self, event: Row, timeline: Timeline[Row], *, new: bool) -> None:
+        """Refuses an event that cannot have happened, before anything of it is written."""
+        act, step, content = event["act"], event["step"], None if event["record"] is None else event
+        if new and content is None:
+            raise InvalidLine("a new step has no record")
+        if not new and not step:
+            raise InvalidLine("the event changes a step that is not loaded")
+        if not new and (act == "revise") == (content is None):
+            raise InvalidLine("a revision must have a record, and another change of a step must not")
+        if act == "revise" and step not in timeline.steps:
+            before = self._store.rows("step_row", {"id": step})[0]
+            if before["session"] != event["session"]:
+                raise InvalidLine("the event revises a step of another list")
+        try:
+            timeline.check(act, step, event["place"], has_content=content is not None)
+        except Misplaced as error:
+            raise InvalidLine(str(error)) from error
+
+    def _step(self, row: Row) -> None:
+        self.step_numbers.get(row["id"])
+
+    # --- runs, and what was done around steps ----------------------------------------------------------------------
+
+    def _run(self, row: Row) -> None:
+        run, session = row["id"], row["session"]
+        if run in self._runs:
+            raise InvalidLine(f"run {run} comes twice")
+        here, new = self._store.rows("run_row", {"id": run}), self._list_of(row) is not None
+        if row["fork_of"] is not None and not self._is_run(row["fork_of"]):
+            raise InvalidLine(f"run {run} is a fork of {row['fork_of']}, which no earlier line holds")
+        self._runs[run] = new
+        if not new:
+            self.skipped["run"] += 1
+            if not here:
+                self.differing.add(session)
+            return
+        if here:
+            raise InvalidLine(f"run {run} is here already, in another session")
+        if row["parent"] is not None:
+            self._named_runs.add(row["parent"])
+            self._children[run] = row["parent"]
+        row = self._numbered(row, "answer", "failure") | {"scope": self._scope_here(row["scope"])}
+        row |= {"writer": RESTORED if self._keeps_origins else IMPORTED, "tags": json.dumps(row["tags"])}
+        self._check_failure(row["failure"])
+        if row["status"] == "running":  # on the other machine, perhaps
+            row |= {"status": "interrupted", **self._store.rows("run_counts", {"run": run})[0]}
+        self._store.do("put_run", row | {"hash": seal("run", row)})
+        self.added["run"] += 1
+
+    def _check_failure(self, number: int | None) -> None:
+        if number is not None:
+            try:
+                Failure(**self._journal.value(number))
+            except (TypeError, SmolmemError) as error:
+                raise InvalidLine("the failure of the run is not a failure") from error
+
+    def _is_run(self, run: str) -> bool:
+        return run in self._runs or bool(self._store.rows("run_row", {"id": run}))
+
+    def _is_new(self, run: str) -> bool:
+        """Whether a run came with this file."""
+        if run not in self._runs:
+            raise InvalidLine(f"the line belongs to run {run}, which no earlier line holds")
+        return self._runs[run]
+
+    def _call(self, row: Row) -> None:
+        if self._is_new(row["run"]):
+            made = self._numbered(row, "arguments", "outcome")
+            del made["id"]
+            self._add("call", made)
+
+    def _recalled(self, row: Row) -> None:
+        if not self._is_new(row["run"]):
+            return
+        found = [item if not item or isinstance(item, str) else self.step_numbers.get(item) for item in row["found"]]
+        step = None if row["step"] is None else self.step_numbers.get(row["step"])
+        made = self._numbered(row, "block") | {"step": step, "found": json.dumps(found)}
+        del made["id"]
+        try:
+            quoted_lines(self._journal.part(made["block"]) if made["block"] is not None else [])
+        except (SmolmemError, AttributeError, TypeError, KeyError) as error:
+            raise InvalidLine("the reminder is not a list of messages") from error
+        self._add("recalled", made)
+
+    def _cut(self, row: Row) -> None:
+        if self._list_of(row) is not None:
+            del row["id"]
+            self._add("cut", row | {"last": self.step_numbers.get(row["last"])})
+
+    def _alert(self, row: Row) -> None:
+        row["scope"] = self._scope_here(row["scope"])
+        del row["id"]
+        known = self._store.do("same_alert", row) if row["run"] is None else not self._is_new(row["run"])
+        if not known:
+            self._add("alert", row | {"acts": json.dumps(row["acts"])})
+
+    # --- notes -----------------------------------------------------------------------------------------------------
+
+    def _note(self, row: Row) -> None:
+        note = row["id"]
+        if note in self._notes:
+            raise InvalidLine(f"note {note} comes twice")
+        if self._store.rows("note_row", {"id": note}):
+            self.skipped["note"] += 1
+            return
+        if row["run"] is not None and not self._is_run(row["run"]):
+            raise InvalidLine(f"the note was written in run {row['run']}, which no earlier line holds")
+        if row["supersedes"] is not None and not self._store.rows("note_row", {"id": row["supersedes"]}):
+            raise InvalidLine(f"the note supersedes note {row['supersedes']}, which no earlier line holds")
+        if not self._keeps_origins:
+            row["origin"] = "import"
+            if row["supersedes"] not in self._notes:  # an import never replaces a note that was here before
+                row["supersedes"] = None
+        sources = [item if isinstance(item, str) else self.step_numbers.get(item) for item in row["sources"]]
+        row |= {"scope": self._scope_here(row["scope"]), "tags": json.dumps(row["tags"])}
+        row["sources"] = json.dumps([item for item in sources if item])
+        self._add("note", row)
+        self._notes.add(note)
+        self._store.do("add_pending_note", {"note": note})
+        if row["supersedes"] is not None:
+            drop_passages(self._store, self._store.rows("note_passages", {"note": row["supersedes"]}))
+
+    def _forgotten(self, row: Row) -> None:
+        """Forgets only rows that came with this file: rows that were here before do not change."""
+        del row["id"]
+        what, target = row["what"], row["target"]
+        if isinstance(target, int) != (what == "step"):
+            raise InvalidLine(f"{target!r} is not a {what}")
+        if what == "step":
+            here = self.step_numbers.get(target)
+            rows = self._store.rows("step_row", {"id": here})
+            if not rows or self._lists.get(rows[0]["session"]) is None:
+                return
+            row["target"] = str(here)
+        elif what == "run" and not self._is_new(target):
+            return
+        elif what == "note" and target not in self._notes:
+            if not self._store.rows("note_row", {"id": target}):
+                raise InvalidLine(f"note {target} is forgotten, and no earlier line holds it")
+            return
+        self._add("forgotten", row)
+        if what == "note":
+            drop_passages(self._store, self._store.rows("note_passages", {"note": target}))
