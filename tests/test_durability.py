@@ -6,13 +6,12 @@ import json
 import os
 import random
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import apsw
+import programs
 import pytest
 from scripted import Scripted, answer, calling_agent, calls, code, code_agent
 from smolagents import CodeAgent
@@ -29,13 +28,7 @@ BASE = apsw.vfs_names()[0]
 
 
 def workers(*words: object) -> dict[str, int]:
-    done = subprocess.run(
-        [sys.executable, HERE / "workers.py", *map(str, words)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"PYTHONPATH": str(HERE)},
-    )
+    done = programs.run([HERE / "workers.py", *words], timeout=1800 if TORTURE else 250)
     assert done.returncode == 0, done.stderr
     assert "locked" not in done.stderr
     assert "could not save" not in done.stderr
@@ -540,7 +533,7 @@ def test_close_hands_the_agents_back(path: Path) -> None:
 
 def test_a_forked_process_writes_through_a_connection_of_its_own(path: Path) -> None:
     script = (
-        "import os, sys; sys.path.insert(0, sys.argv[2])\n"
+        "import os, sys\n"
         "from scripted import code, code_agent; from smolmem import Memory\n"
         "memory = Memory(sys.argv[1])\n"
         "agent = memory.attach(code_agent(code('final_answer(1)'), code('final_answer(2)')))\n"
@@ -549,7 +542,7 @@ def test_a_forked_process_writes_through_a_connection_of_its_own(path: Path) -> 
         "agent.run('child' if child == 0 else 'parent again')\n"
         "os._exit(0) if child == 0 else os.waitpid(child, 0)\n"
     )
-    subprocess.run([sys.executable, "-c", script, str(path), str(HERE)], check=True, timeout=60)
+    programs.run(["-c", script, path], check=True)
     with Memory(path) as memory:
         assert sorted(run.title for run in memory.runs()) == ["child", "parent", "parent again"]
         assert memory.verify()

@@ -17,6 +17,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import programs
 import pytest
 from scripted import code as thought
 from scripted import code_agent
@@ -446,10 +447,9 @@ def test_the_sample_is_made_without_the_packages_of_the_inspector(
     assert "The inspector needs uvicorn: pip install 'smolmem[ui]'." in err
 
 
-def demo(folder: Path, *words: str) -> subprocess.Popen[str]:
-    command = [sys.executable, str(ROOT / "demo.py"), "--folder", str(folder), *words]
-    env = os.environ | {"COLUMNS": "110"}
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+def demo(folder: Path, *words: str) -> Any:
+    command = [ROOT / "demo.py", "--folder", folder, *words]
+    return programs.start(command, env=os.environ | {"COLUMNS": "110"}, stderr=programs.STDOUT)
 
 
 def processes(folder: Path) -> list[str]:

@@ -21,6 +21,7 @@ from typing import Any
 
 import apsw
 import numpy as np
+import programs
 import pytest
 from recalling import concepts
 from scripted import code, code_agent
@@ -770,14 +771,7 @@ with Memory(sys.argv[1], embedder=killing) as memory:
 
 
 def test_a_killed_indexer_loses_nothing(tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path / "a.db")],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-    )
+    done = programs.run(["-c", KILLED, tmp_path / "a.db"])
     assert done.returncode == -9, done.stderr
 
     def continued(texts: list[str]) -> list[list[float]]:
@@ -927,13 +921,8 @@ time.sleep(0.5)
 
 def test_a_process_that_ends_waits_for_the_batch_that_is_being_embedded(tmp_path: Path) -> None:
     """A thread that is inside a model when the interpreter ends makes the process abort."""
-    done = subprocess.run(
-        [sys.executable, "-c", EXIT, str(tmp_path / "agent.db")],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    command = [sys.executable, "-c", EXIT, str(tmp_path / "agent.db")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "begins" in done.stdout
     assert done.stdout.count("begins") == done.stdout.count("ends")

@@ -8,8 +8,6 @@ import os
 import random
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -19,6 +17,7 @@ from typing import Any
 
 import apsw
 import pages
+import programs
 import psycopg
 import pytest
 from conformance import Conformance
@@ -401,15 +400,7 @@ def test_a_run_of_another_machine_is_resumed_only_after_its_lease(pg_url: str, m
 
 
 def program(name: str, *arguments: str) -> dict[str, Any]:
-    here = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
-    done = subprocess.run(
-        [sys.executable, HERE / name, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=3600 if TORTURE else 300,
-        env={**os.environ, "PYTHONPATH": here},
-    )
+    done = programs.run([HERE / name, *arguments], timeout=3600 if TORTURE else 250)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -763,13 +754,7 @@ def test_the_page_runs_as_it_stands(server: str, pg_url: str, capsys: pytest.Cap
 
 
 def test_the_demo_tells_its_story(server: str) -> None:
-    done = subprocess.run(
-        [sys.executable, HERE.parent / "fleet.py", "--url", server],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = programs.run([HERE.parent / "fleet.py", "--url", server])
     assert done.returncode == 0, done.stdout + done.stderr
     assert "paid in all: 101, 102, 103" in done.stdout
     assert "takeover" in done.stdout
