@@ -89,7 +89,7 @@ def test_started_in_the_background_children_are_interrupted_and_what_was_skipped
 
 
 ENDS = {
-    "output": "import os, sys; print(sys.argv, os.getcwd(), os.environ['GIVEN'], input()); sys.stderr.write('an error')",
+    "output": "import os, sys; print(sys.argv, os.getcwd(), os.environ['GIVEN'], input()); sys.stderr.write('error')",
     "exit": "import sys; sys.exit(3)",
     "message": "import sys; sys.exit('no')",
     "signal": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
