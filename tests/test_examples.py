@@ -158,7 +158,6 @@ def test_detailed_replay_shows_the_prompts(place: list[object]) -> None:
 @pytest.mark.skipif(
     not shutil.which("chromium") or not shutil.which("chromedriver"), reason="chromium or chromedriver is not installed"
 )
-@pytest.mark.xdist_group("browser")
 def test_screenshots_leave_ram_and_stay_in_the_record(tmp_path: Path) -> None:
     told = run("vision_browser.py", "--db", tmp_path / "agent.db", "--verbosity_level", "-1")
     assert "Answer: The red mug, 9 euros" in told

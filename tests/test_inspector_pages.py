@@ -50,7 +50,6 @@ ROOT = Path(__file__).parent.parent
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 AXE = ROOT / ".venv" / "axe" / "package" / "axe.min.js"
 needs_browser = pytest.mark.skipif(not CHROMIUM or not DRIVER, reason="chromium or chromedriver is not installed")
-pytestmark = pytest.mark.xdist_group("browser")
 PRICES = {"scripted": [2.0, 10.0]}
 KILLED_AFTER = 2
 TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))
