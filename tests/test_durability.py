@@ -23,6 +23,8 @@ from smolmem.core.errors import Busy, Damaged, NotAStore, StoreError, TooNew, Un
 from smolmem.store.journal import Journal
 
 TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))
+CASES = 250 if TORTURE else 120
+"""Damaged files and logs that a test tries."""
 HERE = Path(__file__).parent
 BASE = apsw.vfs_names()[0]
 
@@ -109,16 +111,16 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, bytes]:
 
 
 @pytest.mark.promise("D3")
-@pytest.mark.parametrize("part", range(6 if TORTURE else 2))
+@pytest.mark.parametrize("part", range(6 if TORTURE else 1))
 def test_a_torn_or_garbled_log_gives_a_clean_prefix(
     tmp_path: Path, logged: tuple[bytes, bytes], part: int, record_property: Callable[[str, object], None]
 ) -> None:
-    record_property("cases", 250)
+    record_property("cases", CASES)
     record_property("seeds", f"{part}–{part}")
     file, log = logged
     chance = random.Random(part)
     lengths = set()
-    for _ in range(250):
+    for _ in range(CASES):
         path = tmp_path / "agent.db"
         cut = chance.randrange(len(log))
         torn = bytearray(log[:cut] if chance.random() < 0.5 else log)
@@ -173,11 +175,11 @@ def sent(step: Any) -> str:
 
 
 @pytest.mark.promise("D4")
-@pytest.mark.parametrize("part", range(8 if TORTURE else 2))
+@pytest.mark.parametrize("part", range(8 if TORTURE else 1))
 def test_a_damaged_file_gives_a_clear_error_and_never_wrong_content(
     tmp_path: Path, whole: bytes, part: int, record_property: Callable[[str, object], None]
 ) -> None:
-    record_property("cases", 250)
+    record_property("cases", CASES)
     record_property("seeds", f"{part}–{part}")
     path = tmp_path / "agent.db"
     path.write_bytes(whole)
@@ -186,7 +188,7 @@ def test_a_damaged_file_gives_a_clear_error_and_never_wrong_content(
     whole = path.read_bytes()
     chance = random.Random(part)
     outcomes = {"refused": 0, "found": 0, "harmless": 0}
-    for _ in range(250):
+    for _ in range(CASES):
         bad = bytearray(whole)
         for _ in range(chance.choice([1, 1, 3, 20])):
             bad[chance.randrange(len(bad))] ^= 1 << chance.randrange(8)
@@ -421,7 +423,7 @@ def test_a_failing_disk_ends_no_run_and_loses_no_earlier_step(
     lasting: bool,
     record_property: Callable[[str, object], None],
 ) -> None:
-    numbers = range(0, 90, 1 if TORTURE else 3)
+    numbers = range(0, 90, 1 if TORTURE else 7)
     record_property("cases", len(numbers))
     for number in numbers:
         path = tmp_path / f"{number}.db"

@@ -642,7 +642,7 @@ def test_a_server_that_dribbles_has_a_time_limit(server: Server) -> None:
                 connection.recv(65_536)
                 connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
                 while True:  # until the client goes
-                    connection.sendall(b" ")
+                    connection.sendall(b" " * 200)
                     time.sleep(0.05)
 
         threading.Thread(target=dribble, daemon=True).start()

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import programs
 import pytest
+from conftest import TORTURE
 from recalling import Recalling, concepts
 from scripted import code, code_agent
 
@@ -22,6 +23,8 @@ SIZE = 384
 
 
 class TestSqlite(Recalling):
+    every = 1 if TORTURE else 4
+
     @pytest.fixture
     def url(self, tmp_path: Path) -> str:
         return str(tmp_path / "agent.db")
