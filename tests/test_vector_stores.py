@@ -23,6 +23,7 @@ import pages
 import programs
 import pytest
 import test_private
+from conftest import TORTURE
 from langchain_core.documents import Document as LangChainDocument
 from recalling import concepts
 
@@ -677,7 +678,7 @@ time.sleep(0.5)  # telemetry is sent from a thread
 
 
 @pytest.mark.promise("S17")
-@pytest.mark.parametrize("kind", ["chroma", "lancedb", "qdrant"])
+@pytest.mark.parametrize("kind", ["chroma", *(["lancedb", "qdrant"] if TORTURE else [])])
 def test_an_index_resolves_sends_and_writes_nothing_elsewhere(tmp_path: Path, kind: str) -> None:
     """Temporary files count as the store's."""
     home, folder, log = tmp_path / "home", tmp_path / "store", tmp_path / "calls"
