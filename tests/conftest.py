@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import time
 from collections import Counter
@@ -15,12 +16,16 @@ from servers import oldest_server, pg_url, server  # noqa: F401
 from smolmem import Memory
 from smolmem.core import faults
 from smolmem.recall.indexer import BackgroundIndexer
+from smolmem.store.sqlite import private_files
+from smolmem.store.sqlite.encryption import encrypting_build
 
 pytest.register_assert_rewrite("conformance", "recalling")
 
 TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))
 INDEXING = ("test_recall", "test_postgres_recall", "test_models", "test_provenance", "test_leases", "test_locks")
 """Modules whose tests run with the thread that indexes in the background; so do processes that tests start."""
+CREATING = ("test_durability", "test_power_cut", "test_vanished", "test_damage", "test_locks", "test_sqlite")
+"""Modules whose tests make each store with all its tables; so do processes that tests start."""
 
 
 def pytest_configure() -> None:
@@ -37,6 +42,32 @@ def _no_indexer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     """Without the thread that indexes, threads and writes of a test are those that the test makes."""
     if request.module.__name__ not in INDEXING:
         monkeypatch.setattr(BackgroundIndexer, "wake", lambda indexer: None)
+
+
+@pytest.fixture(autouse=True)
+def _copied_stores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new store is a copy of an empty one, with a key of its own: its tables are made once for all tests."""
+    if request.module.__name__ in CREATING or encrypting_build() is not None:
+        return
+    empty, place = request.getfixturevalue("empty_store")
+
+    def create(path: Path) -> None:
+        with private_files.create_open(path) as file:
+            if path.suffix == ".new":  # the name of a store that is made
+                file.write(empty[:place] + secrets.token_bytes(16) + empty[place + 16 :])
+
+    monkeypatch.setattr(private_files, "create", create)
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, int]:
+    """The bytes of a store in which nothing is, and where its random key stands."""
+    path = tmp_path_factory.mktemp("empty") / "agent.db"
+    with Memory(path) as memory:
+        key = memory._store._live().execute("SELECT key FROM fingerprint_key").get  # type: ignore[attr-defined]
+    content = path.read_bytes()
+    assert content.count(key) == 1
+    return content, content.index(key)
 
 
 @pytest.fixture
@@ -76,7 +107,7 @@ def no_faults_left() -> Iterator[None]:
     faults.hook = None
 
 
-FETCH = ".venv/bin/python -c 'from smolmem.recall import models; models.fetch(models.{})'"
+FETCH = ".venv/bin/python -c 'from smolmem.recall.embedding import models; models.fetch(models.{})'"
 HOW_TO_RUN = {
     "chromium": "apt-get install chromium chromium-driver",
     "axe-core": "make .venv/axe",

@@ -9,7 +9,6 @@ import re
 import secrets
 import select
 import shlex
-import subprocess
 import sys
 import time
 import traceback
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import programs
 import pytest
 from scripted import answer, calling_agent, calls, code, code_agent
 from smolagents import tool
@@ -400,8 +400,7 @@ memory.close()
 @pytest.mark.parametrize("key", [None, KEY])
 def test_a_file_that_another_program_has_open_is_refused(path: Path, key: str | None) -> None:
     Memory(path, key=key).close()
-    command = [sys.executable, "-c", HOLD, str(path), key or ""]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+    with programs.start(["-c", HOLD, path, key or ""], stdin=programs.PIPE) as other:
         assert other.stdin is not None
         assert other.stdout is not None
         assert other.stdout.readline() + other.stdout.readline() == "opening\nopen\n"
@@ -434,25 +433,20 @@ def test_a_kill_leaves_the_old_file_or_the_new_one(path: Path, old: str | None, 
     with Memory(path, key=old, embedder="off") as memory:
         fill(memory)
     expected = content_of(path, old)
-    done = subprocess.run([sys.executable, "-c", DIE, path, old or "", new or "", point], check=False, timeout=120)
-    assert done.returncode == -9
+    done = programs.run(["-c", DIE, path, old or "", new or "", point])
+    assert done.returncode == -9, done.stderr
     assert content_of(path, new if point == "replace.committed" else old) == expected
 
 
 def test_who_waits_for_a_file_that_gets_a_key_does_not_write_to_the_old_one(path: Path) -> None:
     Memory(path, key=KEY).close()
-    waiting: list[subprocess.Popen[str]] = []
+    waiting: list[Any] = []
 
     def meanwhile(name: str) -> None:
         if name == "replace.done":
             for key in (KEY, "new"):
-                command = [sys.executable, "-c", HOLD, str(path), key]
-                waiting.append(
-                    subprocess.Popen(
-                        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-                    )
-                )
-            assert [program.stdout and program.stdout.readline() for program in waiting] == ["opening\n"] * 2
+                waiting.append(programs.start(["-c", HOLD, path, key], stdin=programs.PIPE))
+            assert [program.stdout.readline() for program in waiting] == ["opening\n"] * 2
             time.sleep(1)  # both are at the lock, or were refused
 
     faults.hook = meanwhile
@@ -523,20 +517,14 @@ def test_many_processes_create_one_encrypted_file(path: Path, empty: bool) -> No
     paths = [path.with_name(f"{number}.db") for number in range(15)]
     for new in paths if empty else ():
         new.touch(0o600)
-    command = [sys.executable, "-c", CREATE, RAW_KEY, *map(str, paths)]
-    programs = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for _ in range(5)
-    ]
-    for program in programs:
-        assert program.stdout is not None
-        assert program.stdout.readline() == "ready\n"
-    for program in programs:
-        assert program.stdin is not None
-        program.stdin.write("go\n")
-        program.stdin.flush()
-    for program in programs:
-        assert program.communicate(timeout=120)[1] == ""
+    creators: list[Any] = [programs.start(["-c", CREATE, RAW_KEY, *paths], stdin=programs.PIPE) for _ in range(5)]
+    for creator in creators:
+        assert creator.stdout.readline() == "ready\n"
+    for creator in creators:
+        creator.stdin.write("go\n")
+        creator.stdin.flush()
+    for creator in creators:
+        assert creator.communicate(timeout=120)[1] == ""
     for new in paths:
         assert new.stat().st_mode & 0o777 == 0o600
         Memory(new, key=RAW_KEY).close()

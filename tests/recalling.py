@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 import zlib
@@ -100,6 +101,10 @@ class Says(Tool):
 
     def forward(self) -> str:
         return self.text
+
+
+def _count(quick: int, long: int) -> int:
+    return long if os.environ.get("SMOLMEM_TORTURE") else quick
 
 
 class Recalling:
@@ -274,7 +279,7 @@ class Recalling:
         assert memory.recall("llamas fly", kind="observation", min_trust="medium") == []
 
     @pytest.mark.promise("S10")
-    @pytest.mark.parametrize("part", range(4))
+    @pytest.mark.parametrize("part", range(_count(1, 4)))
     def test_scopes_do_not_leak(self, memory: Memory, part: int) -> None:
         chance = random.Random(part)
         scopes = [f"team{number // 5}/user{number}" for number in range(50)]
@@ -1132,12 +1137,6 @@ def _only(scope: str) -> Any:
     from smolmem.recall.search import Filter
 
     return Filter(scope=scope)
-
-
-def _count(quick: int, long: int) -> int:
-    import os
-
-    return long if os.environ.get("SMOLMEM_TORTURE") else quick
 
 
 __all__ = ["Recalling", "Timing", "concepts"]

@@ -1,4 +1,4 @@
-"""Runs that are killed at every moment, and resumed: `resumers.py SCENARIO FOLDER [SERVER]`, one JSON line.
+"""Runs that are killed at many moments, and resumed: `resumers.py SCENARIO FOLDER [SERVER]`, one JSON line.
 
 A moment is: a model call beginning or ending, a tool call beginning or ending, a transaction begun, done, committed. A
 control run tells what the model is asked and answers; a resumed run whose model is asked anything else fails.
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import secrets
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from smolmem.core import faults
 from smolmem.core.errors import NotFound, UnknownOutcome
 from smolmem.policies import views
 
+TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))
 TASK = "Work, and do not do anything twice."
 moments = [-1]
 folder = Path()
@@ -181,16 +183,21 @@ def go_on(name: str, tables: list[Any]) -> None:
 
 
 def every(name: str) -> int:
-    """Both kinds of agents are killed at every moment; where more is tried, at every third, unless it is torture."""
-    thorough = name in ("code", "calling") and not server
-    return 1 if thorough or os.environ.get("SMOLMEM_TORTURE") else 7 if server else 3
+    """Of so many moments in a row one is tried: every moment under torture, and both plain agents at more of them."""
+    return 1 if TORTURE else 10 if server else 4 if name in ("code", "calling") else 6
+
+
+def moments_to_try(name: str) -> Iterator[int]:
+    """One of each few moments, without a rhythm, which could meet the same point of each transaction."""
+    chance, size = random.Random(name), every(name)
+    return (first + chance.randrange(size) for first in range(0, 1000, size))
 
 
 def main(name: str) -> dict[str, Any]:
     expected, tables, paid = control(name)
     outcome: Counter[str] = Counter()
     warm_up()
-    for die_at in range(0, 1000, every(name)):
+    for die_at in moments_to_try(name):
         attempts[0] += 1
         for file in folder.iterdir():
             file.unlink()

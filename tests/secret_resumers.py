@@ -16,7 +16,6 @@ import resumers
 from scripted import answer, calls, code
 from smolagents import CodeAgent, ToolCallingAgent, tool
 
-TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))
 TOKEN, PASSWORD = os.environ["SHOP_TOKEN"], os.environ["SHOP_PASSWORD"]
 
 
@@ -65,7 +64,7 @@ def go_on(name: str, tables: list[Any]) -> None:
 
 if __name__ == "__main__":
     resume, resumers.go_on = resumers.go_on, go_on
-    resumers.scripts, resumers.pay, resumers.every = scripts, pay, lambda name: 1 if TORTURE else 3
+    resumers.scripts, resumers.pay = scripts, pay
     resumers.TASK = f"Pay with {TOKEN}; the password is {PASSWORD}."
     resumers.folder = Path(sys.argv[2])
     print(json.dumps(resumers.main(sys.argv[1])))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
+import programs
 import pytest
 
-import smolmem
 from smolmem import Memory, installed_packages
 
 ROOT = Path(__file__).parent.parent
@@ -18,16 +15,7 @@ ROOT = Path(__file__).parent.parent
 
 def test_the_page_about_async_programs_runs_as_it_stands(tmp_path: Path) -> None:
     """In a process of its own: the page forks."""
-    source = Path(smolmem.__file__).parent.parent
-    done = subprocess.run(
-        [sys.executable, ROOT / "tests/pages.py", ROOT / "docs/async.md"],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (source, ROOT / "tests")))},
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        timeout=120,
-        check=False,
-    )
+    done = programs.run([ROOT / "tests/pages.py", ROOT / "docs/async.md"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     printed = [line for line in done.stdout.splitlines() if line != "Agent interrupted."]  # smolagents prints it
     assert printed[0] == "[3, 3, 3]"

@@ -45,10 +45,7 @@ from smolmem.store.contents import seal
 from smolmem.store.passage_rows import PassageOwner, add_passages
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-pytestmark = [
-    pytest.mark.skipif(not CHROMIUM or not DRIVER, reason="chromium or chromedriver is not installed"),
-    pytest.mark.xdist_group("browser"),
-]
+pytestmark = pytest.mark.skipif(not CHROMIUM or not DRIVER, reason="chromium or chromedriver is not installed")
 TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))
 PATIENCE = 20.0
 """Seconds to wait for a page to show what was written."""

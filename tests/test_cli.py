@@ -25,6 +25,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import programs
 import pytest
 from click.shell_completion import BashComplete
 from rich.console import Group
@@ -751,8 +752,8 @@ def test_times_are_moments_or_lengths() -> None:
 # --- other processes ------------------------------------------------------------------------------------------------
 
 
-def spawn(*args: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([*CLI, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def spawn(*args: str) -> Any:
+    return programs.start([*CLI[1:], *args])
 
 
 def test_a_running_agent_is_followed_and_watched_from_other_processes(sample: Sample) -> None:
@@ -838,7 +839,7 @@ def completed(shell: str, *words: str) -> list[str]:
         "COMP_WORDS": " ".join(["smolmem", *words]),
         "COMP_CWORD": words[-1] if shell == "fish" else str(len(words)),
     }
-    done = subprocess.run(CLI, env=os.environ | asked, capture_output=True, text=True, check=True, timeout=60)
+    done = programs.run(CLI[1:], env=os.environ | asked, check=True)
     assert done.stderr == ""
     return [line for line in done.stdout.splitlines() if line]
 

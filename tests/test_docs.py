@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pages
+import programs
 import pytest
 
 ROOT = Path(__file__).parent.parent
@@ -97,14 +98,7 @@ def test_the_tree_in_the_design_page_is_the_tree_of_the_package() -> None:
 
 
 def test_the_demo_prints_its_chapters(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, ROOT / "demo.py", "--folder", tmp_path],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-        env=os.environ | {"COLUMNS": "110"},
-    )
+    done = programs.run([ROOT / "demo.py", "--folder", tmp_path], env=os.environ | {"COLUMNS": "110"})
     assert done.returncode == 0, done.stderr
     printed = " ".join(done.stdout.split())
     for expected in (

@@ -6,13 +6,12 @@ import json
 import os
 import random
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import apsw
+import programs
 import pytest
 from scripted import Scripted, answer, calling_agent, calls, code, code_agent
 from smolagents import CodeAgent
@@ -24,18 +23,14 @@ from smolmem.core.errors import Busy, Damaged, NotAStore, StoreError, TooNew, Un
 from smolmem.store.journal import Journal
 
 TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))
+CASES = 250 if TORTURE else 120
+"""Damaged files and logs that a test tries."""
 HERE = Path(__file__).parent
 BASE = apsw.vfs_names()[0]
 
 
 def workers(*words: object) -> dict[str, int]:
-    done = subprocess.run(
-        [sys.executable, HERE / "workers.py", *map(str, words)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"PYTHONPATH": str(HERE)},
-    )
+    done = programs.run([HERE / "workers.py", *words], timeout=1800 if TORTURE else 250)
     assert done.returncode == 0, done.stderr
     assert "locked" not in done.stderr
     assert "could not save" not in done.stderr
@@ -116,16 +111,16 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, bytes]:
 
 
 @pytest.mark.promise("D3")
-@pytest.mark.parametrize("part", range(6 if TORTURE else 2))
+@pytest.mark.parametrize("part", range(6 if TORTURE else 1))
 def test_a_torn_or_garbled_log_gives_a_clean_prefix(
     tmp_path: Path, logged: tuple[bytes, bytes], part: int, record_property: Callable[[str, object], None]
 ) -> None:
-    record_property("cases", 250)
+    record_property("cases", CASES)
     record_property("seeds", f"{part}–{part}")
     file, log = logged
     chance = random.Random(part)
     lengths = set()
-    for _ in range(250):
+    for _ in range(CASES):
         path = tmp_path / "agent.db"
         cut = chance.randrange(len(log))
         torn = bytearray(log[:cut] if chance.random() < 0.5 else log)
@@ -180,11 +175,11 @@ def sent(step: Any) -> str:
 
 
 @pytest.mark.promise("D4")
-@pytest.mark.parametrize("part", range(8 if TORTURE else 2))
+@pytest.mark.parametrize("part", range(8 if TORTURE else 1))
 def test_a_damaged_file_gives_a_clear_error_and_never_wrong_content(
     tmp_path: Path, whole: bytes, part: int, record_property: Callable[[str, object], None]
 ) -> None:
-    record_property("cases", 250)
+    record_property("cases", CASES)
     record_property("seeds", f"{part}–{part}")
     path = tmp_path / "agent.db"
     path.write_bytes(whole)
@@ -193,7 +188,7 @@ def test_a_damaged_file_gives_a_clear_error_and_never_wrong_content(
     whole = path.read_bytes()
     chance = random.Random(part)
     outcomes = {"refused": 0, "found": 0, "harmless": 0}
-    for _ in range(250):
+    for _ in range(CASES):
         bad = bytearray(whole)
         for _ in range(chance.choice([1, 1, 3, 20])):
             bad[chance.randrange(len(bad))] ^= 1 << chance.randrange(8)
@@ -428,7 +423,7 @@ def test_a_failing_disk_ends_no_run_and_loses_no_earlier_step(
     lasting: bool,
     record_property: Callable[[str, object], None],
 ) -> None:
-    numbers = range(0, 90, 1 if TORTURE else 3)
+    numbers = range(0, 90, 1 if TORTURE else 7)
     record_property("cases", len(numbers))
     for number in numbers:
         path = tmp_path / f"{number}.db"
@@ -540,7 +535,7 @@ def test_close_hands_the_agents_back(path: Path) -> None:
 
 def test_a_forked_process_writes_through_a_connection_of_its_own(path: Path) -> None:
     script = (
-        "import os, sys; sys.path.insert(0, sys.argv[2])\n"
+        "import os, sys\n"
         "from scripted import code, code_agent; from smolmem import Memory\n"
         "memory = Memory(sys.argv[1])\n"
         "agent = memory.attach(code_agent(code('final_answer(1)'), code('final_answer(2)')))\n"
@@ -549,7 +544,7 @@ def test_a_forked_process_writes_through_a_connection_of_its_own(path: Path) -> 
         "agent.run('child' if child == 0 else 'parent again')\n"
         "os._exit(0) if child == 0 else os.waitpid(child, 0)\n"
     )
-    subprocess.run([sys.executable, "-c", script, str(path), str(HERE)], check=True, timeout=60)
+    programs.run(["-c", script, path], check=True)
     with Memory(path) as memory:
         assert sorted(run.title for run in memory.runs()) == ["child", "parent", "parent again"]
         assert memory.verify()

@@ -9,7 +9,6 @@ import runpy
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -19,6 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import programs
 import pytest
 from smolagents import ToolCallingAgent
 from smolagents.models import ChatMessage, MessageRole
@@ -38,19 +38,23 @@ OLDEST = Path(sys.prefix) / "oldest"
 PROGRAMS = ("simple_memory_example.py", "05-main.py", "06-memory_example.py")
 
 
-def begin(*words: object, on: Path | None = None) -> subprocess.Popen[str]:
-    """Starts a program in the examples folder, without the log of smolagents; packages in `on` come first."""
+def begin(*words: object, on: Path | None = None, by_meaning: bool = False) -> Any:
+    """Starts a program in the examples folder, without the log of smolagents; packages in `on` come first.
+
+    Without the local model, which takes a second to load, recall goes by words.
+    """
     if words[0] == "05-main.py" and "--verbosity_level" not in words:
         words = (*words, "--verbosity_level", "-1")
     env = {name: value for name, value in os.environ.items() if name != "OPENAI_API_KEY"} | {"COLUMNS": "200"}
+    env |= {} if by_meaning else {"SMOLMEM_MODELS": "none"}
     env |= {} if on is None else {"PYTHONPATH": os.pathsep.join([str(on), str(EXAMPLES.parent / "src")])}
-    command = [sys.executable, *map(str, words)]
-    return subprocess.Popen(command, cwd=EXAMPLES, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    loaded = ["openai"] if "--llm_url" in words else []
+    return programs.start(words, cwd=EXAMPLES, env=env, stderr=programs.STDOUT, loaded=loaded)
 
 
-def run(*words: object, code: int = 0, on: Path | None = None) -> str:
+def run(*words: object, code: int = 0, **options: Any) -> str:
     """Runs a program to its end; returns its output as one line."""
-    with begin(*words, on=on) as process:
+    with begin(*words, **options) as process:
         told = process.communicate(timeout=100)[0]
     assert process.returncode == code, told
     assert "Traceback" not in told
@@ -100,13 +104,13 @@ def test_the_simple_example_runs_every_chapter(tmp_path: Path) -> None:
 
 
 def test_the_second_incident_takes_fewer_steps_and_fires_the_rule(place: list[object]) -> None:
-    first = run("05-main.py", "--fault", "errors", *place)
+    first = run("05-main.py", "--fault", "errors", *place, by_meaning=True)
     assert "no LLM" in first
     assert (
         "Answer: Resolved: health check 500, no such column: currency (release 41). Remedy: roll_back_release." in first
     )
     assert "The shop now: health check: 200 OK (release 40)" in first
-    second = run("05-main.py", "--fault", "errors", *place)
+    second = run("05-main.py", "--fault", "errors", *place, by_meaning=True)
     assert "Reminded of ❘" in second
     assert "▲ [ALERT] health: 3 of the last 4 steps" in second
     assert "📟 to the person on call" in second
@@ -154,7 +158,6 @@ def test_detailed_replay_shows_the_prompts(place: list[object]) -> None:
 @pytest.mark.skipif(
     not shutil.which("chromium") or not shutil.which("chromedriver"), reason="chromium or chromedriver is not installed"
 )
-@pytest.mark.xdist_group("browser")
 def test_screenshots_leave_ram_and_stay_in_the_record(tmp_path: Path) -> None:
     told = run("vision_browser.py", "--db", tmp_path / "agent.db", "--verbosity_level", "-1")
     assert "Answer: The red mug, 9 euros" in told
@@ -176,8 +179,7 @@ def test_the_folder_works_where_it_was_copied_to(tmp_path: Path) -> None:
     copied = shutil.copytree(EXAMPLES, tmp_path / "copied", ignore=shutil.ignore_patterns("__pycache__"))
     needed = [line.split("#")[0].strip() for line in (copied / "requirements.txt").read_text().splitlines()]
     assert {re.split(r"[<>=]", name)[0] for name in needed if name} == {"smolmem", "openai", "selenium"}
-    command = [sys.executable, "simple_memory_example.py", "--db", str(tmp_path / "agent.db")]
-    done = subprocess.run(command, cwd=copied, capture_output=True, text=True, check=False, timeout=100)
+    done = programs.run(["simple_memory_example.py", "--db", tmp_path / "agent.db"], cwd=copied)
     assert done.returncode == 0, done.stderr
 
 

@@ -27,6 +27,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import apsw
 import PIL.Image
+import programs
 import pytest
 import strategies
 from hypothesis import HealthCheck, Phase, given, settings
@@ -1023,15 +1024,12 @@ def test_the_pages_follow_a_running_agent(path: Path) -> None:
 def test_the_data_version_changes_when_a_running_agent_is_killed(path: Path) -> None:
     """A killed process writes nothing, but its run is now shown as interrupted, so open pages must reload the list."""
     script = (
-        "import sys; sys.path.insert(0, sys.argv[2])\n"
-        "from scripted import *; from smolmem import Memory\n"
+        "import sys; from scripted import *; from smolmem import Memory\n"
         "memory = Memory(sys.argv[1], embedder='off')\n"
         "agent = code_agent(*[code('print(1)')] * 9)\n"
         "steps = iter(memory.stepwise(agent, 'x')); next(steps); print('ready', flush=True); input()"
     )
-    work = subprocess.Popen(
-        [sys.executable, "-c", script, path, HERE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    work = programs.start(["-c", script, path], stdin=programs.PIPE)
     try:
         assert work.stdout is not None
         assert work.stdout.readline() == "ready\n"

@@ -11,8 +11,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -24,6 +22,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx
+import programs
 import pytest
 import uvicorn
 from scripted import Scripted, code, code_agent
@@ -51,7 +50,6 @@ ROOT = Path(__file__).parent.parent
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 AXE = ROOT / ".venv" / "axe" / "package" / "axe.min.js"
 needs_browser = pytest.mark.skipif(not CHROMIUM or not DRIVER, reason="chromium or chromedriver is not installed")
-pytestmark = pytest.mark.xdist_group("browser")
 PRICES = {"scripted": [2.0, 10.0]}
 KILLED_AFTER = 2
 TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))
@@ -73,16 +71,12 @@ workers.record(sys.argv[1], "resilient", 5, done)
 
 def kill_and_resume(path: Path) -> None:
     """An agent whose process is killed in the middle; another process resumes the run."""
-    here = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(here)}
-    command = [sys.executable, "-c", _WORK, str(path)]
-    working = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    working = programs.start(["-c", _WORK, path])
     assert working.stdout is not None
     while int(working.stdout.readline()) < KILLED_AFTER:
         pass
     working.send_signal(signal.SIGKILL)
-    working.wait()
-    working.stdout.close()
+    working.communicate()
     with Memory(path, embedder="off") as memory:
         script = [code(f"print('resilient', {i})") for i in range(KILLED_AFTER + 1, 5)]
         agent = code_agent(*script, code("final_answer(0)"), name="resilient", description="d", max_steps=6)
@@ -666,16 +660,14 @@ def test_a_search_marks_the_words_of_the_question_here_and_in_the_step_that_it_l
 
 @contextmanager
 def started(path: Path, *options: str) -> Iterator[Any]:
-    command = [sys.executable, "-m", "smolmem.cli.main", "ui", "--db", str(path), "--no-browser", "--port", "0"]
-    program = f"import sys; from smolmem.cli.main import main; sys.exit(main({[*command[3:-2], *options]!r}))"
-    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    words = ["ui", "--db", str(path), "--no-browser", *options]
+    program = f"import sys; from smolmem.cli.main import main; sys.exit(main({words!r}))"
+    process = programs.start(["-c", program])
     try:
         yield process
     finally:
         process.terminate()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
+        process.communicate()
 
 
 def next_link(process: Any) -> str:

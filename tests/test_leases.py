@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import programs
 import pytest
 from conftest import Clock
 from contents import unpacked
@@ -56,14 +55,8 @@ def pay(amount: int) -> str:
 
 
 def leaseholders(kind: str, folder: Path, seed: int) -> dict[str, int]:
-    here = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
-    done = subprocess.run(
-        [sys.executable, HERE / "leaseholders.py", kind, str(folder), "70" if TORTURE else "3", str(seed)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"PYTHONPATH": here},
-    )
+    count = "70" if TORTURE else "3"
+    done = programs.run([HERE / "leaseholders.py", kind, folder, count, seed], timeout=1800 if TORTURE else 250)
     assert done.returncode == 0, done.stderr
     told = dict(json.loads(done.stdout.splitlines()[-1]))
     if "skipped" in told:

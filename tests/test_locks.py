@@ -6,12 +6,11 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import apsw
+import programs
 import pytest
 from scripted import code, code_agent
 
@@ -24,14 +23,7 @@ HERE = Path(__file__).parent
 
 def elsewhere(program: str, *words: object) -> str:
     """What a program prints in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-c", program, *map(str, words)],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])},
-    )
-    return done.stdout
+    return programs.run(["-c", program, *words], check=True).stdout
 
 
 OPEN_AND_CLOSE = "import sys; from smolmem import Memory; Memory(sys.argv[1]).close()"

@@ -21,6 +21,7 @@ from typing import Any
 
 import apsw
 import numpy as np
+import programs
 import pytest
 from recalling import concepts
 from scripted import code, code_agent
@@ -613,23 +614,21 @@ def test_a_question_does_not_wait_again_for_a_server_that_just_failed(server: Se
 def test_a_server_that_says_nothing_keeps_nobody_waiting(
     tmp_path: Path, server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answering = threading.Event()
+    answering, answered = threading.Event(), []
 
     def silent(texts: list[str]) -> None:
-        answering.wait(30)
+        answering.wait(100)
+        answered.append(texts)
 
     server.behave = silent
     monkeypatch.setattr(indexer, "CLOSE_SECONDS", 0.5)
     memory = Memory(tmp_path / "a.db", durability="normal", embedder=client(server, timeout=0.3))
     memory.remember("automobile 1")
     memory._recall.recorded()
-    began = time.monotonic()
     assert memory.recall("automobile")
-    assert time.monotonic() - began < 3
     wait_for(lambda: memory._recall._indexer._failures)
-    began = time.monotonic()
     memory.close()
-    assert time.monotonic() - began < 2
+    assert answered == [], "neither the question nor the end waited for the server"
     assert len(warnings(caplog)) == 1
     answering.set()
 
@@ -642,16 +641,14 @@ def test_a_server_that_dribbles_has_a_time_limit(server: Server) -> None:
             with connection, contextlib.suppress(OSError):
                 connection.recv(65_536)
                 connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
-                for _ in range(100):
+                while True:  # until the client goes
                     connection.sendall(b" " * 200)
                     time.sleep(0.05)
 
         threading.Thread(target=dribble, daemon=True).start()
         dribbling = EmbeddingServer(f"http://127.0.0.1:{listening.getsockname()[1]}/v1", "tiny", timeout=0.5)
-        began = time.monotonic()
         with pytest.raises(OSError, match=r"did not finish its answer in 0.5 seconds|timed out"):
             dribbling.query("x")
-        assert time.monotonic() - began < 3
 
 
 def test_a_server_that_was_down_makes_all_vectors_once_it_is_back(
@@ -770,14 +767,7 @@ with Memory(sys.argv[1], embedder=killing) as memory:
 
 
 def test_a_killed_indexer_loses_nothing(tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path / "a.db")],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-    )
+    done = programs.run(["-c", KILLED, tmp_path / "a.db"])
     assert done.returncode == -9, done.stderr
 
     def continued(texts: list[str]) -> list[list[float]]:
@@ -927,13 +917,8 @@ time.sleep(0.5)
 
 def test_a_process_that_ends_waits_for_the_batch_that_is_being_embedded(tmp_path: Path) -> None:
     """A thread that is inside a model when the interpreter ends makes the process abort."""
-    done = subprocess.run(
-        [sys.executable, "-c", EXIT, str(tmp_path / "agent.db")],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    command = [sys.executable, "-c", EXIT, str(tmp_path / "agent.db")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "begins" in done.stdout
     assert done.stdout.count("begins") == done.stdout.count("ends")

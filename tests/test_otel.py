@@ -8,7 +8,6 @@ import json
 import logging
 import os
 import socket
-import subprocess
 import sys
 import textwrap
 import time
@@ -19,6 +18,7 @@ from typing import Any
 
 import pages
 import PIL.Image
+import programs
 import pytest
 import requests
 from collectors import Collected, collector, phoenix
@@ -236,13 +236,8 @@ def test_a_killed_run_shows_the_call_of_unknown_outcome_and_once_resumed_the_res
 ) -> None:
     store, script = tmp_path / "killed.db", tmp_path / "killed.py"
     script.write_text(textwrap.dedent(KILLED))  # smolagents reads the source of a tool
-    ended = subprocess.run(
-        [sys.executable, script, store],
-        check=False,
-        timeout=60,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), *sys.path])},
-    )
-    assert ended.returncode == 9
+    ended = programs.run([script, store])
+    assert ended.returncode == 9, ended.stderr
     with Memory(store, embedder="off") as memory:
         memory.trace(memory.runs()[0], collected.url)
         [unknown] = collected.named("deploy")
@@ -508,12 +503,7 @@ def test_the_last_spans_are_sent_when_the_process_ends(tmp_path: Path, collected
         agent = code_agent(code("print(1)"), code("final_answer(2)"))
         Memory({str(tmp_path / "m.db")!r}, embedder="off").attach(agent, trace={collected.url!r}).run("Count")
     """
-    subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        check=True,
-        timeout=60,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), *sys.path])},
-    )
+    programs.run(["-c", textwrap.dedent(script)], check=True)
     assert collected.named("CodeAgent.run")
 
 

@@ -17,11 +17,6 @@ from smolmem.store.passage_rows import scope_term
 class TestRecallOnPostgres(Recalling):
     every = 1 if os.environ.get("SMOLMEM_TORTURE") else 25
 
-    @pytest.mark.promise("S10")
-    @pytest.mark.parametrize("part", range(4 if os.environ.get("SMOLMEM_TORTURE") else 1))
-    def test_scopes_do_not_leak(self, memory: Memory, part: int) -> None:
-        super().test_scopes_do_not_leak(memory, part)
-
     @pytest.fixture
     def url(self, pg_url: str) -> str:
         return pg_url

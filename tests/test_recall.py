@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import programs
 import pytest
+from conftest import TORTURE
 from recalling import Recalling, concepts
 from scripted import code, code_agent
 
@@ -23,6 +23,8 @@ SIZE = 384
 
 
 class TestSqlite(Recalling):
+    every = 1 if TORTURE else 4
+
     @pytest.fixture
     def url(self, tmp_path: Path) -> str:
         return str(tmp_path / "agent.db")
@@ -218,10 +220,8 @@ def test_many_processes_remember_and_recall_at_once(tmp_path: Path) -> None:
         "        memory.remember(f'marker {sys.argv[2]} {n}')\n"
         "        assert memory.recall(f'marker {sys.argv[2]} {n}')\n"
     )
-    jobs = [
-        subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "a.db"), str(number)]) for number in range(4)
-    ]
-    assert [job.wait() for job in jobs] == [0] * 4
+    jobs = [programs.start(["-c", script, tmp_path / "a.db", number]) for number in range(4)]
+    assert [(job.communicate(timeout=120), job.returncode) for job in jobs] == [(("", ""), 0)] * 4
     with Memory(tmp_path / "a.db", embedder="off") as memory:
         assert len(memory.notes(limit=1000)) == 100
         assert memory.verify()

@@ -14,6 +14,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import programs
 import pytest
 from rich.console import Console
 from smolagents import ActionStep, TaskStep, ToolCallingAgent
@@ -41,7 +42,7 @@ def elsewhere(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Runs code in another process that knows only the folder."""
     begin = f"import sys; sys.path.insert(0, {str(EXAMPLES)!r}); from shop.control import Shop; "
     begin += f"shop = Shop({str(folder)!r}); "
-    return subprocess.run([sys.executable, "-c", begin + code], capture_output=True, text=True, timeout=120)
+    return programs.run(["-c", begin + code])
 
 
 def get(shop: Shop, path: str, method: str = "GET", **headers: str) -> tuple[int, str]:
@@ -218,9 +219,8 @@ def test_a_web_page_cannot_break_the_shop(shop: Shop) -> None:
 
 def test_the_command_line_runs_and_breaks_the_shop(tmp_path: Path) -> None:
     def control(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, EXAMPLES / "shop/control.py", *words, "--folder", tmp_path / "shop"]
-        env = os.environ | {"COLUMNS": "200"}
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, env=env)
+        command = [EXAMPLES / "shop/control.py", *words, "--folder", tmp_path / "shop"]
+        return programs.run(command, env=os.environ | {"COLUMNS": "200"})
 
     try:
         assert "● health check: 200 OK (release 40)" in control("start").stdout

@@ -7,6 +7,10 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import programs
+import pytest
 
 HERE = Path(__file__).parent
 PROMPTS = """
@@ -82,6 +86,36 @@ def test_started_in_the_background_children_are_interrupted_and_what_was_skipped
     assert "1 test: nobody knows why" in told
     assert "1 tests of promises ran with samples: `make torture` runs them in full." in told
     assert "2 passed, 4 skipped" in told[-1]
+
+
+ENDS = {
+    "output": "import os, sys; print(sys.argv, os.getcwd(), os.environ['GIVEN'], input()); sys.stderr.write('error')",
+    "exit": "import sys; sys.exit(3)",
+    "message": "import sys; sys.exit('no')",
+    "signal": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+    "interrupt": "import os, signal; os.kill(os.getpid(), signal.SIGINT); import time; time.sleep(60)",
+    "at exit": "import atexit; atexit.register(print, 'bye'); print('hello')",
+    "thread": "import threading; threading.Timer(0.01, print, ['late']).start()",
+    "closed": "import sys; sys.stdout.close()",
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_forked_program_does_and_ends_as_a_real_one(how: str, tmp_path: Path) -> None:
+    words, variables = ["-c", ENDS[how], "a word"], os.environ | {"GIVEN": "a variable"}
+    options: dict[str, Any] = {"input": "a line\n", "cwd": tmp_path, "env": variables}
+    real = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False, **options)
+    ours = programs.run(words, **options)
+    assert (ours.returncode, ours.stdout) == (real.returncode, real.stdout)
+    assert ours.stderr.splitlines()[-1:] == real.stderr.splitlines()[-1:]
+
+
+def test_a_forked_program_fails_with_its_own_lines_in_the_traceback(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("def work():\n    1 / 0\n\nwork()\n")
+    failed = programs.run([tmp_path / "program.py"])
+    assert failed.returncode == 1
+    assert failed.stderr.splitlines()[-1] == "ZeroDivisionError: division by zero"
+    assert f'File "{tmp_path / "program.py"}", line 2, in work' in failed.stderr
 
 
 def test_agents_made_quickly_are_the_same_agents() -> None:

@@ -9,7 +9,6 @@ import shutil
 import signal
 import stat
 import struct
-import subprocess
 import sys
 import time
 import tracemalloc
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import programs
 import pytest
 from PIL import Image
 from rich.console import Console
@@ -60,13 +60,7 @@ def payer(*script: Any) -> CodeAgent:
 
 
 def program(*words: object) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, __file__, *map(str, words)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"PYTHONPATH": str(HERE)},
-    )
+    done = programs.run([__file__, *words], timeout=1800 if TORTURE else 250)
     assert done.returncode == 0, done.stderr
     told: dict[str, Any] = json.loads(done.stdout[done.stdout.rindex("{") :])
     return told
@@ -965,12 +959,7 @@ def test_five_backups_while_another_process_writes_open_verify_and_are_a_prefix(
 ) -> None:
     monkeypatch.setattr("smolmem.store.sqlite.copies._PAGES", 20)
     Memory(path).close()
-    writer = subprocess.Popen(
-        [sys.executable, __file__, "write", str(path)],
-        env=os.environ | {"PYTHONPATH": str(HERE)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    writer = programs.start([__file__, "write", path], stdout=programs.DEVNULL, stderr=programs.DEVNULL)
     told: list[tuple[int, int]] = []
     lengths: list[int] = []
     try:
