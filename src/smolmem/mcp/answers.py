@@ -45,7 +45,7 @@ _TITLE = 200
 _TOOL_WORDS = {
     "`memory.runs(scope='*')` lists them all": "recent_runs lists the newest",
     "`memory.steps()` lists the newest": "recall names steps",
-    "`memory.notes()` lists what is remembered": "list_notes lists them",
+    "`memory.notes()` lists all notes": "list_notes lists them",
 }
 """What messages of the library suggest, and what the tools offer."""
 

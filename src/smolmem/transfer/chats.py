@@ -313,7 +313,7 @@ def _checkpoint(kind: Any, data: Any, where: str) -> Any:
     try:
         import ormsgpack
     except ImportError as error:
-        raise SmolmemError("a file of LangGraph needs its format: pip install 'smolmem[langchain]'.") from error
+        raise SmolmemError("a file of LangGraph needs langgraph: pip install 'smolmem[langchain]'.") from error
 
     def extension(code: int, packed: bytes) -> Any:
         """An object of a class: its attributes, as plain data. No class is imported."""
