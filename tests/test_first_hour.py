@@ -217,6 +217,9 @@ def test_a_managed_agent_stands_below_its_caller_with_its_own_task(run: Run) -> 
     assert below["parent"] == above["id"]
     own = [each["input_tokens"] + each["output_tokens"] for each in (above, below)]
     assert (above["total_tokens"], below["total_tokens"]) == (sum(own), own[1])
+    steps = [each["step_count"] for each in (above, below)]
+    assert (above["total_steps"], below["total_steps"]) == (sum(steps), steps[1])
+    assert f"{sum(steps)} steps and {sum(own):,} tokens with 1 run of managed agents" in run("show", above["id"])[1]
     lines = run("runs")[1].splitlines()
     assert lines[1].startswith(above["id"][:8])
     assert lines[2].endswith("↳ What is SQLite?")

@@ -393,12 +393,12 @@ BAD: dict[str, tuple[Any, str]] = {
     "time in words": ([{**span("1", "a", "AGENT"), "start_time": "yesterday"}], "span 1 cannot be read"),
     "far future": ([{**span("1", "a", "AGENT"), "start_time": 10**40}], "out of range"),
     "name is a list": ([{**span("1", "a", "AGENT"), "name": ["a"]}], "span 1 cannot be read"),
-    "nothing that acts": ([span("1", "a", "CHAIN")], "holds no runs"),
-    "empty": ("", "it is empty"),
+    "nothing that acts": ([span("1", "a", "CHAIN")], "has no runs"),
+    "empty": ("", "the file is empty"),
     "truncated": (json.dumps(nested())[:-40], "ends too early"),
-    "not JSON": ("hello", "wrong at line 1"),
-    "other JSON": ({"a": 1}, "format is not known"),
-    "a number": ("7", "format is not known"),
+    "not JSON": ("hello", "error at line 1"),
+    "other JSON": ({"a": 1}, "format of the file is not known"),
+    "a number": ("7", "format of the file is not known"),
     "deep": ("[" * 100_000, "JSON"),
     "deep attributes": (
         [{**span("1", "a", "AGENT"), "attributes": json.loads('{"a":' * 50 + "1" + "}" * 50)}],
@@ -406,7 +406,7 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "a huge number": ("1" * 10_000, "cannot be read"),
     "a step without a number": ([{"step_number": None, "timing": {}}], "step 1 cannot be read"),
-    "a chat store without chats": ({"store": {}}, "format is not known"),
+    "a chat store without chats": ({"store": {}}, "format of the file is not known"),
 }
 
 
@@ -419,7 +419,7 @@ def test_a_bad_file_is_refused_in_one_sentence_and_nothing_is_imported(
     file = write(tmp_path / "bad.json", content)
     with pytest.raises(SmolmemError, match=reason) as error:
         memory.import_runs(file)
-    assert "Nothing of it was imported" in str(error.value)
+    assert "Nothing was imported" in str(error.value)
     assert len(str(error.value)) < 600
     assert memory.runs(scope="*") == []
     assert main(["--db", str(tmp_path / "agent.db"), "import", str(file)]) == 1
@@ -705,12 +705,12 @@ def test_the_task_outputs_of_crewai_are_read(memory: Memory, tmp_path: Path) -> 
 
 def test_other_sqlite_files_are_refused(memory: Memory, tmp_path: Path) -> None:
     sqlite3.connect(tmp_path / "other.db").execute("CREATE TABLE x (y)").connection.close()
-    with pytest.raises(SmolmemError, match="not one of OpenAI Agents"):
+    with pytest.raises(SmolmemError, match="not written by OpenAI Agents"):
         memory.import_runs(tmp_path / "other.db")
     with pytest.raises(SmolmemError, match="store of smolmem"):
         memory.import_runs(tmp_path / "agent.db")
     (tmp_path / "broken.db").write_bytes(openai_file(tmp_path / "s.db").read_bytes()[:5000])
-    with pytest.raises(SmolmemError, match="SQLite cannot read it"):
+    with pytest.raises(SmolmemError, match="SQLite cannot read the file"):
         memory.import_runs(tmp_path / "broken.db")
 
 
@@ -735,7 +735,7 @@ def test_the_command_imports_and_can_be_told_the_format(tmp_path: Path, capsys: 
     assert main([*db, "import", str(tmp_path / "missing.json")]) == 1
     assert not (tmp_path / "new.db").exists()
     assert main([*db, "import", file, "--format", "steps"]) == 1
-    assert "it is not of the format steps" in capsys.readouterr().err
+    assert "does not have the format steps" in capsys.readouterr().err
     assert main([*db, "import", file, "--format", "traces", "--scope", "acme", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["added"]["run"] == 1
     assert main([*db, "runs", "--scope", "acme"]) == 0

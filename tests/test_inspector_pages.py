@@ -38,12 +38,16 @@ from smolmem.cli import sample
 from smolmem.core import prices
 from smolmem.core.errors import InvalidArgument
 from smolmem.core.text import managed_task
-from smolmem.inspector import comparison, dashboard, run_list, step_data, timeline_chart
+from smolmem.core.values import Run
+from smolmem.inspector import comparison, dashboard, marks, page_data, run_list, step_data, timeline_chart
+from smolmem.inspector import waterfall as waterfall_module
 from smolmem.inspector.app import make_app
+from smolmem.inspector.calls import Span
 from smolmem.inspector.guard import new_access
 from smolmem.inspector.serve import link_of
 from smolmem.inspector.time_axis import time_axis
-from smolmem.inspector.waterfall import Row, waterfall
+from smolmem.inspector.totals import Totals
+from smolmem.inspector.waterfall import Row, Waterfall, waterfall
 from smolmem.listening import hosts_of, listen
 
 ROOT = Path(__file__).parent.parent
@@ -256,10 +260,42 @@ def test_a_kill_and_the_resume_after_it_stand_between_the_steps_where_they_happe
     assert second.ended <= killed.at < resumed.at < third.ended
 
 
+def test_a_kill_in_the_middle_of_a_step_is_after_its_last_recorded_call_and_the_idle_week_is_no_work() -> None:
+    week = 7 * 86_400.0
+    run = cast(Run, SimpleNamespace(model="", began=datetime.fromtimestamp(1_000)))
+    kept = {"run": "", "kind": "action", "tools": [], "removed": False, "text": "", "error": None, "revision": 0}
+    step = page_data.StepSummary(**kept, id=4, number=4, at=week + 1_010, seconds=0.5, input_tokens=0, output_tokens=0)
+    spans = [Span("model", "", 1_001, 1_003, False), Span("tool", "restart", week + 1_009, week + 1_010, False)]
+    row = waterfall_module._step_row(run, step, spans, 0)
+    killed, resumed = marks._kill_and_resume(run, [(row.intervals, step)], week + 1_005, "another process")
+    assert (killed.at, resumed.at) == (1_003, week + 1_005)
+    assert "in the middle of step 4. The run was resumed 168.0 h later" in killed.text
+    axis = time_axis(row.intervals)
+    assert [gap.began for gap in axis.gaps] == [1_003], "the process did not work on the step for a week"
+    shown = Waterfall([row], axis, [killed, resumed], Totals())
+    assert "No process worked on the run for 168.0 h." in timeline_chart.overview(shown)
+    assert timeline_chart.row_bar(row, axis).count('class="whole"') == 2
+
+
+def test_the_list_and_the_page_of_a_team_count_the_same_steps(shown: Memory) -> None:
+    manager, helper = of(shown, "researcher"), of(shown, "librarian")
+    listed = run_list.list_runs(shown, {"agent": "researcher"}).groups[0].runs[0]
+    page = waterfall(shown, manager)
+    assert listed.totals.steps == page.totals.steps == manager.step_count + helper.step_count
+    assert listed.totals.failed == page.totals.failed == manager.error_count + helper.error_count
+
+
+def test_the_list_marks_runs_that_were_killed_and_resumed(shown: Memory) -> None:
+    listed = {each.run.agent: each for group in run_list.list_runs(shown, {}).groups for each in group.runs}
+    assert (listed["resilient"].resumed, listed["resilient"].alerts) == (1, 0)
+    assert (listed["monitor"].resumed, listed["reader"].resumed) == (0, 0)
+
+
 @needs_browser
 def test_the_page_of_a_resumed_run_draws_the_kill_and_the_resume(browser: Browser, shown: Memory) -> None:
     browser.go(pages(shown)["resilient"])
     assert [text[0] for text in browser.texts(".mark-row")] == ["✕", "↻"]
+    assert browser.count("svg.overview rect.down") == 1
     assert "killed here" in browser.texts(".mark-row")[0]
     places = [
         float(browser.one(f"svg.overview .{kind} line").get_attribute("x1").rstrip("%"))
@@ -418,6 +454,21 @@ def test_a_call_stands_above_what_came_back(shown: Memory) -> None:
     step = next(step for step in of(shown, "monitor").steps if step.number == 1)
     titles = [section.title for section in step_data.step_detail(shown, step.id).sections]
     assert titles == ["Model output", "Call: check_health", "Observation"]
+
+
+@needs_browser
+def test_a_tag_is_added_and_removed_on_the_page_of_a_run(chrome: Any, copy: Memory) -> None:
+    run = of(copy, "browser")
+    with serving(copy) as link:
+        browser = Browser(chrome, link)
+        browser.go(f"/runs/{run.id}")
+        browser.one(".add-tag summary").click()
+        browser.one(".add-tag input").send_keys("release 41\n")
+        browser.until(lambda: browser.texts(".facts .tag a") == ["#release 41"])
+        assert [each.id for each in copy.runs(tag="release 41")] == [run.id]
+        browser.one("[aria-label='Remove the tag release 41']").click()
+        browser.until(lambda: not browser.count(".facts .tag"))
+    assert copy.run(run.id).tags == ()
 
 
 @needs_browser

@@ -62,7 +62,8 @@ def fill(path: Path) -> None:
         agent = memory.attach(
             code_agent(
                 code("print('the checkout fails: no such column: currency')"), code("final_answer('roll back 41')")
-            )
+            ),
+            tags=["nightly"],
         )
         agent.run("Why does the checkout of the shop fail?")
         memory.remember("Deploys happen on Tuesdays", kind="fact", tags=["deploy"])
@@ -135,6 +136,8 @@ def test_smolagents_recalls_over_stdio_and_without_write_nothing_can_write(store
         assert "not instructions" in text
         assert "❘ the checkout fails: no such column: currency" in text
         assert "from tool · trust medium" in text
+        assert by_name["recent_runs"](tag="weekly") == "There are no such runs."
+        assert " · #nightly" in by_name["recent_runs"](tag="nightly")
         found = by_name["recent_runs"](limit=5)
         run = re.search(r"run (\w{16}) · CodeAgent · finished", found)
         assert run is not None, found

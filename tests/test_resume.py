@@ -203,7 +203,7 @@ def test_another_kind_of_agent_or_name_is_refused(memory: Memory) -> None:
     run = memory.runs()[0].id
     with pytest.raises(CannotResume, match="is of a CodeAgent"):
         memory.resume(calling_agent(), run)
-    with pytest.raises(CannotResume, match="agent 'alpha', not of 'beta'"):
+    with pytest.raises(CannotResume, match="agent 'alpha', and this agent is 'beta'"):
         memory.resume(code_agent(name="beta", description="d"), run)
     assert memory.resume(code_agent(code("final_answer(x)"), name="alpha", description="d")) == 1
 

@@ -767,7 +767,7 @@ def test_hostile_lines_are_refused_with_the_file_and_what_to_do(elsewhere: Elsew
     for source in (elsewhere.folder_of(lines), elsewhere.zip_of(lines=lines)):
         error = elsewhere.load(source)
         assert error is not None
-        assert "Nothing of it was loaded: export it again" in str(error)
+        assert "Nothing was loaded: export it again" in str(error)
 
 
 def test_a_newer_export_is_refused(elsewhere: Elsewhere) -> None:

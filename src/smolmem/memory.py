@@ -297,9 +297,7 @@ class Memory(Exchange):
             if run.status in ("interrupted", "failed") and not run.imported:
                 return self._operations.bind(run)
         in_use = "".join(f" Note: {self._journal.in_use(run.id)}" for run in latest[:1] if run.status == "running")
-        raise NotFound(
-            f"no unfinished run of {name!r} in {self._store.url}: memory.runs() lists what there is.{in_use}"
-        )
+        raise NotFound(f"no unfinished run of {name!r} in {self._store.url}: memory.runs() lists all runs.{in_use}")
 
     def stepwise(
         self, agent: MultiStepAgent, task: str | None = None, *, unknown: Unknown = "raise", **options: Any

@@ -115,10 +115,14 @@ class Resumption:
         agent, run = self.recorder.agent, self.run
         if run.agent_type != type(agent).__name__:
             raise CannotResume(
-                f"run {run.id[:8]} is of a {run.agent_type}, not of a {type(agent).__name__}; restore it there."
+                f"run {run.id[:8]} is of a {run.agent_type}, and this agent is a {type(agent).__name__}: give an "
+                "agent of the same class, or use run.restore(agent)."
             )
         if run.agent != compat.agent_name(agent):
-            raise CannotResume(f"run {run.id[:8]} is of the agent {run.agent!r}, not of {compat.agent_name(agent)!r}.")
+            raise CannotResume(
+                f"run {run.id[:8]} is of the agent {run.agent!r}, and this agent is {compat.agent_name(agent)!r}: give "
+                "the agent the same name, or use run.restore(agent)."
+            )
 
     def _check_tools(self, calls: Sequence[RecordedCall]) -> None:
         agent = self.recorder.agent

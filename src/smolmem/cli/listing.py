@@ -55,9 +55,9 @@ SECTION = "Runs and steps"
 def runs(env: Environment, **filters: Any) -> None:
     """List runs, the newest first.
 
-    ↳ marks a run that was called by the run above, ↱ a run that was forked from another run. Tokens and cost include
-    the runs that a run called. Prices are those of well-known models; the JSON file that SMOLMEM_PRICES names adds
-    others, as in {"my-model": [0.5, 1.5]}: dollars for a million input and output tokens.
+    ↳ marks a run that was called by the run above, ↱ a run that was forked from another run. Steps, errors, tokens
+    and cost include the runs that a run called. Prices are those of well-known models; the JSON file that
+    SMOLMEM_PRICES names adds others, as in {"my-model": [0.5, 1.5]}: dollars for a million input and output tokens.
     """
     with env.look() as memory:
         _print_runs(env.output, list(_nested(memory, env.read_scope, filters)))
@@ -69,6 +69,16 @@ class Listed(NamedTuple):
     run: Run
     depth: int
     called: list[Run]
+
+    @property
+    def steps(self) -> int:
+        """The steps of the run and of the runs that it called."""
+        return sum(run.action_count for run in (self.run, *self.called))
+
+    @property
+    def errors(self) -> int:
+        """The failed steps of the run and of the runs that it called."""
+        return sum(run.error_count for run in (self.run, *self.called))
 
     @property
     def tokens(self) -> int:
@@ -86,7 +96,8 @@ class Listed(NamedTuple):
         """The run, and what it used together with the runs that it called."""
         from smolmem.render.plain_values import plain
 
-        return {**plain(self.run), "total_tokens": self.tokens, "total_cost": self.cost}
+        totals = {"total_steps": self.steps, "total_errors": self.errors, "total_tokens": self.tokens}
+        return {**plain(self.run), **totals, "total_cost": self.cost}
 
 
 def _nested(memory: Queries, scope: str, filters: dict[str, Any]) -> Iterator[Listed]:
@@ -135,8 +146,8 @@ def _print_runs(out: Output, found: list[Listed]) -> None:
             (run.label, STYLES[run.status]),
             out.time(run.began),
             duration(run.seconds),
-            f"{run.action_count:,}",
-            (f"{run.error_count:,}" if run.error_count else "", "red"),
+            f"{each.steps:,}",
+            (f"{each.errors:,}" if each.errors else "", "red"),
             f"{each.tokens:,}",
             *(["" if each.cost is None else f"${each.cost:.4f}"] if priced else []),
             *([run.scope] if scopes else []),
@@ -170,7 +181,8 @@ def show(env: Environment, run: str | None, step: int | None) -> None:
         elif env.json:
             env.output.result(whole(shown))
         else:
-            env.output.result(shown, lambda: _with_answer(shown))
+            called = memory.called_by([shown])[shown.id]
+            env.output.result(shown, lambda: _with_answer(shown, called))
 
 
 def _numbered(memory: Queries, run: Run, number: int) -> Step:
@@ -184,13 +196,19 @@ def _numbered(memory: Queries, run: Run, number: int) -> Step:
         raise
 
 
-def _with_answer(run: Run) -> Any:
+def _with_answer(run: Run, called: list[Run]) -> Any:
+    """The run, then the figures of the runs that it called, then its answer."""
     from rich.console import Group
     from rich.text import Text
 
-    if run.status != "finished":
-        return run
-    return Group(run, Text.assemble(("answer  ", "dim"), one_line(str(run.answer), 2_000)))
+    lines = []
+    if called:
+        below = Listed(run, 0, called)
+        figures = f"{counted(below.steps, 'step')} and {below.tokens:,} tokens with {counted(len(called), 'run')}"
+        lines.append(Text.assemble(("total  ", "dim"), f"{figures} of managed agents"))
+    if run.status == "finished":
+        lines.append(Text.assemble(("answer  ", "dim"), one_line(str(run.answer), 2_000)))
+    return Group(run, *lines)
 
 
 @command(SECTION, "smolmem tag 3f9a2c1b release-41 good", "smolmem tag 3f9a2c1b good --remove")

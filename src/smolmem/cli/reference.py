@@ -69,7 +69,8 @@ print one object per line as soon as it is known.
 |---|---|
 """
 _SHAPES = {
-    "runs": "array of *run*, each with `total_tokens` and `total_cost`, which include the runs that it called",
+    "runs": "array of *run*, each with `total_steps`, `total_errors`, `total_tokens` and `total_cost`, "
+    "which include the runs that it called",
     "show": "*run* with `task`, `answer`, `failure` and `steps`, an array of *step*; with `--step` one *step*",
     "steps": "array of *step*; with an id one *step*",
     "replay": "as `show`; with `--detailed` each step has `sent`, an array of `role`, `text`; with "

@@ -257,6 +257,16 @@ class Inspector:
         fork = self.memory.run(request.path_params["run"]).fork(step=step)
         return RedirectResponse(f"/runs/{fork.id}", 303)
 
+    def tag(self, request: Request, form: Mapping[str, str]) -> Response:
+        """Adds a tag to a run, or removes one."""
+        run = self.memory.run(request.path_params["run"])
+        added, removed = (form.get(name, "").strip() for name in ("add", "remove"))
+        if added:
+            run.tag(added)
+        if removed:
+            run.untag(removed)
+        return RedirectResponse(f"/runs/{run.id}", 303)
+
     def edit(self, request: Request, form: Mapping[str, str]) -> Response:
         """Edits a text of a step; earlier versions are kept."""
         run = self.memory.run(form["run"]) if form.get("run") else None
@@ -404,6 +414,7 @@ def make_app(memory: Memory, access: Access) -> Guard:
     }
     actions = {
         "/runs/{run}/fork": inspector.fork,
+        "/runs/{run}/tags": inspector.tag,
         "/steps/{step}/edit": inspector.edit,
         "/steps/{step}/restore": inspector.restore,
         "/notes": inspector.remember,

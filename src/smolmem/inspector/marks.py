@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from smolmem.core.values import Run
 from smolmem.inspector import formatting
+from smolmem.inspector.time_axis import Interval
 from smolmem.memory import Memory
 
 if TYPE_CHECKING:
     from smolmem.inspector.page_data import StepSummary
 
-Lines = Sequence[tuple[float, float, "StepSummary | None"]]
-"""The beginning and the end of each line of a run, and its step."""
+Lines = Sequence[tuple[Sequence[Interval], "StepSummary | None"]]
+"""The intervals in which each line of a run was worked on, and its step."""
 
 SYMBOLS = {
     "killed": ("✕", "process killed"),
@@ -57,7 +58,7 @@ class Mark:
 
 def run_marks(memory: Memory, run: Run, lines: Lines) -> list[Mark]:
     """All marks of a run, in the order of time."""
-    steps = [step for _, _, step in lines if step is not None]
+    steps = [step for _, step in lines if step is not None]
     marks = [
         *_kills_and_alerts(memory, run, lines, steps),
         *_end(run, lines),
@@ -74,10 +75,7 @@ def _kills_and_alerts(memory: Memory, run: Run, lines: Lines, steps: Sequence[St
     for alert in memory.alerts(scope="*", run=run.id):
         at = alert.at.timestamp()
         if alert.rule == "takeover":
-            last = max((ended for _, ended, _ in lines if ended < at), default=run.began.timestamp())
-            gone = formatting.seconds(at - last)
-            marks.append(Mark("killed", last, f"The process was killed here. The run was resumed {gone} later."))
-            marks.append(Mark("resumed", at, f"The run was resumed: {alert.reason}."))
+            marks += _kill_and_resume(run, lines, at, alert.reason)
             continue
         step = next((each for each in steps if each.kind == "action" and each.number == alert.number), None)
         actions = f" → {', '.join(alert.actions)}" if alert.actions else ""
@@ -86,8 +84,29 @@ def _kills_and_alerts(memory: Memory, run: Run, lines: Lines, steps: Sequence[St
     return marks
 
 
+def _kill_and_resume(run: Run, lines: Lines, resumed: float, reason: str) -> list[Mark]:
+    """A process was killed after the last thing that it recorded, and another one resumed the run."""
+    killed = max((time for time in _times(lines) if time < resumed), default=run.began.timestamp())
+    inside = next((step for intervals, step in lines if _contains(intervals, killed, resumed) and step), None)
+    where = "" if inside is None or inside.number is None else f", in the middle of step {inside.number}"
+    later = formatting.seconds(resumed - killed)
+    return [
+        Mark("killed", killed, f"The process was killed here{where}. The run was resumed {later} later."),
+        Mark("resumed", resumed, f"The run was resumed: {reason}."),
+    ]
+
+
+def _times(lines: Lines) -> Iterator[float]:
+    return (time for intervals, _ in lines for interval in intervals for time in interval)
+
+
+def _contains(intervals: Sequence[Interval], killed: float, resumed: float) -> bool:
+    """Whether something began before a kill and ended after the run was resumed."""
+    return any(began <= killed for began, _ in intervals) and any(ended >= resumed for _, ended in intervals)
+
+
 def _end(run: Run, lines: Lines) -> list[Mark]:
-    last = max((ended for _, ended, _ in lines), default=run.began.timestamp())
+    last = max(_times(lines), default=run.began.timestamp())
     if run.status == "interrupted" and run.step_count:
         if run.ended is None:
             return [Mark("killed", last, "The process was killed here. The run can be resumed.")]

@@ -40,6 +40,10 @@ class RunSummary:
     run: Run
     bars: list[tuple[float, bool]]
     called: list[RunSummary] = field(default_factory=list)
+    resumed: int = 0
+    """How often another process took the run over."""
+    alerts: int = 0
+    """How often a rule fired."""
 
     @property
     def totals(self) -> Totals:
@@ -67,6 +71,11 @@ class RunList:
     groups: list[Group]
     next_page: dict[str, str] | None
     filtered: bool
+
+    @property
+    def has_managed(self) -> bool:
+        """Whether a run of the page called managed agents."""
+        return any(run.called for group in self.groups for run in group.runs)
 
     @property
     def totals(self) -> Totals:
@@ -125,9 +134,12 @@ def _summaries(memory: Memory, found: Sequence[Run]) -> list[RunSummary]:
     for child in below:
         called.setdefault(str(child.parent), []).append(child)
     bars = _sparkline_bars(memory, [*found, *below])
+    ids = json_list(run.id for run in (*found, *below))
+    alerts = {row.pop("run"): row for row in map(dict, memory._journal.store.rows("alert_counts", {"runs": ids}))}
 
     def summary(run: Run) -> RunSummary:
-        return RunSummary(run, bars.get(run.id, []), [summary(child) for child in called.get(run.id, ())])
+        children = [summary(child) for child in called.get(run.id, ())]
+        return RunSummary(run, bars.get(run.id, []), children, **alerts.get(run.id, {}))
 
     return [summary(run) for run in found]
 

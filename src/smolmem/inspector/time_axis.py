@@ -13,6 +13,9 @@ LONGEST_SHARE = 0.25
 SHORTEST_GAP = 2.0
 """and longer than so many seconds."""
 
+Interval = tuple[float, float]
+"""The beginning and the end of something that was done."""
+
 
 @dataclass(frozen=True)
 class Gap:
@@ -45,7 +48,7 @@ class TimeAxis:
         return self.places[index] + share * (self.places[index + 1] - self.places[index])
 
 
-def time_axis(intervals: Iterable[tuple[float, float]]) -> TimeAxis:
+def time_axis(intervals: Iterable[Interval]) -> TimeAxis:
     """The axis of some intervals, with long idle times shortened."""
     busy = _merged(intervals)
     if not busy:
@@ -65,8 +68,8 @@ def time_axis(intervals: Iterable[tuple[float, float]]) -> TimeAxis:
     return TimeAxis(times, [100 * length / width for length in lengths], gaps)
 
 
-def _merged(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    merged: list[tuple[float, float]] = []
+def _merged(intervals: Iterable[Interval]) -> list[Interval]:
+    merged: list[Interval] = []
     for began, ended in sorted((began, max(began, ended)) for began, ended in intervals):
         if merged and began <= merged[-1][1]:
             merged[-1] = (merged[-1][0], max(merged[-1][1], ended))

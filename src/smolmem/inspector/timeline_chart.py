@@ -12,9 +12,10 @@ from html import escape
 from markupsafe import Markup
 
 from smolmem.inspector import formatting
+from smolmem.inspector.calls import Span
 from smolmem.inspector.marks import Mark
 from smolmem.inspector.time_axis import TimeAxis
-from smolmem.inspector.waterfall import Row, Span, Waterfall
+from smolmem.inspector.waterfall import Row, Waterfall
 
 LANES = (("model", 20), ("tool", 32), ("agents", 44))
 """The lanes of the overview and where each begins."""
@@ -32,7 +33,8 @@ MAX_TICKS = 6
 def row_bar(row: Row, axis: TimeAxis) -> Markup:
     """The bar of one row: the whole time, and in other colours the time of the model and of tools."""
     css_class = "agents" if row.kind == "run" else "failed" if row.step is not None and row.step.error else "whole"
-    parts = [_rect(css_class, *_bounds(axis, row.began, row.ended), 3, 6)]
+    bounds = _joined(_bounds(axis, *interval) for interval in row.intervals)
+    parts = [_rect(css_class, left, width, 3, 6) for left, width in bounds]
     parts += [_span_rect(span, axis, 1, 10) for span in row.spans]
     return _svg("row-bar", "".join(parts), 'aria-hidden="true"')
 
@@ -43,6 +45,7 @@ def overview(shown: Waterfall) -> Markup:
         return Markup("")
     axis, places = shown.axis, dict(LANES)
     parts = [_gap(axis, gap.began, gap.ended) for gap in axis.gaps]
+    parts += [_down_time(axis, killed, resumed) for killed, resumed in _down_times(shown.marks)]
     for kind in ("model", "tool"):
         spans = [span for row in shown.rows for span in row.spans if span.kind == kind and row.depth == 0]
         bounds = _joined(_bounds(axis, span.began, span.ended or span.began) for span in spans)
@@ -94,6 +97,21 @@ def _gap(axis: TimeAxis, began: float, ended: float) -> str:
     return f"{bar}{label}⫽ {escape(formatting.seconds(ended - began))}</text>"
 
 
+def _down_times(marks: Sequence[Mark]) -> list[tuple[float, float]]:
+    """The times from each kill to the resume that follows it."""
+    killed, resumed = ([mark.at for mark in marks if mark.kind == kind] for kind in ("killed", "resumed"))
+    return list(zip(killed, resumed, strict=False))  # the last kill may have no resume
+
+
+def _down_time(axis: TimeAxis, killed: float, resumed: float) -> str:
+    left, right = axis.place(killed), axis.place(resumed)
+    text = f"No process worked on the run for {formatting.seconds(resumed - killed)}."
+    return (
+        f'<rect class="down" x="{left:.2f}%" width="{right - left:.2f}%" y="16" height="40">'
+        f"<title>{escape(text)}</title></rect>"
+    )
+
+
 def _mark(mark: Mark, axis: TimeAxis) -> str:
     place = axis.place(mark.at)
     anchor = "end" if place > 98 else "start" if place < 2 else "middle"
@@ -110,7 +128,7 @@ def _ticks(rows: Sequence[Row], axis: TimeAxis) -> list[str]:
     began, ended = min(row.began for row in timed), max(row.ended for row in timed)
     total = ended - began
     distance = next((each for each in TICK_SECONDS if total <= each * MAX_TICKS), total)
-    between = [] if axis.gaps else [began + distance * tick for tick in range(1, int(0.86 * total / distance) + 1)]
+    between = [] if axis.gaps else [began + distance * tick for tick in range(1, int(0.78 * total / distance) + 1)]
     marks = [began, *between, ended]
     anchors = ["start", *["middle"] * len(between), "end"]
     return [

@@ -19,6 +19,8 @@ class Totals:
     model_seconds: float = 0.0
     tool_seconds: float = 0.0
     steps: int = 0
+    failed: int = 0
+    """Failed steps."""
     runs: int = 0
 
     @property
@@ -35,14 +37,16 @@ class Totals:
             self.model_seconds + other.model_seconds,
             self.tool_seconds + other.tool_seconds,
             self.steps + other.steps,
+            self.failed + other.failed,
             self.runs + other.runs,
         )
 
 
 def run_totals(run: Run) -> Totals:
-    """The tokens, cost and steps of one run, without the runs that it called; a fork also has the steps it shares."""
+    """The tokens, cost and steps of one run, without the runs that it called; a fork includes the steps it shares."""
     dollars = cost(run.model or "", run.input_tokens, run.output_tokens)
-    return Totals(run.input_tokens, run.output_tokens, dollars, steps=run.action_count, runs=1)
+    counts = {"steps": run.action_count, "failed": run.error_count, "runs": 1}
+    return Totals(run.input_tokens, run.output_tokens, dollars, **counts)
 
 
 def summed(totals: Iterable[Totals]) -> Totals:

@@ -6,39 +6,21 @@ duration. If a run calls very many runs, the steps of the first runs are listed;
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from smolmem.core.prices import cost
 from smolmem.core.values import Run
+from smolmem.inspector.calls import Span, assigned, run_spans, with_agents
 from smolmem.inspector.marks import IN_LIST, Mark, run_marks
 from smolmem.inspector.page_data import StepSummary, descendants, outlines, step_summaries
-from smolmem.inspector.time_axis import TimeAxis, time_axis
+from smolmem.inspector.time_axis import Interval, TimeAxis, time_axis
 from smolmem.inspector.totals import Totals, run_totals, summed
 from smolmem.memory import Memory
-from smolmem.store.passage_rows import json_list
 
 MAX_EXPANDED = 40
 """Of at most so many called runs, the steps are listed."""
 MAX_DEPTH = 6
-
-
-@dataclass(frozen=True)
-class Span:
-    """A call of the model, a tool or an agent; `ended` is None if it is unknown whether the call happened."""
-
-    kind: str
-    name: str
-    began: float
-    ended: float | None
-    failed: bool
-
-    @property
-    def seconds(self) -> float:
-        """How long the call took."""
-        return 0.0 if self.ended is None else max(0.0, self.ended - self.began)
 
 
 @dataclass(frozen=True)
@@ -52,10 +34,20 @@ class Row:
     mark: Mark | None = None
     totals: Totals = field(default_factory=Totals)
     spans: Sequence[Span] = ()
-    began: float = 0.0
-    ended: float = 0.0
+    intervals: Sequence[Interval] = ()
+    """When the process worked on it; a step that was interrupted and resumed has idle time in between."""
     marks: Sequence[Mark] = ()
     """What happened at this step."""
+
+    @property
+    def began(self) -> float:
+        """The beginning of the first interval."""
+        return min((began for began, _ in self.intervals), default=0.0)
+
+    @property
+    def ended(self) -> float:
+        """The end of the last interval."""
+        return max((ended for _, ended in self.intervals), default=0.0)
 
     @property
     def seconds(self) -> float:
@@ -82,8 +74,10 @@ def waterfall(memory: Memory, run: Run) -> Waterfall:
     """The waterfall of a run."""
     tree = _Tree(memory, run)
     rows = tree.rows(run, 0)
-    marks = run_marks(memory, run, [(row.began, row.ended, row.step) for row in rows if row.depth == 0])
-    axis = time_axis((row.began, row.ended) for row in rows if row.ended)
+    marks = run_marks(memory, run, [(row.intervals, row.step) for row in rows if row.depth == 0])
+    listed = {row.run.id for row in rows if row.kind != "run"}
+    timed = [row for row in rows if row.kind != "run" or row.run.id not in listed]  # a run's own rows have its times
+    axis = time_axis(interval for row in timed for interval in row.intervals)
     model, tool = (sum(getattr(row.totals, name) for row in rows if row.step) for name in _SECONDS)
     totals = replace(tree.rolled_up(run), model_seconds=model, tool_seconds=tool)
     return Waterfall(_with_marks(rows, marks, run), axis, marks, totals)
@@ -102,13 +96,13 @@ class _Tree:
             self._children.setdefault(str(child.parent), []).append(child)
         listed = below[:MAX_EXPANDED]
         self._steps = outlines(memory, listed) | {run.id: step_summaries(memory, run)}
-        self._spans = _spans(memory, [run, *listed])
+        self._spans = run_spans(memory, [run, *listed])
         self._spans[run.id] = [*self._shared_spans(memory, run), *self._spans.get(run.id, ())]
 
     def _shared_spans(self, memory: Memory, run: Run) -> list[Span]:
         """The calls of shared steps: a fork has the calls that its origin made up to the last shared step."""
         last = {step.run: step.at for step in self._steps[run.id] if step.run != run.id}
-        origins = _spans(memory, [memory.run(id) for id in last])
+        origins = run_spans(memory, [memory.run(id) for id in last])
         return [span for id, at in last.items() for span in origins.get(id, ()) if span.began <= at]
 
     def rolled_up(self, run: Run) -> Totals:
@@ -118,8 +112,8 @@ class _Tree:
     def rows(self, run: Run, depth: int) -> list[Row]:
         """The rows of a run; each called run stands below the step that called it."""
         waiting = list(self._children.get(run.id, ()))
-        steps, spans = self._steps.get(run.id, []), _apart(self._spans.get(run.id, []), waiting)
-        by_step, unfinished = _assigned(steps, spans)
+        steps, spans = self._steps.get(run.id, []), with_agents(self._spans.get(run.id, []), waiting)
+        by_step, unfinished = assigned(steps, spans)
         rows: list[Row] = []
         for step in steps:
             rows.append(_step_row(run, step, by_step.get(step.id, []), depth))
@@ -133,51 +127,22 @@ class _Tree:
     def _run_rows(self, run: Run, depth: int) -> list[Row]:
         began = run.began.timestamp()
         ended = began if run.ended is None else run.ended.timestamp()
-        head = Row("run", run, depth, totals=self.rolled_up(run), began=began, ended=ended)
+        head = Row("run", run, depth, totals=self.rolled_up(run), intervals=[(began, ended)])
         return [head, *self.rows(run, depth + 1)]
 
 
 def _step_row(run: Run, step: StepSummary, spans: list[Span], depth: int) -> Row:
     dollars = cost(run.model or "", step.input_tokens, step.output_tokens)
     totals = Totals(step.input_tokens, step.output_tokens, dollars, steps=1)
-    began, ended = step.at - max(0.0, step.seconds or 0.0), step.at
-    return replace(_row("step", run, depth, spans, totals, (began, ended)), step=step)
+    done = (step.at - max(0.0, step.seconds or 0.0), step.at)
+    return replace(_row("step", run, depth, spans, totals, [done]), step=step)
 
 
-def _row(
-    kind: str, run: Run, depth: int, spans: list[Span], totals: Totals, times: tuple[float, float] | None = None
-) -> Row:
+def _row(kind: str, run: Run, depth: int, spans: list[Span], totals: Totals, intervals: Sequence[Interval] = ()) -> Row:
     model, tool = (sum(span.seconds for span in spans if span.kind == kind) for kind in ("model", "tool"))
-    ends = [time for span in spans for time in (span.began, span.ended) if time is not None]
-    began, ended = min([*(times or ())[:1], *ends]), max([*(times or ())[1:], *ends])
+    calls = [(span.began, span.began if span.ended is None else span.ended) for span in spans if span.kind != "agent"]
     totals = replace(totals, model_seconds=model, tool_seconds=tool)
-    return Row(kind, run, depth, totals=totals, spans=spans, began=began, ended=ended)
-
-
-def _apart(spans: Iterable[Span], called: Iterable[Run]) -> list[Span]:
-    """The calls, with those of managed agents apart from those of tools: an agent's time is that of its own run."""
-    agents = {run.agent for run in called}
-    return [replace(span, kind="agent") if span.kind == "tool" and span.name in agents else span for span in spans]
-
-
-def _assigned(steps: Iterable[StepSummary], spans: Iterable[Span]) -> tuple[dict[int, list[Span]], list[Span]]:
-    """The calls of each step: a step is recorded when it is done, so its calls began before; and the calls left."""
-    worked = sorted((step.at, step.id) for step in steps if step.kind in ("action", "planning"))
-    by_step: dict[int, list[Span]] = {}
-    left: list[Span] = []
-    for span in spans:
-        index = bisect_left(worked, (span.began, 0))
-        (by_step.setdefault(worked[index][1], []) if index < len(worked) else left).append(span)
-    return by_step, left
-
-
-def _spans(memory: Memory, runs: Sequence[Run]) -> dict[str, list[Span]]:
-    rows = memory._journal.store.rows("call_times", {"runs": json_list(run.id for run in runs)})
-    spans: dict[str, list[Span]] = {}
-    for row in rows:
-        values: dict[str, Any] = {name: row[name] for name in ("kind", "name", "began", "ended")}
-        spans.setdefault(row["run"], []).append(Span(**values, failed=bool(row["failed"])))
-    return spans
+    return Row(kind, run, depth, totals=totals, spans=spans, intervals=[*calls, *intervals])
 
 
 def _with_marks(rows: list[Row], marks: Sequence[Mark], run: Run) -> list[Row]:

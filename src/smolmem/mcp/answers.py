@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import BaseModel
 
 from smolmem.core.errors import BudgetTooSmall, NotFound, SmolmemError
-from smolmem.core.text import one_line
+from smolmem.core.text import counted, one_line
 from smolmem.core.values import Note, Recollection, Run, Step
 from smolmem.mcp.shapes import (
     Document,
@@ -44,7 +45,7 @@ _TITLE = 200
 _TOOL_WORDS = {
     "`memory.runs(scope='*')` lists them all": "recent_runs lists the newest",
     "`memory.steps()` lists the newest": "recall names steps",
-    "`memory.notes()` lists what is remembered": "list_notes lists them",
+    "`memory.notes()` lists all notes": "list_notes lists them",
 }
 """What messages of the library suggest, and what the tools offer."""
 
@@ -106,15 +107,10 @@ class Answers:
 
     # --- runs ------------------------------------------------------------------------------------------------------
 
-    def recent_runs(self, limit: int, agent: str | None, status: str | None, text: str | None) -> Answer:
-        """The newest runs that no other run called."""
-        found = self._memory.runs(
-            agent=agent or None,
-            status=status or None,
-            text=text or None,
-            managed=False,
-            limit=_limited(limit, MOST_RESULTS),
-        )
+    def recent_runs(self, limit: int, **filters: Any) -> Answer:
+        """The newest runs that no other run called; a filter without a value is ignored."""
+        given = {name: value for name, value in filters.items() if value}
+        found = self._memory.runs(**given, managed=False, limit=_limited(limit, MOST_RESULTS))
         runs = [run for run in found if not self._is_forgotten(run)]
         shown = _quotes("Runs of agents, the newest first.", [(_about(run), run.title) for run in runs])
         return Answer(shown or "There are no such runs.", Recent(runs=[_run_shape(run) for run in runs]))
@@ -210,7 +206,9 @@ def _about(run: Run) -> str:
     took = "" if run.seconds is None else f" · {run.seconds:.0f} s"
     imported = " · imported" if run.imported else ""
     at = f"{run.began:%Y-%m-%d %H:%M}"
-    return f"run {run.id} · {one_line(run.agent, 80)} · {run.status} · {at} · {run.step_count} steps{took}{imported}"
+    steps = counted(run.step_count, "step")
+    tags = f" · {one_line(' '.join(f'#{tag}' for tag in run.tags), 80)}" if run.tags else ""
+    return f"run {run.id} · {one_line(run.agent, 80)} · {run.status} · {at} · {steps}{took}{tags}{imported}"
 
 
 def _origin(note: Note) -> str:
@@ -253,6 +251,7 @@ def _run_shape(run: Run) -> RunShape:
         seconds=run.seconds,
         steps=run.step_count,
         errors=run.error_count,
+        tags=[visible(tag) for tag in run.tags],
         imported=run.imported,
     )
 

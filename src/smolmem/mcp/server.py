@@ -70,14 +70,20 @@ class Tools:
         return await _answered(self._answers, lambda: self._answers.list_notes(kind, tag, limit))
 
     async def recent_runs(
-        self, limit: Limit = 10, agent: Optional = None, status: Optional = None, text: Optional = None
+        self,
+        limit: Limit = 10,
+        agent: Optional = None,
+        status: Optional = None,
+        text: Optional = None,
+        tag: Optional = None,
     ) -> Annotated[CallToolResult, Recent]:
         """Lists runs of agents, the newest first.
 
         Filters: the name of the agent, the status (running, finished, failed, interrupted, max_steps), a text in the
-        task.
+        task, a tag of the run.
         """
-        return await _answered(self._answers, lambda: self._answers.recent_runs(limit, agent, status, text))
+        filters = {"agent": agent, "status": status, "text": text, "tag": tag}
+        return await _answered(self._answers, lambda: self._answers.recent_runs(limit, **filters))
 
     async def read_run(self, run: RunId, tokens: Tokens = RUN_TOKENS) -> Annotated[CallToolResult, Transcript]:
         """Shows what an agent did in a run: the task, and the newest steps that fit."""

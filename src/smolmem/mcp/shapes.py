@@ -62,6 +62,7 @@ class RunShape(BaseModel):
     seconds: float | None
     steps: int
     errors: int
+    tags: list[str]
     imported: bool
 
 

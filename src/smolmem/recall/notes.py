@@ -158,7 +158,7 @@ class Notes:
         fits = ", ".join(note.id[:12] for note in found)
         if found:
             raise NotFound(f"note {prefix!r} in {self._store.url} could be any of {fits}: give more of its id.")
-        raise NotFound(f"no note {prefix!r} in {self._store.url}: `memory.notes()` lists what is remembered.")
+        raise NotFound(f"no note {prefix!r} in {self._store.url}: `memory.notes()` lists all notes.")
 
     def with_prefix(self, prefix: str, bounds: ScopeFilter = EVERYWHERE) -> list[Note]:
         """Up to nine notes within some scopes whose id begins with a prefix."""

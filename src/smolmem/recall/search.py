@@ -288,7 +288,7 @@ class Search:
         try:
             return bool(self._contents.sealed("passage", row))
         except Damaged as error:
-            log.warning("smolmem leaves something out of recall. %s", error)
+            log.warning("smolmem recalls without a step or note that cannot be read. %s", error)
             return False
 
     def _recollection(

@@ -68,7 +68,7 @@ class StoredMessages(Sequence[Any]):
                 raise
             from smolagents.models import ChatMessage, MessageRole
 
-            log.warning("smolmem: what the model was sent cannot be read: %s", error)
+            log.warning("smolmem: a recorded prompt cannot be read: %s", error)
             text = f"(this message is stored and cannot be read: {error})"
             unread = ChatMessage(role=MessageRole.USER, content=[{"type": "text", "text": text}])
             return [unread] * self._size

@@ -204,7 +204,7 @@ def lines(export: ExportReader, progress: Progress | None) -> Iterator[tuple[int
 
 def damaged(path: Path, what: str) -> Damaged:
     """The error about an export that cannot be loaded."""
-    return Damaged(f"{path}: {what}. Nothing of it was loaded: export it again, or ask where it comes from.")
+    return Damaged(f"{path}: {what}. Nothing was loaded: export it again, or ask where it comes from.")
 
 
 def is_media(name: str) -> bool:

@@ -250,7 +250,7 @@ def opened(path: Path) -> Iterator[apsw.Connection]:
             connection.execute("PRAGMA query_only = ON")
             yield connection
     except apsw.Error as error:
-        raise Unreadable(f"SQLite cannot read it ({error}).") from error
+        raise Unreadable(f"SQLite cannot read the file ({error}).") from error
 
 
 def sqlite_format(path: Path) -> str | None:
@@ -313,7 +313,7 @@ def _checkpoint(kind: Any, data: Any, where: str) -> Any:
     try:
         import ormsgpack
     except ImportError as error:
-        raise SmolmemError("a file of LangGraph needs its format: pip install 'smolmem[langchain]'.") from error
+        raise SmolmemError("a file of LangGraph needs langgraph: pip install 'smolmem[langchain]'.") from error
 
     def extension(code: int, packed: bytes) -> Any:
         """An object of a class: its attributes, as plain data. No class is imported."""
@@ -330,7 +330,7 @@ def _checkpoint(kind: Any, data: Any, where: str) -> Any:
 def _constructed(value: Any, depth: int = 0) -> Any:
     """JSON of LangChain, in which an object is written as its constructor's arguments."""
     if depth > 50:
-        raise Unreadable("it is nested too deep.")
+        raise Unreadable("the JSON is nested too deep.")
     if isinstance(value, list):
         return [_constructed(each, depth + 1) for each in value]
     if not isinstance(value, dict):

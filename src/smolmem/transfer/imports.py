@@ -22,6 +22,7 @@ from smolmem.transfer import chats, saved_steps
 from smolmem.transfer.foreign import ForeignRun, Unreadable, write_runs
 from smolmem.transfer.load import Imported
 from smolmem.transfer.traces import span_files, span_runs
+from smolmem.transfer.traces.otlp import failure_reason
 
 Format = Literal["traces", "steps", "openai", "langgraph", "crewai", "llama-index", "messages"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -30,7 +31,8 @@ LARGEST = 512 << 20
 PAGE = 1_000
 MOST_PAGES = 10_000
 _SQLITE = b"SQLite format 3\0"
-_HOW = "Give spans as JSON, a file of get_full_steps(), or a chat that docs/import.md lists"
+_SQLITE_TOOLS = {"openai": "OpenAI Agents", "langgraph": "LangGraph", "crewai": "CrewAI"}
+_HOW = "`smolmem import --help` lists what can be imported"
 
 
 def import_runs(
@@ -51,7 +53,7 @@ def import_runs(
         runs = _from_url(name, progress) if is_url else _from_file(Path(name), format)
     except Unreadable as error:
         reason = str(error).rstrip(".")
-        raise Unreadable(f"{_shown(name)}: {reason}. Nothing of it was imported.") from error
+        raise Unreadable(f"cannot import {_shown(name)}: {reason}. Nothing was imported.") from error
     return write_runs(journal, _shown(name), runs, scope, progress)
 
 
@@ -67,7 +69,7 @@ def _shown(name: str) -> str:
 def _from_file(path: Path, format: Format | None) -> list[ForeignRun]:
     try:
         if path.is_dir():
-            raise Unreadable(f"it is a folder: `smolmem load` reads exports of smolmem. {_HOW}")
+            raise Unreadable(f"this is a folder: `smolmem load` reads exports of smolmem. {_HOW}")
         at = path.stat().st_mtime
         with path.open("rb") as file:
             head = file.read(16)
@@ -76,28 +78,29 @@ def _from_file(path: Path, format: Format | None) -> list[ForeignRun]:
             _refuse_binary(head)
             data = head + file.read(LARGEST)
     except (OSError, ValueError) as error:
-        raise Unreadable(f"it cannot be read ({getattr(error, 'strerror', None) or error})") from error
+        raise Unreadable(f"the file cannot be read ({getattr(error, 'strerror', None) or error})") from error
     if len(data) > LARGEST:
-        raise Unreadable(f"it is larger than {byte_size(LARGEST)}: import it in parts")
+        raise Unreadable(f"the file is larger than {byte_size(LARGEST)}: import it in parts")
     return _from_json(json_values(data), path.name, at, format)
 
 
 def _refuse_binary(head: bytes) -> None:
     if head[:1] == b"\x80" and head[1:2] in b"\x02\x03\x04\x05":
         raise Unreadable(
-            "it is a pickle, and loading a pickle runs whatever code is in it: save json.dumps(agent.memory."
+            "this is a pickle, and loading a pickle runs whatever code is in it: save json.dumps(agent.memory."
             "get_full_steps(), default=str) instead"
         )
     if head.startswith(b"PK"):
-        raise Unreadable(f"it is a zip: `smolmem load` reads exports of smolmem. {_HOW}")
+        raise Unreadable(f"this is a zip: `smolmem load` reads exports of smolmem. {_HOW}")
 
 
 def _from_sqlite(path: Path, format: Format | None) -> list[ForeignRun]:
     found = chats.sqlite_format(path)
     if found == "smolmem":
-        raise Unreadable("it is a store of smolmem: open it with --db, or `smolmem export` it there and `load` it here")
+        raise Unreadable("this is a store of smolmem: open it with --db, or use `smolmem export` and `smolmem load`")
     if found is None or (format is not None and format != found):
-        raise Unreadable(f"it is a SQLite file, but not one of {format or 'OpenAI Agents, LangGraph or CrewAI'}")
+        tool = _SQLITE_TOOLS.get(str(format), "OpenAI Agents, LangGraph or CrewAI")
+        raise Unreadable(f"this SQLite file was not written by {tool}")
     return _some(chats.SQLITE_READERS[found](path))
 
 
@@ -111,13 +114,13 @@ def _from_json(values: list[Any], name: str, at: float, format: Format | None) -
     for each, (fits, read) in readers.items():
         if format in (None, each) and fits(values):
             return _some(read())
-    known = f"it is not of the format {format}" if format is not None else "its format is not known"
+    known = "the format of the file is not known" if format is None else f"the file does not have the format {format}"
     raise Unreadable(f"{known}. {_HOW}")
 
 
 def _some(runs: list[ForeignRun]) -> list[ForeignRun]:
     if not runs:
-        raise Unreadable("it holds no runs of agents")
+        raise Unreadable("the file has no runs of agents")
     return runs
 
 
@@ -130,7 +133,7 @@ def json_values(data: bytes) -> list[Any]:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise Unreadable(f"it is neither JSON nor a file of SQLite. {_HOW}") from error
+        raise Unreadable(f"the file is neither JSON nor SQLite. {_HOW}") from error
     decoder, values, at = json.JSONDecoder(), list[Any](), 0
     try:
         while at < len(text):
@@ -140,12 +143,12 @@ def json_values(data: bytes) -> list[Any]:
             value, at = decoder.raw_decode(text, at)
             values.append(value)
     except json.JSONDecodeError as error:
-        short = f"its JSON ends too early, or is wrong at line {error.lineno:,} ({one_line(error.msg, 60)})"
+        short = f"the file is not JSON, or ends too early: error at line {error.lineno:,} ({one_line(error.msg, 60)})"
         raise Unreadable(short) from error
     except (RecursionError, ValueError) as error:
-        raise Unreadable(f"its JSON cannot be read ({one_line(str(error), 60)})") from error
+        raise Unreadable(f"the JSON of the file cannot be read ({one_line(str(error), 60)})") from error
     if not values:
-        raise Unreadable("it is empty")
+        raise Unreadable("the file is empty")
     return values
 
 
@@ -168,7 +171,7 @@ def _from_url(url: str, progress: Progress | None) -> list[ForeignRun]:
         cursor = str(following)
         if progress is not None:
             progress(number + 1, number + 2)
-    raise Unreadable(f"it has more than {MOST_PAGES:,} pages: give a URL with a time range")
+    raise Unreadable(f"the server has more than {MOST_PAGES:,} pages: give a URL with a time range")
 
 
 def _page(url: str, query: dict[str, str]) -> list[Any]:
@@ -183,5 +186,6 @@ def _page(url: str, query: dict[str, str]) -> list[Any]:
                 if len(data) > LARGEST:
                     raise Unreadable(f"the answer is larger than {byte_size(LARGEST)}")
     except (requests.RequestException, OSError, ValueError) as error:
-        raise Unreadable(f"the server does not answer ({one_line(str(error), 100)})") from error
+        reason = failure_reason(error)
+        raise Unreadable(f"the server does not answer ({reason}): start it, or give another URL") from error
     return json_values(bytes(data))

@@ -120,7 +120,7 @@ class LineLoader:
         if row["version"] > VERSION:
             raise TooNew(
                 f"{self._export.path} was made by a later smolmem (format {row['version']}, this one knows {VERSION}), "
-                "and nothing of it was loaded: upgrade smolmem."
+                "and nothing was loaded: upgrade smolmem."
             )
         self._exported_scope = row["scope"]
 

@@ -55,7 +55,7 @@ def read_steps(values: list[Any], at: float) -> list[ForeignRun]:
                 groups.append([])
             groups[-1].append(step)
     if not groups:
-        raise Unreadable("it holds no steps.")
+        raise Unreadable("the file has no steps.")
     whole = json.dumps(records, sort_keys=True, default=str).encode("utf-8", "replace")
     session = hashlib.blake2b(whole, digest_size=16).hexdigest()
     return [_run(f"steps {session}", number, group, system, at) for number, group in enumerate(groups)]

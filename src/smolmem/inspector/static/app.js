@@ -83,7 +83,8 @@ function showPosition() {
   if (!slider || index < 0) return;
   slider.max = links.length - 1;
   slider.value = index;
-  $("#step-position").textContent = `${index + 1} of ${links.length}`;
+  const number = $("i", links[index]).textContent;
+  $("#step-position").textContent = number ? `step ${number}` : $("b", links[index]).textContent;
   const chart = $("svg.run-chart");
   if (!chart) return;
   const bar = chartedLinks().indexOf(links[index]), width = Number(chart.dataset.barWidth), selection = $(".selected", chart);
@@ -128,6 +129,7 @@ async function updateRuns() {
   $$("tr[data-href]").find((row) => row.dataset.href === focused)?.classList.add("focused");
 }
 async function updateRun() {
+  if (document.activeElement?.closest("#run form")) return;  // the user is typing
   const selected = $("#step-list a[aria-current]")?.dataset.step;
   const before = $("#step-list"), scrollTop = before ? before.scrollTop : 0;
   const atBottom = before && before.scrollTop + before.clientHeight >= before.scrollHeight - 4;

@@ -83,7 +83,7 @@ class CheckedEmbedder:
         what = f"the embedder {self.model} failed ({type(error).__name__}: {error})"
         if self._failure is None:
             log.warning("smolmem recalls by words alone: %s. It is tried again, and nothing is lost.", what)
-        self._failure = f"{what}: nothing is lost, and recall by words goes on. Try again when it answers."
+        self._failure = f"{what}: nothing is lost, and recall continues by words. Try again when it answers."
         self._ask_after = time.monotonic() + PAUSE_SECONDS
         return EmbedderFailed(self._failure)
 

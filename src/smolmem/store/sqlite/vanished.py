@@ -155,17 +155,18 @@ class Place:
             else:
                 os.replace(part, self._real)
             what = "was deleted" if now is None else "lost its log"
-            log.warning("smolmem: %s %s while it was in use: a new file with all of it is there now.", self.path, what)
+            log.warning("smolmem: %s %s while it was in use. A new file has the whole record.", self.path, what)
             return self.path
         beside = self._beside() if not self._beside().exists() else Path(f"{self._beside()}-{secrets.token_hex(2)}")
         give_name(part, beside)
         log.warning(
-            "smolmem: %s was replaced by another file while it was in use. That file was left as it is; what was "
-            "recorded, and what this process records from now on, is in %s. To have it in one file again: `smolmem "
-            "--store %s export`, then `smolmem load`.",
+            "smolmem: %s was replaced by another file while it was in use, and that file is left as it is. The whole "
+            "record, also of what this process records from now on, is in %s. To merge the two: `smolmem export %s "
+            "record.zip`, then `smolmem load %s record.zip`.",
             self.path,
             beside,
             beside,
+            self.path,
         )
         return beside
 

@@ -90,7 +90,7 @@ class Collector:
             with answer:
                 said = answer.raw.read(500, decode_content=True) if answer.status_code != 200 else b""
         except (requests.RequestException, OSError, ValueError) as error:
-            reason = _reason(error)
+            reason = failure_reason(error)
             raise CollectorFailed(
                 f"the collector at {self._url} does not answer ({reason}): start it, or give another URL."
             ) from error
@@ -117,7 +117,8 @@ def _is_final(code: int) -> bool:
     return code in (400, 413, 422)
 
 
-def _reason(error: BaseException) -> str:
+def failure_reason(error: BaseException) -> str:
+    """Why a request failed, such as "Connection refused": the innermost error, without the names of libraries."""
     while isinstance(error.args[:1], tuple) and error.args and isinstance(error.args[0], BaseException):
         error = error.args[0]
     inner = getattr(error, "reason", None)

@@ -83,7 +83,7 @@ def _check_depths(found: Mapping[tuple[str, str], Span]) -> None:
             depth += 1
             depths[each] = depth
         if depth > MOST_LEVELS:
-            raise Unreadable(f"its spans are nested more than {MOST_LEVELS} deep.")
+            raise Unreadable(f"the spans are nested more than {MOST_LEVELS} deep.")
 
 
 # --- finding spans ---------------------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ def _seconds(value: Any) -> float:
     else:
         raise ValueError("it has no time")
     if not 0 <= found < 1e11:
-        raise ValueError("its time is out of range")
+        raise ValueError("the time is out of range")
     return found
 
 
@@ -219,7 +219,7 @@ def _attributes(given: Any) -> dict[str, Any]:
 
 def _flatten(given: Any, prefix: str, flat: dict[str, Any], depth: int) -> None:
     if depth > DEEPEST or len(flat) > MOST_ATTRIBUTES:
-        raise ValueError("its attributes are too many or too deep")
+        raise ValueError("the attributes are too many or too deep")
     if isinstance(given, dict):
         for name, item in given.items():
             _flatten(item, f"{prefix}.{name}" if prefix else str(name), flat, depth + 1)

@@ -795,6 +795,11 @@ WHERE (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :b
   AND (:rule IS NULL OR rule = :rule)
 ORDER BY id DESC LIMIT :limit;
 
+-- name: alert_counts
+SELECT run, sum(CASE WHEN rule = 'takeover' THEN 1 ELSE 0 END) AS resumed,
+    sum(CASE WHEN rule = 'takeover' THEN 0 ELSE 1 END) AS alerts
+FROM alert WHERE run IN (SELECT value FROM json_each(:runs)) GROUP BY run;
+
 -- name: alert_after
 SELECT * FROM alert WHERE id > :id ORDER BY id LIMIT 500;
 
