@@ -86,7 +86,6 @@ def parts(text: str) -> list[str]:
 
 
 @pytest.mark.promise("S11")
-@pytest.mark.promise("S11")
 @pytest.mark.parametrize(
     ("first", "second"),
     [
@@ -115,6 +114,26 @@ def test_a_secret_by_its_place_is_found_where_it_is_encoded_for_a_url(text: str,
     told = Redactor(b"k" * 32).text(f"GET https://api.example.org/v1?from={quote(text)}&limit=2")
     assert secret not in told
     assert told.endswith("&limit=2")
+
+
+@pytest.mark.promise("S11")
+@pytest.mark.parametrize("first", ["/", "./", "~/", "//"])
+def test_a_key_that_begins_as_a_path_is_found_and_a_path_is_not(first: str) -> None:
+    rng, redactor = random.Random(6), Redactor(b"key")
+    for _ in range(100 * EACH):
+        secret = first + made("{b42}a1", rng)
+        for text in texts(secret, "AccountKey").values():
+            assert secret[2:] not in redactor.text(text)
+            assert quote(secret[2:], safe="") not in redactor.text(text)
+    for path in ("/etc/ssl/private/key-2.pem", "./keys/id_rsa", "~/.ssh/id_ed25519", "/run/secrets/3fa9c2d1e0"):
+        assert redactor.text(f"api_key: {path}") == f"api_key: {path}"
+
+
+@pytest.mark.promise("S11")
+def test_the_body_of_a_pgp_key_is_found() -> None:
+    body = "\n".join(made("{b64}", random.Random(7)) for _ in range(5))
+    text = f"-----BEGIN PGP PRIVATE KEY BLOCK-----\n\n{body}\n-----END PGP PRIVATE KEY BLOCK-----"
+    assert body[70:100] not in Redactor(b"key").text(text)
 
 
 def test_hashes_ids_logs_code_and_pictures_are_left_alone() -> None:

@@ -17,8 +17,8 @@ import base64
 import binascii
 import re
 from bisect import bisect, insort
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Iterable, Iterator
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 
@@ -165,37 +165,67 @@ for _one in _formats():
     else:
         _HEADS.setdefault(_one.prefix[:2], []).append(_one)
 
-_MARK = re.compile(rb"[_-]")
+_PROGRAM_NAME = re.compile(rb"[a-z_-]+")
 
-_CLUES = (b"pass", b"pwd", b"secret", b"token", b"key")
-"""Each name of a secret has one of these in it."""
+
+def _beginnings(texts: Iterable[bytes]) -> bytes:
+    """A pattern of the first two characters of these texts: a class for each first character is tried fastest."""
+    second: dict[bytes, set[bytes]] = {}
+    for text in texts:
+        second.setdefault(re.escape(text[:1]), set()).add(re.escape(text[1:2]))
+    return b"|".join(first + b"[" + b"".join(sorted(rest)) + b"]" for first, rest in second.items())
+
+
+_INSIDE = re.compile(rb"[_-](?<![_-].)(?:[_-]*(?=%s)|(?<=(?:%s).))" % (_beginnings(_HEADS), _beginnings(_ENDS)))
+"""Where a token can begin inside a run: behind `_` or `-`, or with a prefix that ends in one of them."""
+
+_ENDING = rb"s?(?:[_.-]?(?:\d{1,2}|prod|production|dev|test|live|base|value|new|old|string))?"
+"""How the name of a secret goes on behind the clue."""
+_CLUES = tuple(
+    re.compile(clue % (_ENDING + rb"(?![\w.-])"))
+    for clue in (
+        rb"p(?:ass|wd)(?=(?:(?<=pass)(?:word|wd|phrase|code))?%s)",
+        rb"secret(?=(?:[_.-]?(?:access)?[_.-]?key)?%s)",
+        rb"ke(?:y|n(?<=token))(?=%s|(?: block)?-----)",
+    )
+)
+"""Each name of a secret has one of these in it. Patterns that begin with letters are searched fastest."""
+_KINDS_BY_CLUE = {b"pass": "password", b"pwd": "password", b"secret": "secret", b"ken": "token", b"key": "key"}
 
 _SPACE = rb"(?:[ \t]|\\t){0,8}"
 _QUOTE = rb"\\{0,6}[\"'`]"
 _ASSIGNED = re.compile(
-    rb"(?P<name>[\w.-]{0,40})(?:%s\]?|\])?%s(?P<by>=>|:=|[=:>]|%%3[ADad]|\(|[ \t]is[ \t]|[ \t])%s"
-    rb"(?:[bruf]{0,2}(?P<quote>%s)(?P<quoted>(?:(?!(?P=quote))[^\r\n]){8,256})(?P=quote)"
-    rb"|(?P<plain>(?:[^\s\"'`<>(){}\[\],;&|\\]|\\(?![nrt\"'\\])){8,256}))" % (_QUOTE, _SPACE, _SPACE, _QUOTE)
+    rb"(?P<name>[\w.-]{0,40})(?:%s\]?|\])?%s(?P<by>=>|:=|[=:>]|%%3[ad]|\(|[ \t]is[ \t]|[ \t])%s"
+    % (_QUOTE, _SPACE, _SPACE)
 )
-_NAME = re.compile(rb"[\w.-]*")
+_VALUE = re.compile(
+    rb"[bruf]{0,2}(?P<quote>%s)(?P<quoted>(?:(?!(?P=quote))[^\r\n]){8,256})(?P=quote)"
+    rb"|(?P<plain>(?:[^\s\"'`<>(){}\[\],;&|\\]|\\(?![nrt\"'\\])){8,256})" % _QUOTE
+)
+_IN_NAME = b"abcdefghijklmnopqrstuvwxyz0123456789_.-"
 _NAMES = re.compile(
     rb"(?:(?:^|[_.-])pass|pass(?:word|wd|phrase|code)|pwd|secret(?:[_.-]?(?:access)?[_.-]?key)?"
     rb"|(?:api|access|account|private|encryption|signing|secret|auth|shared|sharedaccess|subscription|storage|license"
     rb"|app|service|master|admin|deploy|consumer)[_.-]?key"
     rb"|(?:access|auth|refresh|bearer|api|bot|session|id|oauth|private|personal|deploy|security|app|service|user"
     rb"|admin|secret)[_.-]?token)"
-    rb"s?(?:[_.-]?(?:\d{1,2}|prod|production|dev|test|live|base|value|new|old|string))?$"
+    rb"%s$" % _ENDING
 )
 _WEAK_NAMES = re.compile(rb"(?:^-{0,2}|\.)token$")
+_WEAK = 20
+"""The shortest value of a weak name."""
 
 _TEMPLATE = re.compile(
-    rb"^[$*<{/.?#]|^%(?![0-9A-F]{2})|^\\u27e8|\.\.\.|\*\*\*|xxxx|://|^[\d:.TZ+ -]*$|your[_-]|changeme|placeholder"
+    rb"^[$*<{?#]|^%(?![0-9A-F]{2})|^\\u27e8|\.\.\.|\*\*\*|xxxx|://|^[\d:.TZ+ -]*$|your[_-]|changeme|placeholder"
     rb"|redacted|environ|getenv|process\.env|^(?:[\w.-]+:)?[0-9a-f]{8}(?:\?|\\u27e9|\xe2\x9f\xa9)",
     re.IGNORECASE,
 )
 """Values that only stand for a secret, our placeholders among them, and dates, paths and URLs."""
+_PATH = re.compile(rb"(?:\.{1,2}|~)?/")
+_PATH_MARKS = re.compile(rb"[~/._@-]+")
+_PATH_WORD = re.compile(rb"(?:[A-Z]{0,9}[a-z]{0,20}(?:[A-Z][a-z]{2,20}){0,5}\d{0,6}|\d+|[0-9a-f]{7,})")
 _IDENTIFIER = re.compile(
-    rb"(?:[A-Za-z_]\w*\.)+[A-Za-z_]\w*|[A-Za-z_]+\d{0,2}|[a-z]+(?:[_-][a-z0-9]+)*|[A-Z]+(?:_[A-Z0-9]+)*"
+    rb"\.{0,3}(?:[A-Za-z_]\w*\.)+[A-Za-z_]\w*|_*[a-z]*(?:_*[A-Z]+[a-z]{2,}|_+[a-z]+)*_*[A-Z]*\d{0,2}|[a-z]+(?:[_-][a-z0-9]+)*|[A-Z]+(?:_[A-Z0-9]+)*"
 )
 _HASH = re.compile(rb"[0-9a-fA-F]{32,}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
@@ -205,11 +235,11 @@ _HEADER = re.compile(
     re.IGNORECASE,
 )
 _URL = re.compile(
-    rb"(?:(?<=:)|(?<=%3A))//(?:[^\s/:@\"'<>\\]{0,128}:(?P<password>[^\s/@\"'<>\\]{3,256})@"
+    rb"//(?:(?<=:..)|(?<=%3A..))(?:[^\s/:@\"'<>\\]{0,128}:(?P<password>[^\s/@\"'<>\\]{3,256})@"
     rb"|[\w.~-]{0,128}%3A(?P<encoded>[^\s/:@\"'<>\\&]{3,256}?)%40"
     rb"|hooks\.slack\.com/(?:services|workflows)/(?P<slack>[\w/]{16,100})"
     rb"|(?:\w{1,20}\.)?discord(?:app)?\.com/api/(?:v\d+/)?webhooks/\d{5,25}/(?P<discord>[\w-]{30,100})"
-    rb"|[^\s\"'<>]{1,500}?[?&](?:sig|X-Amz-Signature|X-Amz-Security-Token|X-Goog-Signature)="
+    rb"|[^\s\"'<>?]{1,500}\?(?:[^\s\"'<>]{0,500}?(?:&|&amp;|\\u0026))??(?:sig|X-Amz-Signature|X-Amz-Security-Token|X-Goog-Signature)="
     rb"(?P<signature>[^\s\"'<>&\\]{16,2048}))",
     re.IGNORECASE,
 )
@@ -236,12 +266,16 @@ def find(text: bytes | str) -> list[Found]:
 
 
 def _find(data: bytes) -> list[Found]:
-    found = list(_by_format(data))
-    lower = data.lower()
+    found, lower = _by_format(data), data.lower()
     for clue in _CLUES:
-        found += _by_name(data, lower, clue)
-    for place, pattern in ((b"//", _URL), (b"authorization", _HEADER)):
-        found += _by_place(data, lower, place, pattern)
+        last = 0
+        for hit in clue.finditer(lower):
+            if hit.start() >= last and (one := _assigned(data, lower, hit) or _key_body(data, lower, hit)) is not None:
+                found.append(one)
+                last = one.end
+    found += [one for match in _URL.finditer(data) if (one := _by_place(match)) is not None]
+    if b"authorization" in lower:
+        found += [one for match in _HEADER.finditer(data) if (one := _by_place(match)) is not None]
     return found
 
 
@@ -250,29 +284,33 @@ def named(name: str, value: str) -> str | None:
     if not 8 <= len(value) <= 512:
         return None
     lower = name.lower().encode("latin-1", "replace")
-    clue = next((clue for clue in _CLUES if clue in lower), None)
+    clue = next((found for clue in _CLUES if (found := clue.search(lower))), None)
     if clue is None or not _is_secret(lower, value.encode("latin-1", "replace"), quoted=True):
         return None
-    return _KIND_OF[clue]
+    return _KINDS_BY_CLUE[clue[0]]
 
 
-def _by_format(data: bytes) -> Iterator[Found]:
+def _by_format(data: bytes) -> list[Found]:
+    found: list[Found] = []
     runs, last = data.translate(_IN_RUN), 0
     start = runs.find(_RUN_OF)
     while start >= 0:
         end = runs.find(b" ", start)
         end = len(data) if end < 0 else end
-        found = _in_run(data, start, end)
-        if found is not None:
-            yield found._replace(start=max(found.start, last))
-            if end - found.end >= _RUN:  # keys that follow each other without a gap
-                yield Found(found.end, end, found.kind)
-            end = last = max(end, found.end)
+        one = _in_run(data, start, end)
+        if one is not None:
+            found.append(one._replace(start=max(one.start, last)))
+            if end - one.end >= _RUN:  # keys that follow each other without a gap
+                found.append(Found(one.end, end, one.kind))
+            end = last = max(end, one.end)
         start = runs.find(_RUN_OF, end)
+    return found
 
 
 def _in_run(data: bytes, start: int, end: int) -> Found | None:
-    """The first token in a run."""
+    """The first token in a run. Small letters alone are a name in a program: a token has digits or capitals, too."""
+    if _PROGRAM_NAME.fullmatch(data, start, end):
+        return None
     before = data[start - 1 : start] if start else b""
     at = start + (_escaped(data, start) if before in _ESCAPING else 0)
     found = _at(data, at) if data[at : at + 2] in _HEADS else None
@@ -301,12 +339,10 @@ def _after_dot(data: bytes, start: int) -> Found | None:
 
 def _inside(data: bytes, start: int, end: int) -> Found | None:
     """The token that begins inside the run: `backup-sk-…`, or with a prefix that no word ends in: `myghp_…`."""
-    for mark in _MARK.finditer(data, start, end):
-        after = mark.end()
-        if data[after : after + 2] in _HEADS or data[after - 3 : after] in _ENDS:
-            found = _at(data, after) or _with_prefix_before(data, start, after)
-            if found is not None:
-                return found
+    for marks in _INSIDE.finditer(data, start, end):
+        found = _at(data, marks.end()) or _with_prefix_before(data, start, marks.start() + 1)
+        if found is not None:
+            return found
     return None
 
 
@@ -323,8 +359,9 @@ def _around_hash(data: bytes, start: int, end: int) -> Found | None:
     """The token that is a hash with something of its issuer behind or before it."""
     if 36 <= end - start <= 38 and _MAILCHIMP.fullmatch(data, start, end):
         return Found(start, end, "mailchimp")
-    if end - start == 32 and (match := _ASANA.search(data, max(0, start - 64), end)) is not None:
-        return Found(*match.span(), "asana")
+    if end - start == 32 and data[start - 1 : start] in (b":", b"A"):
+        match = _ASANA.search(data, max(0, start - 64), end)
+        return None if match is None else Found(*match.span(), "asana")
     return None
 
 
@@ -343,47 +380,56 @@ _ESCAPING = (b"%", b"\\")
 _ESCAPES = {b"u": 5, b"x": 3, b"U": 9}
 
 
-_KIND_OF = {b"pass": "password", b"pwd": "password", b"secret": "secret", b"token": "token", b"key": "key"}
-
-
-def _by_name(data: bytes, lower: bytes, clue: bytes) -> Iterator[Found]:
-    at = lower.find(clue)
-    while at >= 0:
-        after = at + len(clue)
-        match = _ASSIGNED.match(data, after)
-        if match is not None:
-            quoted = match["quoted"] is not None
-            value, name = "quoted" if quoted else "plain", _name_before(lower, at) + clue + match["name"].lower()
-            by_space, by_call = not match["by"].strip(), match["by"] == b"("
-            fits = name.startswith(b"--") if by_space else quoted or not by_call
-            secret = match[value] if quoted else match[value].rstrip(b".,:")
-            if fits and _is_secret(name, secret, quoted=quoted):
-                yield Found(match.start(value), match.start(value) + len(secret), _KIND_OF[clue])
-                after = match.end()
-        elif clue == b"key" and (body := _key_body(data, lower, at)) is not None:
-            yield body
-            after = body.end
-        at = lower.find(clue, after)
+def _assigned(data: bytes, lower: bytes, clue: re.Match[bytes]) -> Found | None:
+    """The secret that is assigned to the name with a clue in it."""
+    assigned = _ASSIGNED.match(lower, clue.end())
+    if assigned is None:
+        return None
+    before = _name_before(lower, clue.start())
+    if assigned["by"].isspace() and not before.startswith(b"--"):
+        return None
+    name = before + clue[0] + assigned["name"]
+    if _shortest_value(name) is None:
+        return None
+    value = _VALUE.match(data, assigned.end())
+    if value is None or (assigned["by"] == b"(" and value["quoted"] is None):
+        return None
+    quoted = value["quoted"] is not None
+    start, end = value.span("quoted" if quoted else "plain")
+    secret = data[start:end] if quoted else data[start:end].rstrip(b".,:")
+    if not _is_secret(name, secret, quoted=quoted):
+        return None
+    return Found(start, start + len(secret), _KINDS_BY_CLUE[clue[0]])
 
 
 def _name_before(lower: bytes, at: int) -> bytes:
     """The part of a name that stands before a clue."""
     before = lower[max(0, at - 40) : at]
-    return before[len(before) - len(_NAME.match(before[::-1])[0]) :]  # type: ignore[index]
+    return before[len(before.rstrip(_IN_NAME)) :]
 
 
-def _key_body(data: bytes, lower: bytes, at: int) -> Found | None:
-    match = _KEY_BODY.match(data, at) if lower.endswith((b"private ", b"private%20", b"private+"), 0, at) else None
+def _key_body(data: bytes, lower: bytes, clue: re.Match[bytes]) -> Found | None:
+    at = clue.start()
+    if clue[0] != b"key" or not lower.endswith((b"private ", b"private%20", b"private+"), 0, at):
+        return None
+    match = _KEY_BODY.match(data, at)
     return None if match is None else Found(*match.span("body"), "private-key")
+
+
+@lru_cache(2048)
+def _shortest_value(name: bytes) -> int | None:
+    """How long the value of a name must be to be a secret; none if the name is not that of a secret."""
+    if _NAMES.search(name) is not None:
+        return 8
+    return _WEAK if _WEAK_NAMES.search(name) is not None else None
 
 
 def _is_secret(name: bytes, value: bytes, *, quoted: bool) -> bool:
     """Whether a value is the secret that its name says; a word, a path or an identifier is none."""
-    strong = _NAMES.search(name) is not None
-    if not strong and (_WEAK_NAMES.search(name) is None or len(value) < 20):
+    shortest = _shortest_value(name)
+    if shortest is None or len(value) < shortest or b" " in value or _TEMPLATE.search(value) or _is_path(value):
         return False
-    if _TEMPLATE.search(value) or b" " in value:
-        return False
+    strong = shortest < _WEAK
     if _HASH.fullmatch(value):
         return strong
     classes = _classes(value)
@@ -392,22 +438,22 @@ def _is_secret(name: bytes, value: bytes, *, quoted: bool) -> bool:
     return classes >= 3 or (strong and classes == 2 and len(value) >= 10 and not _IDENTIFIER.fullmatch(value))
 
 
+def _is_path(value: bytes) -> bool:
+    """Whether a value is a path of words, numbers and hashes. Secrets in base64 can begin with a slash, too."""
+    return _PATH.match(value) is not None and all(_PATH_WORD.fullmatch(part) for part in _PATH_MARKS.split(value))
+
+
 def _classes(value: bytes) -> int:
     lower, upper = any(97 <= code <= 122 for code in value), any(65 <= code <= 90 for code in value)
     digit = any(48 <= code <= 57 for code in value)
     return lower + upper + digit + (not value.replace(b"_", b"").replace(b"-", b"").isalnum())
 
 
-def _by_place(data: bytes, lower: bytes, place: bytes, pattern: re.Pattern[bytes]) -> Iterator[Found]:
-    at = lower.find(place)
-    while at >= 0:
-        after = at + len(place)
-        match = pattern.match(data, at)
-        group = None if match is None else match.lastgroup
-        if match is not None and group is not None and _is_there(group, match[group]):
-            yield Found(*match.span(group), _PLACES.get(group, group))
-            after = match.end()
-        at = lower.find(place, after)
+def _by_place(match: re.Match[bytes]) -> Found | None:
+    group = match.lastgroup
+    if group is None or not _is_there(group, match[group]):
+        return None
+    return Found(*match.span(group), _PLACES.get(group, group))
 
 
 _PLACES = {"password": "url-password", "encoded": "url-password", "signature": "url-signature"}
