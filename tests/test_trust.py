@@ -445,23 +445,31 @@ def test_resume_takes_the_run_that_was_written_last_whatever_the_clock_says(
 
 
 def test_a_fork_while_an_agent_works_does_not_hang_and_records_apart(path: Path) -> None:
-    memory = Memory(path)
-    agent = memory.attach(
-        code_agent(*[code("import time\ntime.sleep(0.02)")] * 30, code("final_answer(1)"), max_steps=40)
-    )
+    forked = threading.Event()
+
+    @tool
+    def is_over() -> bool:
+        """Whether all children were forked."""
+        return forked.is_set()
+
+    memory, endless = Memory(path), [code("if is_over():\n    final_answer(1)")] * 5000
+    agent = memory.attach(code_agent(*endless, tools=[is_over], max_steps=5000))
     worker = threading.Thread(target=lambda: agent.run("Work"))
     worker.start()
-    for _ in range(5):
-        time.sleep(0.03)
+    try:
+        for _ in range(5):
+            time.sleep(0.03)  # the agent may be anywhere in a step
 
-        def look() -> None:
-            faulthandler.dump_traceback_later(10, exit=True)
-            assert memory.runs()[0].status == "running"
-            memory.remember("from the child")
+            def look() -> None:
+                faulthandler.dump_traceback_later(60, exit=True)
+                assert memory.runs()[0].status == "running"
+                memory.remember("from the child")
 
-        child = fork(look)
-        assert os.waitpid(child, 0)[1] == 0
-    worker.join()
+            child = fork(look)
+            assert os.waitpid(child, 0)[1] == 0
+    finally:
+        forked.set()
+        worker.join()
     assert memory.runs()[0].status == "finished"
     assert len(memory.notes()) == 5
     assert memory.verify()
