@@ -9,9 +9,6 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from rich.console import Console
-from rich.progress import Progress
-
 from smolmem.core.arguments import (
     Time,
     check_choice,
@@ -131,6 +128,9 @@ class Recalling(Queries):
         """
         if callable(progress):
             return self._recall.index(progress)
+        from rich.console import Console
+        from rich.progress import Progress
+
         with Progress(console=Console(file=sys.stderr), transient=True, disable=not progress) as bar:
             task = bar.add_task("smolmem indexes what was recorded", total=None)
             return self._recall.index(lambda done, of: bar.update(task, completed=done, total=of))

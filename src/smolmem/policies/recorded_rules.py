@@ -14,9 +14,6 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rich.console import Console
-from rich.progress import track
-
 from smolmem.core.arguments import scope_filter
 from smolmem.core.display import Drawable
 from smolmem.core.values import Alert, Run, Step, when
@@ -106,6 +103,9 @@ def backtest(rule: Watch, steps: Sequence[Step], lines: Collection[str]) -> Back
 
 
 def _with_progress(steps: Sequence[Step], name: str) -> Iterator[Step]:
+    from rich.console import Console
+    from rich.progress import track
+
     yield from track(
         steps,
         f"trying {name}",
