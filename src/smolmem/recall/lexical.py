@@ -35,8 +35,8 @@ SECTIONS = 3
 """Sections that are listed for each listed document."""
 FEWEST = 30
 """Documents whose sections are compared at least: how well the best one fits does not depend on how many are wanted."""
-MAX_CHARACTERS, PAGE = 100_000, 30
-"""Characters of texts that are enough to look at, and sections that are read at a time."""
+READ, PAGE, MAX_CHARACTERS = 50, 25, 100_000
+"""The best sections, whose texts are looked at; how many are read at a time, and how many characters are enough."""
 IN_SECTION = 12
 """Passages of a section that are read; long ones are fewer."""
 PHRASE = 0.3
@@ -102,7 +102,7 @@ class LexicalSearch:
         listed = max(limit, FEWEST)
         found = search(words, term, filters, listed)
         ids = [id for id, _ in found.sections]
-        read = self._read(ids[:listed])
+        read = self._read(ids[:READ])
         documents = {section.id: section.document for section in read}
         if len(set(documents.values())) < listed:
             documents |= documents_of(self._store, (id for id in ids if id not in documents))
