@@ -124,7 +124,14 @@ def postgres_columns(link: Link, name: str) -> list[str]:
 
 
 SAID_DIFFERENTLY = {
-    *("add_document_words", "count_documents", "find_documents", "find_documents_where", "next_passage"),
+    *(
+        "add_document_words",
+        "count_documents",
+        "find_documents",
+        "find_documents_where",
+        "next_passage",
+        "newest_documents",
+    ),
 }
 """Statements of full text: terms instead of texts."""
 ONLY_HERE = {

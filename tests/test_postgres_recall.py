@@ -10,7 +10,7 @@ import pytest
 from recalling import Recalling
 
 from smolmem import Memory
-from smolmem.recall import query
+from smolmem.recall import lexical, query
 from smolmem.store.passage_rows import scope_term
 
 
@@ -43,12 +43,13 @@ QUESTIONS = (
 )
 
 
-def test_words_have_the_scores_of_sqlite(pg_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same documents, in the same order, with the same scores, for single words and for several together.
-
-    Pairs of neighbouring words are left out: only SQLite's index knows where a word stands.
-    """
-    monkeypatch.setattr(query, "phrases", lambda question: [])
+@pytest.mark.parametrize("limits", [{}, {"SMALL_SCOPE": 0, "MAX_MATCHES": 2}, {"SMALL_SCOPE": 0, "MOST_MATCHES": 1}])
+def test_recall_has_the_scores_of_sqlite(
+    pg_url: str, tmp_path: Path, limits: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same documents with the same scores, of words and of recall as a whole, in small scopes and in large ones."""
+    for name, value in limits.items():
+        monkeypatch.setattr(lexical, name, value)
     found: list[list[Any]] = []
     for url in (str(tmp_path / "agent.db"), pg_url):
         with Memory(url, embedder="off") as memory:
@@ -62,10 +63,9 @@ def test_words_have_the_scores_of_sqlite(pg_url: str, tmp_path: Path, monkeypatc
                     rows = store.rows("find_documents", asked) if words else []
                     hits = [(round(row["score"], 5), texts[note_of[row["id"]]]) for row in rows]
                     told.append(sorted(hits, key=lambda hit: (-hit[0], hit[1])))
-            recalled = [[(one.text, round(one.score, 4)) for one in memory.recall(text, 5)] for text in QUESTIONS]
-            found.append([told, recalled])
-    assert any(found[0][0])
-    assert found[0][0] == found[1][0]
-    assert [[score for _, score in hits] for hits in found[0][1]] == [
-        [score for _, score in hits] for hits in found[1][1]
-    ]
+            for question in (*QUESTIONS, *TEXTS[:5]):
+                recalled = ((round(one.score, 4), one.text) for one in memory.recall(question, 100, floor=0))
+                told.append(sorted(recalled, key=lambda hit: (-hit[0], hit[1])))
+            found.append(told)
+    assert any(found[0])
+    assert found[0] == found[1]

@@ -13,9 +13,13 @@ import pytest
 from conftest import TORTURE
 from recalling import Recalling, concepts
 from scripted import code, code_agent
+from smolagents.agents import populate_template
+from smolagents.memory import TaskStep
 
 from smolmem import Memory
 from smolmem.core.errors import InvalidArgument
+from smolmem.recall.passages import passages_of
+from smolmem.recall.search import Search
 from smolmem.recall.vectors import CANDIDATES, Index, Where, facts_of, numbers_of
 from smolmem.store.leases import Leases
 
@@ -293,3 +297,31 @@ def test_index_leaves_passages_to_the_process_that_embeds_them(tmp_path: Path) -
         leases.release(lease)
         waiting.join(10)
         assert made.count("an automobile") == 1
+
+
+def test_the_template_of_a_managed_agents_task_is_not_indexed() -> None:
+    agent = code_agent()
+    template = agent.prompt_templates["managed_agent"]["task"]
+    task = populate_template(template, {"name": "buyer", "task": "Order\n---\nthree crates of apples"})
+    (passage,) = passages_of(TaskStep(task=task))
+    assert passage.text == "Order\n---\nthree crates of apples"
+
+
+def test_a_reminder_searches_once_and_shows_how_a_run_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    find = Search.find
+
+    def counted(self: Search, question: str, *args: Any, **kwargs: Any) -> Any:
+        asked.append(question)
+        return find(self, question, *args, **kwargs)
+
+    monkeypatch.setattr(Search, "find", counted)
+    with Memory(tmp_path / "agent.db", embedder="off") as memory:
+        first = code_agent(
+            code("print('the cellar has crates of apples')"), code("final_answer('The cellar: 7 crates')")
+        )
+        memory.attach(first).run("Count the crates in the cellar")
+        again = memory.attach(code_agent(code("final_answer(7)")), recall=5)
+        again.run("How many crates has the cellar?")
+        assert "The cellar: 7 crates" in again.model.prompts[0][2].content[0]["text"]
+    assert asked == ["How many crates has the cellar?"]

@@ -113,18 +113,12 @@ class RecallEngine:
         return text, self._journal.reminders.add(run, step, question[:2000], [message(text)], sources(shown))
 
     def _found_for_reminder(self, question: str, limit: int, filters: Filter) -> list[Recollection]:
-        """The best results, and how earlier runs ended: that tells more than their steps. Embeds the question once."""
-        semantic = self._opened().semantic
-        if semantic is not None and question.strip():
-            semantic.keep((question,))
-        try:
-            found = self.find(question, limit, replace(filters, excluded_kinds=NOT_IN_REMINDERS))
-            if not found or filters.kinds is not None:
-                return found
-            answers = self.find(question, ANSWERS, replace(filters, kinds=("answer",)), floor=0.0)
-        finally:
-            if semantic is not None:
-                semantic.drop(question)
+        """The best results, and how earlier runs ended: that tells more than their steps."""
+        listed = self.find(question, 2 * limit + ANSWERS, replace(filters, excluded_kinds=NOT_IN_REMINDERS), floor=0.0)
+        found = [one for one in listed if one.score >= FLOOR]
+        if not found or filters.kinds is not None:
+            return found[:limit]
+        answers = [answer for answer in map(_as_answer, listed) if answer is not None][:ANSWERS]
         best: dict[int, Recollection] = {}
         for one in (found[0], *answers, *found):
             best.setdefault(one.document, one)
@@ -189,6 +183,12 @@ class RecallEngine:
         if self._external is not None:
             self._external.close()
         self._indexer.close()
+
+
+def _as_answer(one: Recollection) -> Recollection | None:
+    """A step that ended a run, shown by its answer; None for other steps and notes."""
+    answer = next((excerpt for excerpt in one.excerpts if excerpt.kind == "answer"), None)
+    return None if answer is None else replace(one, kind="answer", text=answer.text)
 
 
 def _external_index(journal: Journal, url: str | None) -> ExternalIndex | None:

@@ -1,11 +1,11 @@
 """Search by words: the database's full text over whole steps and notes ("documents"), long ones in sections.
 
 Words are weighed by their rarity in the searched scope, not in the whole store: in Ann's memory, "Ann" says nothing. In
-a small scope each word is searched for by itself, so that its weight can be set. In a large scope all words are
-searched for together; if they would match too much, a document must have one of the rarest words, and all words count.
+a small scope each word is searched for by itself, so that its weight can be set. In a large scope the rarest words are
+searched for together, as many as full text can score in time.
 
-Pairs of neighbouring words are searched for, too: a document that has two words of the question side by side, as a
-quotation has, is better than one that has them far apart.
+The texts of the best sections are read, to count the other words and the pairs of neighbouring words: a document that
+has two words of the question side by side, as a quotation has, is better than one that has them far apart.
 """
 
 from __future__ import annotations
@@ -19,34 +19,50 @@ from itertools import accumulate
 
 from smolmem.recall import query
 from smolmem.recall.filters import Filter
+from smolmem.recall.section_scores import Section, TextScore, rarity, text_scores
 from smolmem.store.base import Row, Store
-from smolmem.store.passage_rows import documents_of, scope_term
+from smolmem.store.passage_rows import SECTION, documents_of, json_list, scope_term
 
 log = logging.getLogger("smolmem")
 
 SMALL_SCOPE = 2_000
 """Sections of a scope that is small enough to search for each word by itself."""
-MAX_MATCHES, MAX_PHRASE_ROWS = 10_000, 40_000
-"""Sections that are scored by their words, and rows of the index that are read for phrases."""
+MAX_MATCHES = 3_000
+"""Sections that full text scores in a large scope, unless the rarest word alone stands in more."""
+MOST_MATCHES = 20_000
+"""Sections that full text scores at most: of words that stand in more, the newest sections are taken."""
 SECTIONS = 3
 """Sections that are listed for each listed document."""
+FEWEST = 30
+"""Documents whose sections are compared at least: how well the best one fits does not depend on how many are wanted."""
+READ, PAGE, MAX_CHARACTERS = 50, 25, 100_000
+"""The best sections, whose texts are looked at; how many are read at a time, and how many characters are enough."""
+IN_SECTION = 12
+"""Passages of a section that are read; long ones are fewer."""
 PHRASE = 0.3
 """What a pair of neighbouring words adds, as a share of the score that a word as rare would have."""
 BASE = 1.0
 """What every word tells, however common: in a memory that is all about one shop, "shop" still tells something."""
 MAX_SECONDS = 1.0
 """Seconds that one search may take."""
-PRIOR, PRIOR_COUNT = 10, 0.3
-"""Documents that every scope is taken to have besides its own, and how many of them have a word: in a scope of three
-documents, no word is common."""
 SHORTEST_PREFIX = 3
 
 Hits = list[tuple[int, float]]
 """Documents, or sections of documents, with their scores."""
 
 
-_Found = tuple[Hits, float, dict[str, float]]
-"""Sections, the coverage of the best one, and what each word tells."""
+@dataclass(frozen=True)
+class _Found:
+    """What full text found for words."""
+
+    sections: Hits
+    coverage: float
+    """The share of the words' information in the best section, as far as full text was asked for them."""
+    weights: dict[str, float]
+    information: float
+    """What all words tell together."""
+    unasked: list[str] = field(default_factory=list)
+    """The words that full text was not asked for."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +73,8 @@ class Matches:
     """Documents, the best first."""
     coverage: float
     """The share of the words' information in the best match."""
-    phrases: float = 0.0
-    """The information of the pairs of words in the document that has the most."""
+    pairs: dict[int, float] = field(default_factory=dict)
+    """The information of the pairs of neighbouring words that documents have."""
     weights: dict[str, float] = field(default_factory=dict)
     """What each word tells: the rarer it is in the searched scope, the more."""
     sections: dict[int, int] = field(default_factory=dict)
@@ -83,12 +99,18 @@ class LexicalSearch:
         if self._size_of(term) == self._size:
             term = None  # quicker, and the same; whatever is found is compared with the filter before it is returned
         search = self._word_by_word if self._size_of(term) <= SMALL_SCOPE else self._together
-        found, coverage, weights = search(words, term, filters, limit)
-        side_by_side = self._phrases(phrases, term, filters) if found else {}
-        scores = ((id, score + PHRASE * side_by_side.get(id, 0.0)) for id, score in found)
-        ranked = sorted(scores, key=lambda hit: (-hit[1], hit[0]))
-        documents, sections = self._documents(ranked, limit)
-        return Matches(documents, coverage, max(side_by_side.values(), default=0.0), weights, sections)
+        listed = max(limit, FEWEST)
+        found = search(words, term, filters, listed)
+        ids = [id for id, _ in found.sections]
+        read = self._read(ids[:READ])
+        documents = {section.id: section.document for section in read}
+        if len(set(documents.values())) < listed:
+            documents |= documents_of(self._store, (id for id in ids if id not in documents))
+        extra = text_scores(read, found.weights, found.unasked, phrases, self._size_of(term))
+        best, places = _ranked(found.sections, extra, documents)
+        told = max((score.words for score in extra.values()), default=0.0) / (found.information or 1.0)
+        pairs = {document: extra[id].pairs for document, id in places.items() if id in extra and extra[id].pairs}
+        return Matches(best[:limit], min(1.0, found.coverage + told), pairs, found.weights, places)
 
     def similar(self, words: list[str]) -> list[str]:
         """Words of the store that may be meant by words that are not in it: longer ones, or misspelled ones."""
@@ -130,19 +152,6 @@ class LexicalSearch:
 
     # --- searching -------------------------------------------------------------------------------------------------
 
-    def _phrases(self, phrases: Sequence[str], term: str | None, filters: Filter) -> dict[int, float]:
-        """The sections that have some phrases. In a large store only the phrases of the rarest words are asked for."""
-        if self._store.is_remote:  # its rows of terms do not have the order of the words
-            return {}
-        if self._size > SMALL_SCOPE:
-            rows = {phrase: self._rows_to_read(phrase) for phrase in phrases}
-            phrases = _rarest(phrases, rows, MAX_PHRASE_ROWS)
-        return dict(self._find([self._search(query.match(phrases, term), filters, SMALL_SCOPE)])[0]) if phrases else {}
-
-    def _rows_to_read(self, phrase: str) -> int:
-        """How many rows of the index a search for a phrase reads."""
-        return sum(self._count_all([query.match([word], None) for word in phrase.split()]))
-
     def _word_by_word(self, words: list[str], term: str | None, filters: Filter, limit: int) -> _Found:
         """The matches in a small scope, each word weighed by its rarity in that scope."""
         found = self._find([self._search(query.match([word], term), filters, SMALL_SCOPE) for word in words])
@@ -164,37 +173,41 @@ class LexicalSearch:
             for id, score in hits:
                 total[id] += weight * score / scored
                 covered[id] += told
-        return list(total.items()), max(covered.values(), default=0.0) / information, weights
+        ranked = sorted(total.items(), key=lambda hit: (-hit[1], hit[0]))[: SECTIONS * limit]
+        return _Found(ranked, max(covered.values(), default=0.0) / information, weights, information)
 
     def _together(self, words: list[str], term: str | None, filters: Filter, limit: int) -> _Found:
-        """The matches in a large scope; words that most documents have are only asked for if there are no others."""
+        """The matches in a large scope: of the rarest words."""
         most = term is not None and self._size_of(term) > self._size / 2
         within = None if most else term  # counting in most of the store is slower than in all of it, and no better
         size = self._size_of(within)
         counts = dict(zip(words, self._count_all([query.match([word], within) for word in words]), strict=True))
         weights = {word: rarity(count, size) for word, count in counts.items()}
-        asked = [word for word in words if counts[word] < size / 3] or [min(words, key=counts.__getitem__)]
-        rarest = _rarest(asked, counts, MAX_MATCHES) or [min(asked, key=counts.__getitem__)]
-        scored, match = asked, query.match(asked, term)
-        if len(rarest) < len(asked):
-            scored, match = [*rarest, *asked], f"{query.match(rarest, None)} AND {match}"
-        found = self._find([self._search(match, filters, SECTIONS * limit)])[0]
-        everywhere = self._count_all([query.match([word], None) for word in scored])
+        asked = _rarest(words, counts)
+        if filters.is_open and counts[asked[0]] > MOST_MATCHES:
+            found = self._find([("newest_documents", {"match": query.match(asked, term), "limit": limit})])[0]
+        else:
+            found = self._find([self._search(query.match(asked, term), filters, SECTIONS * limit)])[0]
+        everywhere = self._count_all([query.match([word], None) for word in asked])
+        unasked = [word for word in words if word not in asked]
         information = sum(_fts5_rarity(count, self._size) for count in everywhere)
-        return found, min(1.0, found[0][1] / information) if found else 0.0, weights
+        information += sum(weights[word] for word in unasked)
+        return _Found(found, found[0][1] / information if found else 0.0, weights, information, unasked)
 
-    def _documents(self, sections: Hits, limit: int) -> tuple[Hits, dict[int, int]]:
-        """The documents of the best sections, and the best section of each; a document has the score of that one."""
-        found: dict[int, float] = {}
-        places: dict[int, int] = {}
-        for start in range(0, SECTIONS * limit, limit):
-            page = sections[start : start + limit]
-            documents = documents_of(self._store, (id for id, _ in page)) if page and len(found) < limit else {}
-            for section, score in page:
-                if section in documents:
-                    places.setdefault(documents[section], section)
-                    found.setdefault(documents[section], score)
-        return list(found.items())[:limit], places
+    def _read(self, ids: list[int]) -> list[Section]:
+        """Sections with their texts, as many as can be looked at in time."""
+        read: dict[int, Section] = {}
+        for start in range(0, len(ids), PAGE):
+            given = {"ids": json_list(ids[start : start + PAGE]), "most": IN_SECTION}
+            for row in self._store.rows("section_passages", given):
+                section = read.get(row["section"])
+                if section is None:
+                    section = read[row["section"]] = Section(row["section"], row["document"])
+                if not section.texts or sum(map(len, section.texts)) + len(row["text"]) <= SECTION:
+                    section.texts.append(row["text"])
+            if sum(section.length for section in read.values()) > MAX_CHARACTERS:
+                break
+        return list(read.values())
 
     def _search(self, match: str, filters: Filter, limit: int) -> tuple[str, Row]:
         """A search as the name of a statement and its values."""
@@ -214,17 +227,23 @@ class LexicalSearch:
             return [[] for _ in searches]
 
 
-def _rarest(terms: Sequence[str], counts: Mapping[str, int], most: int) -> list[str]:
-    """The rarest terms that together occur in at most so many rows."""
-    ranked = sorted(terms, key=counts.__getitem__)
+def _rarest(words: Sequence[str], counts: Mapping[str, int]) -> list[str]:
+    """The rarest words: as many as full text can score in time, and the rarest one in any case."""
+    ranked = sorted((word for word in words if counts[word]), key=counts.__getitem__) or list(words[:1])
     together = accumulate(map(counts.__getitem__, ranked))
-    return [term for term, count in zip(ranked, together, strict=True) if count <= most]
+    return [word for word, count in zip(ranked, together, strict=True) if count <= MAX_MATCHES] or ranked[:1]
 
 
-def rarity(count: int, of: int) -> float:
-    """The information of a word that so many of so many documents have."""
-    having, size = count + PRIOR_COUNT, of + PRIOR
-    return math.log(1 + (size - having + 0.5) / (having + 0.5))
+def _ranked(hits: Hits, extra: Mapping[int, TextScore], documents: Mapping[int, int]) -> tuple[Hits, dict[int, int]]:
+    """The documents of sections, and the best section of each; a document has the score of that one."""
+    known = ((id, score) for id, score in hits if id in documents)
+    scores = {id: score + extra[id].words + PHRASE * extra[id].pairs if id in extra else score for id, score in known}
+    found: dict[int, float] = {}
+    places: dict[int, int] = {}
+    for id in sorted(scores, key=lambda id: (-scores[id], id)):
+        found.setdefault(documents[id], scores[id])
+        places.setdefault(documents[id], id)
+    return list(found.items()), places
 
 
 def _fts5_rarity(count: int, of: int) -> float:

@@ -51,11 +51,17 @@ _ASKS = re.compile(r"\bmemory\s*\.\s*(search|steps|sql|diff)\b")
 _FENCE = re.compile(r"</?code>|```(?:py|python)?|<end_code>")
 _BOUNDARIES = (re.compile(r"\n\s*\n"), re.compile(r"\n"), re.compile(r"(?<=[.!?…。！？])\s*"), re.compile(r"\s"))
 _ignored_lines: set[str] = set()
+_task_templates: list[re.Pattern[str]] = []
 
 
 def ignore_lines(*lines: str) -> None:
     """Leaves these lines out of observations: smolagents writes them into every one (see `agents.compat`)."""
     _ignored_lines.update(lines)
+
+
+def ignore_template(template: re.Pattern[str]) -> None:
+    """Indexes only the first group of tasks that match: smolagents puts tasks of managed agents into a template."""
+    _task_templates.append(template)
 
 
 def passages_of(
@@ -97,7 +103,7 @@ def _own(part: Passage, recalled: Collection[str]) -> str:
 
 def _parts(step: Any, asked_by: Origin, called: Collection[str]) -> Iterator[Passage]:
     if isinstance(step, TaskStep):
-        yield Passage("task", asked_by, _text(step.task))
+        yield Passage("task", asked_by, _own_task(_text(step.task)))
     elif isinstance(step, PlanningStep):
         yield Passage("plan", "model", _text(step.plan))
     elif isinstance(step, ActionStep):
@@ -150,6 +156,12 @@ def may_read_web(text: str) -> bool:
 
 def _own_lines(text: str) -> str:
     return "\n".join("" if line in _ignored_lines else line for line in text.split("\n")).strip()
+
+
+def _own_task(text: str) -> str:
+    """A task without the template of smolagents."""
+    found = next((match for template in _task_templates if (match := template.match(text))), None)
+    return text if found is None else found[1]
 
 
 def _thought(said: str, code: str) -> str:

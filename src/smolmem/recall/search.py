@@ -33,7 +33,7 @@ from smolmem.recall import calibration, query
 from smolmem.recall.calibration import Evidence, Noise
 from smolmem.recall.filters import Filter
 from smolmem.recall.highlight import Highlighter
-from smolmem.recall.lexical import LexicalSearch, Matches
+from smolmem.recall.lexical import IN_SECTION, LexicalSearch, Matches
 from smolmem.recall.query import Anchor, Span
 from smolmem.store.base import Row
 from smolmem.store.contents import Contents
@@ -49,11 +49,13 @@ LISTED = 100
 """Documents that each signal lists."""
 PASSAGES = 3
 """Vectors that are searched for each listed document."""
-FEW_PASSAGES, IN_SECTION = 4, 8
-"""Passages that are read of a document in any case, and of its section that fits the question best."""
+FEW_PASSAGES = 4
+"""Passages that are read of a document in any case."""
 SEMANTIC = 0.7
 NEAR, FAR = 0.3, 0.15
 """Shares of the scores of the next document on either side, and of the one after that."""
+FOLLOWING = 0.2
+"""What the two documents after one with pairs of words of the question get for them: often they continue it."""
 SESSION = 0.3
 ALONE = 0.65
 """What a note gets of its own score, because it has no neighbours: about as much as a step in a run that fits."""
@@ -86,6 +88,7 @@ class Found:
     weights: dict[str, float]
     sections: dict[int, int]
     signals: dict[str, Scores]
+    pairs: Scores
     passages: Scores
     evidence: Evidence
 
@@ -131,7 +134,7 @@ class Search:
         signals = dict(found.signals)
         if reranker is not None:
             signals["reranker"] = self._rerank(question, found, filters, reranker)
-        self._add_context(signals)
+        self._add_context(signals, found.pairs)
         documents = self._best(summed(signals), found, filters, limit)
         signals["time"] = self._time_scores(question, documents, filters, datetime.fromtimestamp(moment))
         signals["recency"] = {document: _recency(moment - rows[0]["at"]) for document, rows in documents.items()}
@@ -162,7 +165,9 @@ class Search:
         if not matches.found:
             words = self._lexical.similar(words)
             matches = self._lexical.best(words, filters, listed + 1)
-        signals = {"lexical": scaled(above_last(matches.found, listed))}
+        lexical = above_last(matches.found, listed)
+        high = max(lexical.values(), default=0.0) or 1.0
+        signals = {"lexical": scaled(lexical)}
         near = [] if self.semantic is None else self.semantic.nearest(question, PASSAGES * listed, filters)
         cosine = near[0][1] if near else None
         if near:
@@ -170,11 +175,11 @@ class Search:
             near = [(passage, max(0.0, cosine - worst), document) for passage, cosine, document in near]
             signals["semantic"] = {id: SEMANTIC * score for id, score in scaled(_best_of(near)).items()}
         evidence = _evidence(words, phrases, matches, cosine)
-        return Found(
-            words, matches.weights, matches.sections, signals, scaled({hit[0]: hit[1] for hit in near}), evidence
-        )
+        pairs = {document: score / high for document, score in matches.pairs.items()}
+        passages = scaled({hit[0]: hit[1] for hit in near})
+        return Found(words, matches.weights, matches.sections, signals, pairs, passages, evidence)
 
-    def _add_context(self, signals: dict[str, Scores]) -> None:
+    def _add_context(self, signals: dict[str, Scores], pairs: Scores) -> None:
         """Adds what documents get from their neighbours and their session; a note has neither, and gets a share."""
         own = summed(signals)
         neighbours: Scores = defaultdict(float)
@@ -185,6 +190,9 @@ class Search:
                 if row[side] is not None:
                     neighbours[row[side]] += share * own[row["id"]]
                     sessions[row[side]] = row["session"]
+            for side in ("after", "long_after"):
+                if row[side] is not None:
+                    neighbours[row[side]] += FOLLOWING * pairs.get(row["id"], 0.0)
         signals["alone"] = {id: ALONE * own[id] for id in own.keys() - sessions.keys()}
         signals["neighbours"] = dict(neighbours)
         total = summed(signals)
@@ -314,13 +322,15 @@ class Search:
     def _neighbours(self, document: int, count: int) -> list[Recollection]:
         asked = {"id": document, "limit": count}
         before, after = ([row["id"] for row in self._store.rows(side, asked)] for side in ("before", "after"))
-        nothing = Found([], {}, {}, {}, {}, Evidence())
+        nothing = Found([], {}, {}, {}, {}, {}, Evidence())
         read = self._read([*reversed(before), *after], nothing, Filter())
         return [self._recollection(rows, {}, 0.0, nothing.highlighter) for rows in read.values()]
 
 
 def _evidence(words: Sequence[str], phrases: Sequence[str], matches: Matches, cosine: float | None) -> Evidence:
-    return Evidence(sum(map(query.weight, words)), matches.coverage, len(phrases), matches.phrases, cosine)
+    return Evidence(
+        sum(map(query.weight, words)), matches.coverage, len(phrases), max(matches.pairs.values(), default=0.0), cosine
+    )
 
 
 def _long_tasks(documents: Mapping[int, list[Row]]) -> set[int]:

@@ -56,10 +56,6 @@ class SemanticSearch:
                     return
                 self._questions[question] = vector
 
-    def drop(self, question: str) -> None:
-        """Embeds a question anew when it is asked again."""
-        self._questions.pop(question, None)
-
     def _vector(self, question: str) -> Vector | None:
         if question in self._questions:
             return self._questions[question]

@@ -38,7 +38,7 @@ SECTION = 4_000
 """Characters of a document that are one row of the full text."""
 BEFORE = 300
 """Characters of the end of each of the two documents before it that a document is also found by."""
-_WORD, _JOINT = re.compile(r"\w+"), re.compile(r"[a-z\d][A-Z]")
+_WORD, _JOINT = re.compile(r"\w+"), re.compile(r"[A-Z](?<=[a-z\d][A-Z])")
 LONGEST_NAME = 80
 _PART = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 
@@ -89,9 +89,23 @@ def _task(store: Store, owner: PassageOwner) -> str:
 
 def with_identifiers(text: str) -> str:
     """A text with the parts of its identifiers: `checkHealth` is also found by "check health"."""
-    words = dict.fromkeys(_WORD.findall(text))
-    names = [word for word in words if len(word) <= LONGEST_NAME and _JOINT.search(word)]
+    names = dict.fromkeys(_identifiers(text))
     return "\n".join([text, *(" ".join(_PART.findall(name)) for name in names)]) if names else text
+
+
+def _identifiers(text: str) -> Iterator[str]:
+    """The words with a capital letter inside; none that is as long as only data is."""
+    end = 0
+    for joint in _JOINT.finditer(text):
+        start = joint.start()
+        if start >= end:
+            while start > end and (text[start - 1].isalnum() or text[start - 1] == "_"):
+                start -= 1
+            word = _WORD.match(text, start)
+            if word is not None:
+                end = word.end()
+                if end - start <= LONGEST_NAME:
+                    yield word[0]
 
 
 def drop_passages(store: Store, rows: Sequence[Row]) -> None:
@@ -128,7 +142,8 @@ def _date(at: float) -> str:
 
 def documents_of(store: Store, passages: Iterable[int]) -> dict[int, int]:
     """The document of each passage that still exists."""
-    return {row["id"]: row["document"] for row in store.rows("there", {"ids": json_list(passages)})}
+    found = store.columns("there", {"ids": json_list(passages)})
+    return dict(zip(*found, strict=True)) if found else {}
 
 
 def json_list(values: Iterable[Any]) -> str:

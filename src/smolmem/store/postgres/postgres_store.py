@@ -41,6 +41,7 @@ from smolmem.store.postgres.server_errors import Conflict, ConnectionLost, Wrong
 from smolmem.store.postgres.server_schema import LOCK, prepare
 from smolmem.store.postgres.statements import Statement, array_of, prepared_statements
 from smolmem.store.sqlite import fork_hooks
+from smolmem.store.terms import kept_terms
 
 log = logging.getLogger("smolmem")
 
@@ -303,7 +304,7 @@ class PostgresStore:
     def prepare_texts(self, texts: Iterable[str]) -> None:
         """Splits texts into terms before the lock is taken; see `Store.prepare_texts`."""
         for text in texts:
-            server_words.terms_of(text)
+            kept_terms(text)
 
     def _filled(self, name: str, values: Mapping[str, Any]) -> str:
         return self._link.filled(self._statements[name].text, values)

@@ -9,15 +9,12 @@ it; arrays of texts and their inverted index they have.
 from __future__ import annotations
 
 import re
-import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from typing import Any
 
-import apsw
-
 from smolmem.store.base import Row
+from smolmem.store.terms import kept_terms
 
 Query = Callable[[str, Mapping[str, Any]], list[Row]]
 """Runs a named query."""
@@ -27,9 +24,9 @@ _COLUMNS = {
 }
 _GROUP = re.compile(r'"([^"]*)"( \*)?')
 _FILTERS = dict.fromkeys(("since", "until", "runs", "agents", "apart", "roles", "trusts")) | {"but": "[]"}
-_tokenizers = threading.local()
 _SEARCHES = {
     "count_documents": "count_documents",
+    "newest_documents": "newest_documents",
     "find_documents": "find_documents_where",
     "find_documents_where": "find_documents_where",
 }
@@ -45,24 +42,12 @@ def in_terms(name: str, values: Mapping[str, Any], query: Query) -> tuple[str, M
     return name, values
 
 
-@lru_cache(128)
-def terms_of(text: str) -> tuple[str, ...]:
-    """The terms of a text, as SQLite's full text has them; kept for a while, because texts are split beforehand."""
-    if not hasattr(_tokenizers, "porter"):
-        _tokenizers.connection = apsw.Connection(":memory:")
-        _tokenizers.porter = _tokenizers.connection.fts5_tokenizer("porter", ["unicode61"])
-    split = _tokenizers.porter
-    data = text.encode("utf-8", "replace")
-    found = split(data, apsw.FTS5_TOKENIZE_DOCUMENT, None, include_offsets=False, include_colocated=False)
-    return tuple(term.replace("\0", "") for term in found)
-
-
 def _row_values(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """The terms of a row, and their weighed counts."""
     counts: Counter[str] = Counter()
     size = 0
     for column, weight in _COLUMNS[name].items():
-        terms = terms_of(values[column])
+        terms = kept_terms(values[column])
         size += len(terms)
         for term in terms:
             counts[term] += weight  # type: ignore[assignment]
@@ -86,7 +71,7 @@ def _query_values(values: Mapping[str, Any], query: Query) -> dict[str, Any]:
 def _terms(group: str, query: Query) -> list[str]:
     found: list[str] = []
     for word, prefix in _GROUP.findall(group):
-        terms = terms_of(word)
+        terms = kept_terms(word)
         found += [longer for term in terms for longer in _beginning_with(term, query)] if prefix else terms
     return found
 

@@ -159,6 +159,11 @@ SELECT found.id, sum(rare.weight * 2.2 * counts[place] / (counts[place] + norm))
 FROM found CROSS JOIN rare CROSS JOIN LATERAL array_position(found.terms, rare.word) AS place
 WHERE place IS NOT NULL GROUP BY found.id ORDER BY score DESC, found.id LIMIT :limit;
 
+-- name: newest_documents
+SELECT id, CAST(0 AS DOUBLE PRECISION) AS score FROM document_words
+WHERE terms @> CAST(:all AS TEXT[]) AND (CAST(:any AS TEXT[]) IS NULL OR terms && CAST(:any AS TEXT[]))
+ORDER BY id DESC LIMIT :limit;
+
 -- name: terms_from
 SELECT DISTINCT term FROM document_words, unnest(terms) AS term WHERE term >= :first AND term < :last LIMIT :limit;
 

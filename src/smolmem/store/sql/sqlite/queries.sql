@@ -364,6 +364,9 @@ SELECT count(*) FROM document_words_docsize;
 SELECT rowid AS id, -bm25(document_words, 0, 1, 0.2, 1) AS score FROM document_words
 WHERE document_words MATCH :match ORDER BY score DESC LIMIT :limit;
 
+-- name: newest_documents
+SELECT rowid AS id, 0.0 AS score FROM document_words WHERE document_words MATCH :match ORDER BY rowid DESC LIMIT :limit;
+
 -- name: find_documents_where
 SELECT document.id, -bm25(document_words, 0, 1, 0.2, 1) AS score
 FROM document_words JOIN passage AS document ON document.id = document_words.rowid
@@ -427,7 +430,13 @@ SELECT recalled.* FROM family JOIN recalled ON recalled.run = family.id WHERE bl
 SELECT * FROM recalled WHERE id > :id ORDER BY id LIMIT 500;
 
 -- name: there
-SELECT passage.id, passage.scope, passage.document FROM json_each(:ids) AS wanted JOIN passage ON passage.id = CAST(wanted.value AS BIGINT);
+SELECT passage.id, passage.document FROM json_each(:ids) AS wanted JOIN passage ON passage.id = CAST(wanted.value AS BIGINT);
+
+-- name: section_passages
+SELECT own.id AS section, own.document, part.text
+FROM json_each(:ids) AS wanted JOIN passage AS own ON own.id = CAST(wanted.value AS BIGINT)
+    JOIN passage AS part ON part.document = own.document AND part.id >= own.id AND part.id < own.id + :most
+ORDER BY part.id;
 
 -- name: count_unembedded
 SELECT count(*) FROM passage LEFT JOIN vector ON vector.passage = passage.id AND vector.model = :model
