@@ -276,6 +276,11 @@ def schema_name(address: Address, connection: psycopg.Connection[Any]) -> str:
     return sql.Identifier(address.schema).as_string(connection)
 
 
+def time_limit(seconds: float | None) -> list[str]:
+    """What limits the time of each statement of a transaction."""
+    return [] if seconds is None else [f"SET LOCAL statement_timeout = {max(1, int(seconds * 1000))}"]
+
+
 def _result(cursor: psycopg.Cursor[Any]) -> Result:
     if cursor.description is None:
         return Result([], [])
