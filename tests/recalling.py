@@ -692,7 +692,7 @@ class Recalling:
             code(
                 "print(recall_memory('missing column'))\nprint(memory.search('missing column'))\nprint(memory.steps())"
             ),
-            code("print(memory.sql('SELECT count(*) AS n FROM runs WHERE agent <> \"me\"'))"),
+            code("print(memory.sql(\"SELECT count(*) AS n FROM runs WHERE agent <> 'me'\"))"),
             code(f"print(memory.diff('{foreign}', '{foreign}'))"),
             code("print(forget('" + shop.remember("mine").id + "'))"),
             code("final_answer(1)"),

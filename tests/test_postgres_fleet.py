@@ -29,6 +29,7 @@ from smolmem.core.errors import TakenOver
 from smolmem.store.postgres.connection import POOL, Link
 from smolmem.store.postgres.postgres_store import PostgresStore
 from smolmem.store.postgres.server_errors import ConnectionLost
+from smolmem.store.postgres.server_schema import LOCK
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "bench"))
@@ -124,6 +125,42 @@ def test_a_step_waits_once_for_the_server_and_a_tool_call_once_more(
                     assert posted[0] - before[1] == 18 * most
                     assert synced[0] - before[2] == 18 * most
             assert memory.verify()
+
+
+def test_other_writers_wait_for_two_messages_of_the_indexer_for_each_step(
+    pg_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages, has_lock, send = [0], [False], Link.send
+
+    def counted(link: Link, texts: list[str], *given: Any) -> Any:
+        has_lock[0] = has_lock[0] or LOCK in texts
+        messages[0] += has_lock[0]
+        has_lock[0] = has_lock[0] and texts[-1] != "COMMIT"
+        return send(link, texts, *given)
+
+    with Memory(pg_url, strict=True, embedder="off") as memory:
+        memory.attach(paying_agent(23)).run("Go")
+        monkeypatch.setattr(Link, "send", counted)
+        steps = memory.index()
+        assert steps > 20
+        assert messages[0] <= 2 * steps
+        assert memory.verify()
+
+
+def test_what_was_read_ahead_is_read_again_after_a_change(pg_url: str) -> None:
+    store = PostgresStore(pg_url)
+    alert = {"scope": "s", "agent": "a", "run": None, "number": 1, "rule": "r", "reason": "x", "at": 1.0, "acts": "[]"}
+    asked, other = ("alert_after", {"id": 0}), ("any_pending", {})
+
+    def body() -> list[int]:
+        store.read_ahead([asked, other, ("next_passage", {"count": 1})])
+        found = [len(store.rows(*asked))]
+        store.do("add_alert", alert | {"hash": b""})
+        found.append(len(store.rows(*asked)))
+        return [*found, store.do("next_passage", {"count": 1}), store.do("next_passage", {"count": 1})]
+
+    assert store.transact(body) == [0, 1, 1, 2]
+    store.close()
 
 
 @pytest.mark.parametrize(("is_stored", "is_guarded"), [(True, False), (False, False), (True, True)])

@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("smolmem")
 
-BATCH, REMOTE_BATCH = 8, 2
+BATCH, REMOTE_BATCH = 8, 4
 """Steps that are indexed in one transaction: short enough that a writer hardly waits; fewer in the background of a
-server, where each takes several round trips."""
+server, where each takes a round trip."""
 SEARCH_SECONDS, REMOTE_SEARCH_SECONDS = 0.05, 0.3
 """How long a search indexes what is pending before it searches."""
 MATCHING = 32
@@ -115,19 +115,23 @@ def _passages_once(journal: Journal) -> Callable[[Row], list[Passage]]:
 
 def _index_within(journal: Journal, asked: Row, passages: Callable[[Row], list[Passage]]) -> int:
     store = journal.store
-    provenance = Provenance(journal)
-    notes = store.rows("pending_notes", {"limit": asked["limit"]})
+    provenance, some = Provenance(journal), {"limit": asked["limit"]}
+    store.read_ahead([("pending_notes", some), ("pending_steps", asked)])
+    rows, notes = store.rows("pending_steps", asked), store.rows("pending_notes", some)
     for row in notes:
         store.do("note_indexed", {"note": row["id"]})
         drop_passages(store, store.rows("note_passages", {"note": row["id"]}))
         if row["current"]:
             add_note_passages(store, row, exposed=provenance.made_from_low_trust(row))
-    rows = store.rows("pending_steps", asked)
     if asked["newest"] or asked["only"] is not None:
         provenance.catch_up({row["run"] for row in rows}, max((row["id"] for row in rows), default=0))
+    places = [{"session": row["session"], "step": row["id"]} for row in rows]
+    queries = [query for row in rows for query in provenance.queries_of(row)]
+    store.read_ahead([*(("step_passages", place) for place in places), *queries])
+    earlier = {place["step"]: store.rows("step_passages", place) for place in places}
     for row in sorted(rows, key=lambda row: int(row["id"])):
         store.do("step_indexed", {"step": row["id"]})
-        before = store.rows("step_passages", {"session": row["session"], "step": row["id"]})
+        before = earlier[row["id"]]
         provenance.follow(row)
         found = provenance.judged(row, passages(row))
         drop_passages(store, before)

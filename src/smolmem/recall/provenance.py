@@ -83,6 +83,15 @@ class Provenance:
             self._store.do("index_exposed_steps", row)
             self._store.do("index_exposed_notes", row)
 
+    def queries_of(self, step: Row) -> list[tuple[str, Row]]:
+        """What `follow` reads of most steps, so that a server can be asked for many steps at once."""
+        if step["kind"] in NOT_INDEXED:
+            return []
+        run = {"run": step["run"], "until": step["at"]}
+        own = [("exposed_before", _own(step))] if step["kind"] == "action" else []
+        of_run = [(name, run) for name in ("recalled_in", "tool_calls", "exposed_children")]
+        return [("exposure_of", {"session": step["session"]}), *of_run, *own]
+
     def _exposure(self, session: str) -> Row | None:
         for row in self._store.rows("exposure_of", {"session": session}):
             is_sound = row["hash"] == seal("exposure", row)
@@ -135,8 +144,7 @@ class Provenance:
 
     def _code(self, step: Row) -> float | None:
         """When a step's code read the web, or used variables that an exposed run of the same agent left."""
-        own = {name: step[name] for name in ("scope", "agent", "writer", "session", "at")}
-        left = step["kind"] == "action" and self._store.do("exposed_before", own)
+        left = step["kind"] == "action" and self._store.do("exposed_before", _own(step))
         if not left and not may_read_web(f"{step['text']} {step['tools']}"):
             return None
         began = step["at"] - (step["seconds"] or 0.0)
@@ -263,3 +271,8 @@ class Provenance:
         known.said.add(row["text"] for row in rows if row["role"] in ("code", "call"))
         known.count, known.until = known.count + len(rows), step["id"]
         return known
+
+
+def _own(step: Row) -> Row:
+    """What tells which runs left their variables to the run of a step."""
+    return {name: step[name] for name in ("scope", "agent", "writer", "session", "at")}

@@ -99,6 +99,10 @@ class Store(Protocol):
         """Texts that the next transaction will index: a server needs their terms, and others wait during it."""
         ...
 
+    def read_ahead(self, asked: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+        """Queries that the transaction will make, by name and values: a server gets all of them with one message."""
+        ...
+
     def do(self, name: str, values: Mapping[str, Any]) -> Any:
         """Runs a statement; returns the first column of its first row, if it gives one."""
         ...

@@ -47,16 +47,20 @@ def add_passages(store: Store, owner: PassageOwner, passages: Sequence[Passage])
     """Adds the passages of a step or note, as one document; part of the caller's transaction."""
     if not passages:
         return
-    scope, document = _scope_terms(owner["scope"]), int(store.do("next_passage", {"count": len(passages)}))
-    task = _task(store, owner) if any(passage.role == "answer" for passage in passages) else ""
-    for number, passage in enumerate(passages, document):
-        row = {**owner, "id": number, "document": document, "text": passage.text}
+    has_answer, number = any(passage.role == "answer" for passage in passages), {"count": len(passages)}
+    place = {"session": owner["session"], "step": owner["step"]}
+    earlier = ["passages_before", "task_before"] if has_answer else ["passages_before"]
+    store.read_ahead([("next_passage", number), *((name, place) for name in earlier)])
+    task = _task(store, place) if has_answer else ""
+    before = "\n".join([task, *_before(store, place)])
+    scope, document = _scope_terms(owner["scope"]), int(store.do("next_passage", number))
+    for own_id, passage in enumerate(passages, document):
+        row = {**owner, "id": own_id, "document": document, "text": passage.text}
         row |= {"role": passage.role, "tool": passage.tool, "origin": passage.origin, "trust": passage.trust}
         store.do("add_passage", row | {"hash": seal("passage", row)})
-    before = "\n".join([task, *_before(store, owner)])
-    for place, text in sections(passages):
-        row = {"id": document + place, "scope": scope, "date": _date(owner["at"]), "text": text}
-        store.do("add_document_words", row | {"before": "" if place else before})
+    for first, text in sections(passages):
+        row = {"id": document + first, "scope": scope, "date": _date(owner["at"]), "text": text}
+        store.do("add_document_words", row | {"before": "" if first else before})
 
 
 def sections(passages: Sequence[Passage]) -> Iterator[tuple[int, str]]:
@@ -73,17 +77,17 @@ def sections(passages: Sequence[Passage]) -> Iterator[tuple[int, str]]:
     yield first, with_identifiers("\n".join(texts))
 
 
-def _before(store: Store, owner: PassageOwner) -> list[str]:
+def _before(store: Store, place: Row) -> list[str]:
     """The ends of the two documents before a step."""
     earlier: dict[int, str] = {}
-    for row in store.rows("passages_before", {"session": owner["session"], "step": owner["step"]}):
+    for row in store.rows("passages_before", place):
         earlier[row["document"]] = f"{earlier.get(row['document'], '')}\n{row['text']}"[-BEFORE:]
     return list(earlier.values())
 
 
-def _task(store: Store, owner: PassageOwner) -> str:
+def _task(store: Store, place: Row) -> str:
     """The task that an answer answers, however long ago it was given."""
-    rows = store.rows("task_before", {"session": owner["session"], "step": owner["step"]})
+    rows = store.rows("task_before", place)
     return "".join(row["text"][:BEFORE] for row in rows)
 
 

@@ -17,7 +17,7 @@ from psycopg import errors, generators, pq, sql
 from smolmem.core.errors import StoreError, Unwritable
 from smolmem.store.base import Row
 from smolmem.store.postgres.address import Address
-from smolmem.store.postgres.server_errors import ConnectionLost, explained, refused
+from smolmem.store.postgres.server_errors import CONFLICTS, ConnectionLost, explained, refused
 
 STARTING_SECONDS = 30.0
 """Seconds to wait for a server that answers, and says that it is starting or stopping."""
@@ -193,11 +193,12 @@ class Link:
         Raises:
             psycopg.Error: what the server says.
             ConnectionLost: the connection broke.
+            Conflict: another transaction was in the way.
         """
         try:
             return _result(self.live().execute(text, binary=True))
         except psycopg.Error as error:
-            if self.is_broken:
+            if self.is_broken or error.sqlstate in CONFLICTS:
                 raise self._explained(error, "read", None) from error
             raise
 
@@ -274,6 +275,11 @@ _inherited: list[Any] = []
 def schema_name(address: Address, connection: psycopg.Connection[Any]) -> str:
     """The schema as SQL names it."""
     return sql.Identifier(address.schema).as_string(connection)
+
+
+def time_limit(seconds: float | None) -> list[str]:
+    """What limits the time of each statement of a transaction."""
+    return [] if seconds is None else [f"SET LOCAL statement_timeout = {max(1, int(seconds * 1000))}"]
 
 
 def _result(cursor: psycopg.Cursor[Any]) -> Result:

@@ -28,16 +28,18 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 from smolmem.core import faults
 from smolmem.core.errors import SmolmemError, StoreError, Unwritable
 from smolmem.store.base import AGENT, Durability, Limits, Progress, Row, T
 from smolmem.store.postgres import server_select, server_words
 from smolmem.store.postgres.address import Address, parse
-from smolmem.store.postgres.connection import Link, Pool, Result
-from smolmem.store.postgres.reserve import NEW_IDS, Reserve, Used
-from smolmem.store.postgres.server_errors import Conflict, ConnectionLost, WrongAssumption
+from smolmem.store.postgres.connection import Link, Pool, Result, time_limit
+from smolmem.store.postgres.read_ahead import ReadAhead
+from smolmem.store.postgres.reserve import NEW_IDS, Posted, Reserve
+from smolmem.store.postgres.server_errors import Conflict, ConnectionLost, MustWait, Unsent, WrongAssumption
 from smolmem.store.postgres.server_schema import LOCK, prepare
 from smolmem.store.postgres.statements import Statement, array_of, prepared_statements
 from smolmem.store.sqlite import fork_hooks
@@ -55,27 +57,6 @@ _REPEATABLE = frozenset({"end_call"})
 Taker = Callable[[Result], None]
 
 
-class _Unsent(Exception):
-    """The connection broke before COMMIT was sent: nothing of the transaction is stored."""
-
-    def __init__(self, error: ConnectionLost) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
-class _MustWait(Exception):
-    """A transaction needs an answer of the server, and cannot be sent without waiting."""
-
-
-class _Posted(NamedTuple):
-    """A transaction that was sent, and whose answer was not read yet."""
-
-    link: Link
-    body: Callable[[], object]
-    used: Used
-    names: set[str]
-
-
 class PostgresStore:
     """A `Store` on a server; usable from many threads, processes and machines."""
 
@@ -89,9 +70,9 @@ class PostgresStore:
         self._is_reading = False  # in one snapshot
         self._is_quick = False
         self._is_posting = False
-        self._posted: _Posted | None = None
+        self._posted: Posted | None = None
         self._names: set[str] = set()  # of the statements of a transaction that change something
-        self._reserve = Reserve()
+        self._reserve, self._ahead = Reserve(), ReadAhead()
         self._patience = PATIENCE
         self._link, self._pool = Link(self._address), Pool(self._address)
         self._bounds = self._link.scope_setting()
@@ -148,7 +129,7 @@ class PostgresStore:
                 raise StoreError("a transaction cannot begin inside another one.")
             if quick and not wait and not self._link.is_broken:
                 self._settle()
-                with suppress(_MustWait):
+                with suppress(MustWait):
                     return self._post(body)
             is_synced = sync and self.durability == "full"
             done = self._repeat(lambda quick: self._attempt(body, sync=is_synced, quick=quick), quick=quick)
@@ -170,7 +151,7 @@ class PostgresStore:
             except Conflict:
                 if tries >= TRIES:
                     raise
-            except _Unsent as unsent:
+            except Unsent as unsent:
                 if time.monotonic() > deadline:
                     self._patience = 0.0
                     raise unsent.error from unsent.error.__cause__
@@ -194,7 +175,7 @@ class PostgresStore:
         except BaseException as error:
             self._roll_back()
             if isinstance(error, ConnectionLost) and not is_sent:
-                raise _Unsent(error) from error
+                raise Unsent(error) from error
             if not is_sent or not isinstance(error, (ConnectionLost, WrongAssumption)) or not self._arrived(error):
                 raise
         return done
@@ -203,23 +184,23 @@ class PostgresStore:
         """Sends a quick transaction without waiting for its answer.
 
         Raises:
-            _MustWait: it needs an answer, or there is no connection for it. Nothing was sent.
+            MustWait: it needs an answer, or there is no connection for it. Nothing was sent.
         """
         link = self._pool.take()
         if link is None:
-            raise _MustWait
+            raise MustWait
         self._begin(sync=False, quick=self._reserve.is_fresh_since(link.connected_at))
         self._is_posting = True
         try:
             if not self._is_quick:
-                raise _MustWait
+                raise MustWait
             faults.point("write.begun")
             done = body()
             faults.point("write.done")
             link.post([*(text for text, taker in self._waiting if taker is None), "COMMIT"], "written")
-            self._posted = _Posted(link, body, self._reserve.used, self._names)
+            self._posted = Posted(link, body, self._reserve.used, self._names)
         except ConnectionLost as error:
-            raise _MustWait from error
+            raise MustWait from error
         finally:
             self._waiting, self._writing_thread, self._is_posting = [], None, False
             if self._posted is None:
@@ -244,7 +225,7 @@ class PostgresStore:
         except SmolmemError as error:
             log.warning("smolmem could not record how a call ended, and its outcome counts as unknown: %s", error)
 
-    def _read_answer(self, posted: _Posted) -> None:
+    def _read_answer(self, posted: Posted) -> None:
         self._reserve.used, self._names = posted.used, posted.names
         error = posted.link.read_answer("written")
         self._posted = None
@@ -258,7 +239,7 @@ class PostgresStore:
         """Whether a transaction is stored whose answer, or that of its first attempt, was lost.
 
         Raises:
-            _Unsent: it is not, and can run again.
+            Unsent: it is not, and can run again.
         """
         reserve = self._reserve
         if isinstance(error, WrongAssumption) and not reserve.was_lost:
@@ -275,16 +256,17 @@ class PostgresStore:
                 return True
         if isinstance(error, ConnectionLost) and (marker is not None or self._names <= _REPEATABLE):
             reserve.restore()
-            raise _Unsent(error) from error
+            raise Unsent(error) from error
         return False
 
     def _begin(self, *, sync: bool, quick: bool) -> None:
         self._writing_thread, self._names = threading.get_ident(), set()
+        self._ahead.clear()
         self._is_quick = quick and not self._link.is_broken and self._reserve.is_fresh_since(self._link.connected_at)
         self._reserve.begin(keep_ids=self._is_quick)
         durable = [] if sync else ["SET LOCAL synchronous_commit = off"]
         self._waiting = [(text, None) for text in ("BEGIN", *durable, *self._bounds, LOCK)]
-        self._waiting.append((NEW_IDS, self._take_ids))
+        self._waiting.append((NEW_IDS, self._reserve.take_ids))
 
     def _roll_back(self) -> None:
         self._waiting, self._writing_thread = [], None
@@ -294,10 +276,11 @@ class PostgresStore:
         """Adds all contents that a transaction needs with its next message; see `Store.announce`."""
         if not contents or not self._is_writing:
             return
+        self._ahead.drop(self._statements["add_contents"])
         shares = self._reserve.share_out(contents) if self._is_quick else None
         if shares is None:
             given = {"hashes": array_of(contents), "contents": array_of(contents.values())}
-            self._waiting.append((self._filled("add_contents", given), self._take_contents))
+            self._waiting.append((self._filled("add_contents", given), self._reserve.take_contents))
         for name, values in shares or ():
             self._waiting.append((self._filled(name, values), None))
 
@@ -306,22 +289,29 @@ class PostgresStore:
         for text in texts:
             kept_terms(text)
 
+    def read_ahead(self, asked: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+        """Asks for what the transaction will read with one message; see `Store.read_ahead`."""
+        waiting: list[tuple[str, Taker]] = []
+        for name, values in asked if self._is_writing else ():
+            statement, given = self._statement(name, values)
+            waiting.append(
+                (self._link.filled(statement.text, given), partial(self._ahead.put, name, values, statement))
+            )
+        if waiting:
+            text, take = waiting.pop()
+            self._waiting += waiting
+            take(self._send(text, "read"))
+
     def _filled(self, name: str, values: Mapping[str, Any]) -> str:
         return self._link.filled(self._statements[name].text, values)
-
-    def _take_contents(self, found: Result) -> None:
-        self._reserve.used.contents.update((bytes(key), int(number)) for key, number in found.rows)
-
-    def _take_ids(self, found: Result) -> None:
-        self._reserve.refill(int(row[0]) for row in found.rows)
 
     def _new_id(self, seal: bytes) -> int:
         """An id for a new row, which shows whether the transaction is stored."""
         ids = self._reserve.ids
-        if not ids and any(taker == self._take_ids for _, taker in self._waiting):
+        if not ids and any(taker == self._reserve.take_ids for _, taker in self._waiting):
             self._send("SELECT 1", "written")
         if not ids:
-            self._take_ids(self._send(NEW_IDS, "written"))
+            self._reserve.take_ids(self._send(NEW_IDS, "written"))
         self._reserve.used.marker = {"id": self._reserve.take(), "hash": seal}
         return self._reserve.used.ids[-1]
 
@@ -329,17 +319,15 @@ class PostgresStore:
 
     def do(self, name: str, values: Mapping[str, Any]) -> Any:
         """Runs a statement; see `Store.do`."""
-        statement, values = self._statement(name, values)
-        if self._is_writing:
-            if name == "add_content" and values["hash"] in self._reserve.used.contents:
-                return self._reserve.used.contents[values["hash"]]
-            if statement.changes:
-                self._names.add(name)
+        if self._is_writing and name == "add_content" and values["hash"] in self._reserve.used.contents:
+            return self._reserve.used.contents[values["hash"]]
+        statement, given = self._statement(name, values)
+        if self._is_writing and not statement.has_result:
             number = self._new_id(values["hash"]) if statement.takes_id else None
-            if not statement.has_result:
-                self._waiting.append((self._link.filled(statement.text, {**values, "new_id": number}), None))
-                return number
-        rows = self._run(statement, values, None, "used").rows
+            self._note_change(name, statement)
+            self._waiting.append((self._link.filled(statement.text, {**given, "new_id": number}), None))
+            return number
+        rows = self._found(name, values, None, "used").rows
         self._is_reading = self._is_reading or name == "begin_reading"
         return rows[0][0] if rows else None
 
@@ -349,8 +337,21 @@ class PostgresStore:
             runs = array_of(json.loads(values["ids"]))
             self._waiting.append((self._filled("assume_no_other_writer", {**values, "runs": runs}), None))
             return []
-        statement, values = self._statement(name, values)
-        return self._run(statement, values, seconds, "read").as_dicts()
+        return self._found(name, values, seconds, "read").as_dicts()
+
+    def _found(self, name: str, values: Mapping[str, Any], seconds: float | None, done: str) -> Result:
+        """The result of one statement, which may be known already."""
+        statement, given = self._statement(name, values)
+        if self._is_writing:
+            if (known := self._ahead.take(name, values)) is not None:
+                return known
+            self._note_change(name, statement)
+        return self._run(statement, given, seconds, done)
+
+    def _note_change(self, name: str, statement: Statement) -> None:
+        self._ahead.drop(statement)
+        if statement.changes:
+            self._names.add(name)
 
     def rows_of_each(
         self, name: str, each: Sequence[Mapping[str, Any]], seconds: float | None = None
@@ -380,14 +381,14 @@ class PostgresStore:
         """The result of one statement, in the transaction or by itself."""
         if not self._is_writing:
             return self._read([(statement, values)], seconds, done)[0]
-        self._waiting += [(text, None) for text in _time_limit(seconds)]
+        self._waiting += [(text, None) for text in time_limit(seconds)]
         return self._send(self._link.filled(statement.text, values), done, seconds)
 
     def _read(
         self, asked: Sequence[tuple[Statement, Mapping[str, Any]]], seconds: float | None, done: str
     ) -> list[Result]:
         """The results of statements outside of a transaction."""
-        before = [*self._bounds, *_time_limit(seconds)]
+        before = [*self._bounds, *time_limit(seconds)]
         with self._reading_link() as link:
 
             def read() -> list[Result]:
@@ -445,7 +446,7 @@ class PostgresStore:
     def _send(self, text: str, done: str, seconds: float | None = None) -> Result:
         """Sends what waits, and a statement, as one message; returns the result of the statement."""
         if self._is_posting:
-            raise _MustWait
+            raise MustWait
         waiting, self._waiting = self._waiting, []
         if self._link.is_broken and not (waiting and waiting[0][0] == "BEGIN"):
             raise ConnectionLost(f"{self.url} cannot be {done}: the connection broke inside a transaction.")
@@ -495,7 +496,3 @@ class PostgresStore:
         self._reserve = Reserve()
         self._link.leave_to_parent()
         self._pool.leave_to_parent()
-
-
-def _time_limit(seconds: float | None) -> list[str]:
-    return [] if seconds is None else [f"SET LOCAL statement_timeout = {int(seconds * 1000)}"]

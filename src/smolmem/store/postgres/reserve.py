@@ -12,9 +12,10 @@ there they ascend. Events are put in order by ids that the server hands out whil
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
+from smolmem.store.postgres.connection import Link, Result
 from smolmem.store.postgres.statements import array_of
 
 IDS = 16
@@ -32,6 +33,15 @@ class Used:
         self.contents: dict[bytes, int] = {}
         self.marker: dict[str, Any] | None = None  # the id and the hash of a row that shows whether it is stored
         self.ids: list[int] = []
+
+
+class Posted(NamedTuple):
+    """A transaction that was sent, and whose answer was not read yet."""
+
+    link: Link
+    body: Callable[[], object]
+    used: Used
+    names: set[str]
 
 
 class Reserve:
@@ -68,6 +78,14 @@ class Reserve:
         """New ids replace older ones."""
         self.ids[:] = sorted(ids)
         self._filled_at = time.monotonic()
+
+    def take_ids(self, found: Result) -> None:
+        """New ids, from the server."""
+        self.refill(int(row[0]) for row in found.rows)
+
+    def take_contents(self, found: Result) -> None:
+        """The ids of contents, from the server."""
+        self.used.contents.update((bytes(key), int(number)) for key, number in found.rows)
 
     def commit(self) -> None:
         """What the transaction stored is known from now on."""

@@ -30,6 +30,18 @@ class ConnectionLost(StoreError):
     """The server cannot be reached, or the connection to it broke."""
 
 
+class Unsent(Exception):
+    """The connection broke before COMMIT was sent: nothing of the transaction is stored."""
+
+    def __init__(self, error: ConnectionLost) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class MustWait(Exception):
+    """A transaction needs an answer of the server, and cannot be sent without waiting."""
+
+
 def explained(error: psycopg.Error, address: Address, done: str) -> StoreError:
     """A driver's error as ours."""
     what, detail, state = f"{address.shown} cannot be {done}", address.clean(str(error)), error.sqlstate or ""

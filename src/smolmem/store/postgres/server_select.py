@@ -17,7 +17,7 @@ from psycopg import errors, sql
 from smolmem.core.arguments import scope_filter
 from smolmem.core.errors import InvalidArgument
 from smolmem.store.base import Limits, Row, script
-from smolmem.store.postgres.connection import Link, Result
+from smolmem.store.postgres.connection import Link, Result, time_limit
 from smolmem.store.postgres.select_check import CheckedSelect, check
 from smolmem.store.postgres.statements import with_parameters
 
@@ -52,8 +52,7 @@ def select(link: Link, bounds: list[str], scope: str, statement: str, limits: Li
 
 def _rows(link: Link, bounds: list[str], scope: str, statement: str, limits: Limits) -> list[Row]:
     asked = {"reader": READER, "schema": link.address.schema}
-    wait = f"SET LOCAL statement_timeout = {max(1, int(limits.seconds * 1000))}"
-    before = [*_BEGIN, *bounds, wait, link.filled(_MAY_BE_READER, asked), _SCHEMAS]
+    before = [*_BEGIN, *bounds, *time_limit(limits.seconds), link.filled(_MAY_BE_READER, asked), _SCHEMAS]
     *_, reader, schemas = link.send(before, "read")
     checked = check(statement, {row[0] for row in schemas.rows}, any_length=limits.any_function)
     whole = _with_views(link, scope, checked)

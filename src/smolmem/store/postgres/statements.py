@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import NamedTuple
 
-from smolmem.store.base import statements
+from smolmem.store.base import migrations, statements
 
 _PARAMETER = re.compile(r"('(?:[^']|'')*')|--[^\n]*|(?<!:):([a-z_]\w*)|%")
 
@@ -19,6 +19,9 @@ class Statement(NamedTuple):
     has_result: bool
     takes_id: bool
     changes: bool
+    takes_numbers: bool
+    reads: frozenset[str]
+    writes: frozenset[str]
 
 
 def array_of(values: Iterable[int | bytes | str]) -> str:
@@ -36,7 +39,15 @@ def _prepared(text: str) -> Statement:
     plain = with_parameters(text).strip().rstrip(";")
     changes = re.match(r"(WITH [^;]*\)\s*)?(INSERT|UPDATE|DELETE)\b", plain) is not None
     has_result = not changes or "RETURNING" in plain.rpartition(")")[2]
-    return Statement(plain, has_result, ":new_id" in text, changes)
+    reads = _tables().intersection(re.findall(r"\w+", plain))
+    writes = frozenset(re.findall(r"\b(?:INSERT INTO|UPDATE|DELETE FROM) (\w+)", plain))
+    return Statement(plain, has_result, ":new_id" in text, changes, "nextval" in plain, reads, writes)
+
+
+@cache
+def _tables() -> frozenset[str]:
+    """The names of all tables. A column of the same name counts as well: then a query is made once more than needed."""
+    return frozenset(re.findall(r"CREATE TABLE (\w+)", "\n".join(migrations("postgres"))))
 
 
 def with_parameters(text: str) -> str:

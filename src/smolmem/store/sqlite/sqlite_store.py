@@ -154,6 +154,9 @@ class SqliteStore:
     def prepare_texts(self, texts: Iterable[str]) -> None:
         """SQLite splits texts itself."""
 
+    def read_ahead(self, asked: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+        """Nothing is gained here."""
+
     def do(self, name: str, values: Mapping[str, Any]) -> Any:
         """Runs a statement; see `Store.do`."""
         with self.lock:
