@@ -21,7 +21,10 @@ A message says what happened, where, and what to do next. A driver's error is wr
 
 from __future__ import annotations
 
-REPAIR = "Run `smolmem doctor --repair`, which saves all that can be read, or restore the file from a backup."
+REPAIR = (
+    "Run `smolmem doctor --repair`, which saves all that can be read, or restore the file from a backup. What is left "
+    "of a run that lost rows is listed by `memory.steps(run=…)`; `smolmem erase` removes the run."
+)
 """The advice for a damaged store."""
 
 
