@@ -22,8 +22,8 @@ A message says what happened, where, and what to do next. A driver's error is wr
 from __future__ import annotations
 
 REPAIR = (
-    "Run `smolmem doctor --repair`, which saves all that can be read, or restore the file from a backup. What is left "
-    "of a run that lost rows is listed by `memory.steps(run=…)`; `smolmem erase` removes the run."
+    "Run `smolmem doctor --repair`, which saves all that can be read, or restore the file from a backup. Of a run that "
+    "lost rows, `memory.steps(run=…)` lists what is left, and `smolmem erase` removes it."
 )
 """The advice for a damaged store."""
 
