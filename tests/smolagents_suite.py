@@ -106,7 +106,7 @@ def report(version: str, plain: dict[str, str], broken: list[str], runs: int, se
         "seconds": seconds,
         "error": "; ".join(broken)[:500],
         "command": "make torture-smolagents",
-        "day": time.strftime("%Y-%m-%d"),
+        "run": torture.this_run(),
     }
     torture.add({name: result})
 

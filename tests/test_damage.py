@@ -19,7 +19,7 @@ from smolmem.cli.main import main
 from smolmem.core.errors import Busy, Damaged, Unwritable
 from smolmem.core.rows import Batch
 from smolmem.core.values import Run
-from smolmem.doctor import examine_path
+from smolmem.doctor import examine_path, repair
 from smolmem.store.contents import seal
 from smolmem.store.sqlite.rebuilding import rebuild
 
@@ -330,6 +330,27 @@ def test_a_repair_of_a_garbled_table_brings_back_every_row_that_can_be_read_and_
         with Memory(path, embedder="off") as memory:
             memory.remember("it works")
             memory.recall("works")
+
+
+@pytest.mark.promise("D4")
+@pytest.mark.parametrize("table", ["session", "step", "event"])
+def test_after_a_repair_incomplete_runs_are_named_can_be_listed_and_erased_and_the_others_are_whole(
+    path: Path, stale: tuple[bytes, bytes, dict[str, Any]], table: str
+) -> None:
+    _, whole, _ = stale
+    path.write_bytes(with_page(whole, trees(whole, path, "table")[table][-1], bytes(4096)))
+    finding = repair(path)
+    assert "could not be read" in finding.text
+    with Memory(path, scope="*", embedder="off") as memory:
+        for run in memory.runs():
+            incomplete = run.id[:8] in finding.text.partition("Incomplete runs: ")[2]
+            if table == "session":
+                assert incomplete == (run.fork_of is not None)
+            if incomplete:
+                assert {step.run for step in memory.steps(run=run)} <= {run.id}
+                assert run.id in memory.erase(run).runs
+            else:
+                assert run.steps or run.fork_of
 
 
 def rows_by_table(path: Path) -> dict[str, int]:

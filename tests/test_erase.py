@@ -95,8 +95,8 @@ def everything(memory: Memory, number: int) -> tuple[str, Run]:
     agent.run(f"{mark}task " + "long text " * 600 * (number % 4 == 0), additional_args={"given": f"{mark}variable"})
     memory.detach(agent)
     run = memory.runs(scope=scope, agent=f"{mark}agent")[0]
-    memory.remember(
-        f"{mark}note", kind=f"{mark}kind", tags=[f"{mark}tag"], sources=[run.steps[1]], scope=scope, origin="model"
+    memory.scoped(scope).remember(
+        f"{mark}note", kind=f"{mark}kind", tags=[f"{mark}tag"], sources=[run.steps[1]], origin="model"
     )
     run.steps[2].edit(observations=f"{mark}edited")
     run.steps[2].edit(observations=f"{mark}edited again")

@@ -118,7 +118,7 @@ def fill(memory: Memory) -> None:
     caller = memory.attach(calling_agent(calls(("weather", {"city": "nowhere"})), answer("mild")), scope="acme/alice")
     caller.run("What is it like?")
     memory.remember("Alice likes rain.", scope="acme/alice")
-    memory.remember("Acme is large.", scope="acme", sources=[memory.steps(scope="acme/*")[0]])
+    memory.scoped("*").remember("Acme is large.", scope="acme", sources=[memory.steps(scope="acme/*")[0]])
     broken = memory.attach(code_agent(code("y = 7"), ConnectionError("429"), name="broken", description="b"))
     with pytest.raises(Exception, match="429"):
         broken.run("Fail")

@@ -1,8 +1,8 @@
 """Writes `docs/torture.md`: for each promise how many cases ran, with which seeds, and what failed.
 
-A pytest plugin (`-p torture`, see `make torture`). Results are kept by test in `docs/torture.json`, with their day, so
-that a run of some promises (`make torture ARGS="-k power"`) replaces their results alone. The page holds what ran, and
-nothing else.
+A pytest plugin (`-p torture`, see `make torture`). Results are kept by test in `docs/torture.json`, with their day and
+commit, so that a run of some promises (`make torture ARGS="-k power"`) replaces their results alone. That file is not
+in the repository: the page keeps its rows of promises that have no results there.
 
 A test that tries many cases reports them with `record_property("cases", 250)` and `record_property("seeds", "0–249")`;
 any other test is one case. smolagents' own tests are run by `smolagents_suite.py`, whose results are on the page, too.
@@ -13,7 +13,9 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import shlex
+import subprocess
 import sys
 import time
 from collections.abc import Iterable
@@ -50,6 +52,7 @@ class Collector:
     def __init__(self, config: pytest.Config) -> None:
         self.command = f'make torture ARGS="{shlex.join(_own_arguments(config))}"'
         self.found: dict[str, Result] = {}
+        self.run = this_run()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         properties: dict[str, Any] = dict(report.user_properties)
@@ -65,7 +68,7 @@ class Collector:
             "seconds": was.get("seconds", 0.0) + report.duration,
             "error": _first_line(report) if report.failed else was.get("error", ""),
             "command": self.command,
-            "day": time.strftime("%Y-%m-%d"),
+            "run": self.run,
         }
 
     def pytest_sessionfinish(self) -> None:
@@ -78,7 +81,15 @@ def add(found: dict[str, Result]) -> None:
     results: dict[str, Result] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     results |= found
     RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True))
-    PAGE.write_text(page(results))
+    PAGE.write_text(page(results, PAGE.read_text() if PAGE.exists() else ""))
+
+
+def this_run() -> str:
+    """The day and the commit that is tested; the commit is marked if files differ from it."""
+    told = subprocess.run(
+        ["git", "describe", "--always", "--dirty=+"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return f"{time.strftime('%Y-%m-%d')} {told.stdout.strip()}".strip()
 
 
 def _own_arguments(config: pytest.Config) -> list[str]:
@@ -101,21 +112,30 @@ def _first_line(report: pytest.TestReport) -> str:
 # --- the page -------------------------------------------------------------------------------------------------------
 
 
-def page(results: dict[str, Result]) -> str:
-    """The report as Markdown."""
+def page(results: dict[str, Result], before: str = "") -> str:
+    """The report as Markdown; of promises without results, with the rows of the page before."""
     by_promise = {name: [one for one in results.values() if name in one["promises"]] for name in _all_promises()}
+    lines = before.splitlines()
+    rows = {match[1]: line for line in lines if (match := re.match(r"\| ([DS]\d+) \|", line)) and "not run" not in line}
+    kept = {name: rows[name] for name, ran in by_promise.items() if not ran and name in rows}
     failed = {name: one for name, one in sorted(results.items()) if one["outcome"] == "failed"}
-    return "\n".join([*_head(results, failed), *_table(by_promise), "", *_failures(failed), *_commands(results)]) + "\n"
+    failures = [f"- `{name}` ({', '.join(one['promises'])}): {one['error']}" for name, one in failed.items()]
+    failures += [line for line in lines if (match := re.match(r"- `.*?` \(([DS]\d+)", line)) and match[1] in kept]
+    commands = {one["command"].removesuffix(' ARGS=""') for one in results.values()}
+    commands.update(line for line in lines if line.startswith("make torture"))
+    table = _table(by_promise, kept)
+    return "\n".join([*_head(table), *table, "", *_failures(failures), *_commands(commands)]) + "\n"
 
 
 def _all_promises() -> list[str]:
     return sorted(PROMISES, key=lambda name: (name[0], int(name[1:])))
 
 
-def _head(results: dict[str, Result], failed: dict[str, Result]) -> list[str]:
-    cases = sum(one["cases"] for one in results.values() if one["outcome"] == "passed")
-    days = sorted({one["day"] for one in results.values()})
-    when = days[0] if len(set(days)) == 1 else f"{days[0]} to {days[-1]}"
+def _head(table: list[str]) -> list[str]:
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table[2:] if "not run" not in line]
+    cases, failed = sum(int(row[3].replace(",", "")) for row in cells), sum(int(row[5].strip("*")) for row in cells)
+    days = sorted({day for row in cells for day in re.findall(r"\d{4}-\d\d-\d\d", row[7])})
+    when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
     versions = ", ".join(
         [
             f"Python {platform.python_version()}",
@@ -128,16 +148,15 @@ def _head(results: dict[str, Result], failed: dict[str, Result]) -> list[str]:
         "# Torture report",
         "",
         "`make torture` runs the tests of each promise at their long figures, and writes this page. It holds what ran,",
-        "and nothing else.",
+        "and nothing else. Each row names the day and the commit of its run.",
         "",
         f"- {when}; {versions}",
-        f"- {cases:,} cases passed in {sum(one['outcome'] == 'passed' for one in results.values()):,} tests; "
-        f"{_many(len(failed), 'test')} failed",
+        f"- {cases:,} cases; {_many(failed, 'test')} failed",
         "",
     ]
 
 
-def _table(by_promise: dict[str, list[Result]]) -> list[str]:
+def _table(by_promise: dict[str, list[Result]], kept: dict[str, str]) -> list[str]:
     lines = [
         "| id | promise | tests | cases | seeds | failed | time | run |",
         "|---|---|---:|---:|---|---:|---:|---|",
@@ -145,7 +164,9 @@ def _table(by_promise: dict[str, list[Result]]) -> list[str]:
     for name, results in by_promise.items():
         ran = [one for one in results if one["outcome"] != "skipped"]
         said = PROMISES[name]
-        if not ran:
+        if name in kept:
+            lines.append(kept[name])
+        elif not ran:
             lines.append(f"| {name} | {said} | **not run** | | | | | |")
         else:
             skipped = len(results) - len(ran)
@@ -154,7 +175,7 @@ def _table(by_promise: dict[str, list[Result]]) -> list[str]:
             cells = [
                 *(name, said, tests, f"{sum(one['cases'] for one in ran):,}", _seeds(ran)),
                 *(f"**{wrong}**" if wrong else "0", _duration(sum(one["seconds"] for one in ran))),
-                max(one["day"] for one in ran),
+                ", ".join(sorted({one["run"] for one in ran})),
             ]
             lines.append(f"| {' | '.join(cells)} |")
     return lines
@@ -178,16 +199,12 @@ def _seeds(results: Iterable[Result]) -> str:
     return ", ".join([*(f"{first}–{last}" for first, last in merged), *sorted(others)])
 
 
-def _failures(failed: dict[str, Result]) -> list[str]:
-    if not failed:
-        return []
-    lines = [f"- `{name}` ({', '.join(one['promises'])}): {one['error']}" for name, one in failed.items()]
-    return ["## Failures", "", *lines, ""]
+def _failures(lines: list[str]) -> list[str]:
+    return ["## Failures", "", *lines, ""] if lines else []
 
 
-def _commands(results: dict[str, Result]) -> list[str]:
-    commands = sorted({one["command"].removesuffix(' ARGS=""') for one in results.values()})
-    return ["## Commands", "", "```bash", *commands, "```"]
+def _commands(commands: Iterable[str]) -> list[str]:
+    return ["## Commands", "", "```bash", *sorted(commands), "```"]
 
 
 def _many(count: int, what: str) -> str:
@@ -201,5 +218,5 @@ def _duration(seconds: float) -> str:
 
 
 if __name__ == "__main__":  # writes the page again from the results that are kept
-    PAGE.write_text(page(json.loads(RESULTS.read_text())))
+    PAGE.write_text(page(json.loads(RESULTS.read_text()), PAGE.read_text()))
     sys.exit(0)

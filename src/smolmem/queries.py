@@ -9,7 +9,16 @@ import os
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from smolmem.core.arguments import ScopeFilter, Time, check_choice, check_count, check_text, scope_filter, to_timestamp
+from smolmem.core.arguments import (
+    ScopeFilter,
+    Time,
+    check_choice,
+    check_count,
+    check_text,
+    in_scope,
+    scope_filter,
+    to_timestamp,
+)
 from smolmem.core.errors import NotFound
 from smolmem.core.rows import STATUSES, STEP_KINDS
 from smolmem.core.values import Alert, Note, Run, Step
@@ -38,9 +47,13 @@ class Lookup:
         """A run, given itself or the beginning of its id.
 
         Raises:
-            NotFound: if there is none, or several.
+            NotFound: if there is none in these scopes, or several.
         """
-        return run if isinstance(run, Run) else self.bind(self._journal.run(run, self._bounds))
+        if not isinstance(run, Run):
+            return self.bind(self._journal.run(run, self._bounds))
+        if not in_scope(run.scope, self._bounds):
+            raise NotFound(f"run {run.id[:8]} is of the scope {run.scope!r}, which is not in the scope of this memory.")
+        return run
 
 
 class Queries:
@@ -104,7 +117,7 @@ class Queries:
 
     def called_by(self, runs: Iterable[Run]) -> dict[str, list[Run]]:
         """The runs of managed agents that each run called, directly and indirectly, by the id of the calling run."""
-        asked = [run.id for run in runs]
+        asked = [self.run(run).id for run in runs]
         called: dict[str, list[Run]] = {}
         level, known = list(asked), set(asked)
         while level:

@@ -193,9 +193,8 @@ class Recalling(Queries):
         return check_scope(self.scope if scope is None else scope)
 
     def _source(self, source: Step | Note | int | str) -> int | str:
-        if isinstance(source, (Step, Note)):
-            return source.id
-        return self.step(source).id if isinstance(source, int) or "/" in source else self.note(source).id
+        known = source.id if isinstance(source, (Step, Note)) else source
+        return self.step(known).id if isinstance(known, int) or "/" in known else self.note(known).id
 
     def forget(
         self, what: Note | Step | Run | int | str, *, influenced: bool = False, undo: bool = False
@@ -333,11 +332,11 @@ class Recalling(Queries):
 
     def _target(self, what: Note | Step | Run | int | str) -> Target:
         if isinstance(what, Note):
-            return "note", what.id
+            return "note", self.note(what.id).id
         if isinstance(what, (Step, int)) or (isinstance(what, str) and "/" in what):
-            return "step", str(what.id if isinstance(what, Step) else self.step(what).id)
+            return "step", str(self.step(what.id if isinstance(what, Step) else what).id)
         if isinstance(what, Run):
-            return "run", what.id
+            return "run", self.run(what).id
         notes = self._recall.notes.with_prefix(what, self._bounds)
         runs = self._journal.runs_with_prefix(what, self._bounds)
         if notes and runs:

@@ -21,7 +21,10 @@ A message says what happened, where, and what to do next. A driver's error is wr
 
 from __future__ import annotations
 
-REPAIR = "Run `smolmem doctor --repair`, which saves all that can be read, or restore the file from a backup."
+REPAIR = (
+    "Run `smolmem doctor --repair`, which saves all that can be read, or restore the file from a backup. Of a run that "
+    "lost rows, `memory.steps(run=…)` lists what is left, and `smolmem erase` removes it."
+)
 """The advice for a damaged store."""
 
 

@@ -112,6 +112,7 @@ class _Copy:
             self._contents(target)
             for table in self._tables():
                 self._table(target, table)
+            self._sessions_of_runs(target)
             target.execute("INSERT OR IGNORE INTO fingerprint_key (id, key) VALUES (1, randomblob(16))")
             target.execute("INSERT INTO pending (step) SELECT id FROM step ORDER BY id")
             target.execute("INSERT INTO pending (note) SELECT id FROM note ORDER BY rowid")
@@ -120,6 +121,19 @@ class _Copy:
             if problem != "ok":
                 raise Damaged(f"the new file is not whole ({problem}), and the old one was left: check the disk.")
             self.indexes = target.execute("SELECT count(*) FROM sqlite_schema WHERE type = 'index'").get
+
+    def _sessions_of_runs(self, target: apsw.Connection) -> None:
+        """Makes lost sessions again from their first runs, so that the steps of these runs can be read."""
+        lost = (
+            "SELECT session, scope, agent, began FROM run WHERE session NOT IN (SELECT id FROM session) "
+            "GROUP BY session HAVING rowid = min(rowid)"
+        )
+        names = ("id", "scope", "agent", "began", "fork_of", "fork_at")
+        for found in target.execute(lost).fetchall():
+            row = dict(zip(names, (*found, None, None), strict=True))
+            values = (*row.values(), seal("session", row))
+            target.execute(f"INSERT INTO session ({', '.join(names)}, hash) VALUES (?, ?, ?, ?, ?, ?, ?)", values)  # noqa: S608
+            self._salvage.lose("session", row["id"])
 
     def _tables(self) -> list[str]:
         """The tables to copy, without contents and the tables that the indexer rebuilds."""
