@@ -35,8 +35,8 @@ def sql(env: Environment, statement: str, format: str, limit: int) -> None:
     The tables are `runs` (id, scope, agent, agent_type, title, status, began, ended, parent, fork_of, model, steps,
     errors, input_tokens, output_tokens, tags), `steps` (id, run, scope, agent, kind, number, at, seconds, error, tools,
     input_tokens, output_tokens, text) and `notes` (id, scope, kind, text, tags, origin, run, at, expires). Forgotten
-    runs, steps and notes are left out. Times are in UTC. The SELECT is stopped after a minute. It is SQLite's SQL also
-    for a store on PostgreSQL, from where the rows of the scope are copied for it: name a scope if there are very many.
+    runs, steps and notes are left out. Times are in UTC. The SELECT is stopped after a minute. The SQL is
+    SQLite's, also for a store on PostgreSQL: the rows of the scope are copied first, so name a scope if there are many.
     """
     from smolmem.store.base import Limits
 
