@@ -313,7 +313,7 @@ def test_a_model_says_precisely_which_packages_are_missing(tmp_path: Path, monke
     ):
         memory.recall("x")
     monkeypatch.setattr(embedders.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(InvalidArgument, match=r"needs numpy and tokenizers: pip install 'smolmem\[static\]'"):
+    with pytest.raises(InvalidArgument, match=r"needs numpy, tokenizers: pip install 'smolmem\[static\]'"):
         open_embedder("potion-base-8m")
 
 

@@ -93,7 +93,7 @@ def _confirmed(env: Environment, memory: Memory, dry_run: bool, yes: bool, descr
 @_dry_run
 @_yes
 def prune(env: Environment, older_than: float, dry_run: bool, yes: bool) -> int | None:
-    """Erase runs that ended longer ago than they are to be kept.
+    """Erase runs that are older than their retention time.
 
     All scopes, or with --scope one scope. On a terminal, confirmation is asked for first.
     """

@@ -95,12 +95,14 @@ def _state(files: Files) -> dict[str, Any]:
 
 def _row(state: dict[str, Any]) -> Sequence[Cell]:
     place = "used" if state["used"] else "here" if state["here"] else "not here"
-    lacks = f", lacks {' and '.join(state['missing'])}" if state["missing"] else ""
+    lacks = f", lacks {', '.join(state['missing'])}" if state["missing"] else ""
     needs, sources = ", ".join(state["needs"]), " or ".join(state["sources"])
     return state["name"], f"{state['megabytes']} MB", state["languages"], place + lacks, needs, sources
 
 
 def _sentence(state: dict[str, Any]) -> str:
     used = " and is used by default" if state["used"] else ""
-    lacks = f"; it lacks {' and '.join(state['missing'])}" if state["missing"] else ""
-    return f"{state['name']} is in {state['path']}{used}{lacks}."
+    lacks = (
+        f" The model needs {', '.join(state['missing'])}: pip install 'smolmem[semantic]'." if state["missing"] else ""
+    )
+    return f"{state['name']} is in {state['path']}{used}.{lacks}"

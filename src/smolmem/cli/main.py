@@ -171,7 +171,7 @@ class _Warnings(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Prints one warning."""
-        _report(_in_command_line_words(record.getMessage().removeprefix("smolmem: ")), 0)
+        _report(_in_command_line_words(record.getMessage().removeprefix("smolmem: ").removeprefix("smolmem ")), 0)
 
 
 @contextmanager

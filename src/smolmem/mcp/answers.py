@@ -179,7 +179,7 @@ class Answers:
         return Answer(f"Remembered as note {note.id}.", Remembered(remembered=True, note=note.id, reason=None))
 
     def forget(self, id: str) -> Answer:
-        """Leaves a note out of recall, with the notes of this scope that came of it; the record keeps all of them."""
+        """Leaves a note, and the notes of this scope that were made from it, out of recall; the record keeps them."""
         note = self._note(id)
         if note.origin == "user":
             reason = "a user wrote this note, and only a user can forget it"

@@ -199,6 +199,9 @@ def _external_index(journal: Journal, url: str | None) -> ExternalIndex | None:
     try:
         from smolmem.recall.indexes.external_index import ExternalIndex
     except ImportError as error:
+        from smolmem.recall.indexes.vector_index import locate
+
+        locate(chosen)  # if the package of the index is missing, names the extra that also has NumPy
         raise InvalidArgument(f"vectors needs {error.name}: pip install 'smolmem[semantic]'.") from error
     return ExternalIndex(chosen, journal.store)
 

@@ -99,7 +99,16 @@ def _explained(repo: str) -> Iterator[None]:
         advice = login if status in (401, 403) else "try again later"
         raise StoreError(f"the Hub refuses {repo} ({status}): {advice}.") from error
     except Exception as error:  # no network, no token: the library's HTTP client differs between its releases
-        raise StoreError(f"the Hub cannot be used for {repo} ({one_line(str(error), 200)}): {login}.") from error
+        reason = _root_cause(error)
+        advice = "check the network, and HF_ENDPOINT if it is set" if isinstance(reason, OSError) else login
+        raise StoreError(f"the Hub cannot be used for {repo} ({one_line(str(reason), 200)}): {advice}.") from error
+
+
+def _root_cause(error: BaseException) -> BaseException:
+    """The first error of a chain, such as "Connection refused"."""
+    while (before := error.__cause__ or error.__context__) is not None:
+        error = before
+    return error
 
 
 # --- the card -----------------------------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ def require_packages(files: models.Files) -> None:
     missing = missing_packages(files)
     if missing:
         extra = "static" if files.needs == models.STATIC else "semantic"
-        raise InvalidArgument(f"the model {files.name} needs {' and '.join(missing)}: pip install 'smolmem[{extra}]'.")
+        raise InvalidArgument(f"the model {files.name} needs {', '.join(missing)}: pip install 'smolmem[{extra}]'.")
 
 
 def _open_local(folder: Path, files: models.Files) -> Embedder:
