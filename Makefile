@@ -33,7 +33,7 @@ site: .venv/dev        ## the documentation as a site, in site/; needs no networ
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 torture: .venv/dev .venv/model .venv/oldest .venv/encrypting   ## every promise at its long figure; writes docs/torture.md
-	SMOLMEM_TORTURE=1 PYTHONPATH=tests $(BIN)/pytest -p torture -n auto --dist worksteal --timeout 1800 -m promise $(ARGS)
+	SMOLMEM_TORTURE=1 PYTHONPATH=tests $(BIN)/pytest -p torture -n auto --dist worksteal --timeout 1800 -m "promise or sampled" $(ARGS)
 
 torture-smolagents: .venv/dev   ## smolagents' own tests with every agent attached; adds to docs/torture.md
 	PYTHONPATH=tests $(BIN)/python tests/smolagents_suite.py $(ARGS)

@@ -284,7 +284,7 @@ class Recalling:
         chance = random.Random(part)
         scopes = [f"team{number // 5}/user{number}" for number in range(50)]
         for scope in scopes:
-            for number in range(4):
+            for number in range(4 if self.every < 10 else 1):
                 memory.remember(
                     f"{chance.choice(['red', 'green', 'blue'])} secret number {number} of {scope}", scope=scope
                 )

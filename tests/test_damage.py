@@ -165,8 +165,10 @@ def test_what_a_damaged_index_hides_is_an_error_and_never_missing(
     record_property: Callable[[str, object], None],
 ) -> None:
     right = stale[2]
-    record_property("cases", 4 * len(right))
-    for kind, bad in damages(stale, path, index).items():
+    kinds = list(damages(stale, path, index).items())
+    kinds = kinds if TORTURE else kinds[INDEXES.index(index) % 2 :: 2]
+    record_property("cases", len(kinds) * len(right))
+    for kind, bad in kinds:
         if is_sound(path, bad):
             continue  # the index has no entries, or had the same
         for part, expected in right.items():

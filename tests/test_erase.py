@@ -24,7 +24,7 @@ from smolmem.core.errors import InvalidArgument, NotFound
 from smolmem.render import replay, terminal  # noqa: F401  they register how values are drawn
 from smolmem.store.erasure.erase import unfinished
 
-RUNS = 1_000 if os.environ.get("SMOLMEM_TORTURE") else 60
+RUNS = 1_000 if os.environ.get("SMOLMEM_TORTURE") else 30
 
 
 @pytest.fixture

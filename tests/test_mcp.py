@@ -78,8 +78,10 @@ def store() -> Iterator[Path]:
 
 
 def environment(sdk: tuple[Path, ...] = ()) -> dict[str, str]:
-    known = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "SMOLMEM_MODELS")}
-    return known | {"PYTHONPATH": os.pathsep.join(map(str, (*sdk, SOURCE))), "SMOLMEM_MCP_TOKEN": TOKEN}
+    """Without the local model, which takes a second to load: recall goes by words."""
+    known = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME")}
+    path = os.pathsep.join(map(str, (*sdk, SOURCE)))
+    return known | {"SMOLMEM_MODELS": "none", "PYTHONPATH": path, "SMOLMEM_MCP_TOKEN": TOKEN}
 
 
 def command(*arguments: object) -> list[str]:
@@ -547,7 +549,8 @@ def test_the_python_of_the_documentation_runs(
     monkeypatch.chdir(tmp_path)
     fill(tmp_path / "agent.db")
     script = tmp_path / "smolmem"
-    script.write_text(f'#!/bin/sh\nPYTHONPATH={SOURCE} exec {sys.executable} -m smolmem.cli.main "$@"\n')
+    variables = f"SMOLMEM_MODELS=none PYTHONPATH={SOURCE}"
+    script.write_text(f'#!/bin/sh\n{variables} exec {sys.executable} -m smolmem.cli.main "$@"\n')
     script.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     think = code("found = recall(question='when do we deploy?')\nfinal_answer('Tuesdays' in found)")

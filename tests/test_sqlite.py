@@ -17,7 +17,7 @@ from smolmem import Memory, SmolmemError
 
 
 class TestSqlite(Conformance):
-    every = 10 if os.environ.get("SMOLMEM_KEY") and not TORTURE else 1
+    every = 1 if TORTURE else 10 if os.environ.get("SMOLMEM_KEY") else 3
     """`test_encryption.py` runs these tests once more, with a key."""
 
     @pytest.fixture
@@ -75,7 +75,7 @@ def test_hostile_values_in_every_stored_column_run_nothing(path: Path, tmp_path:
     with Memory(path) as memory:
         memory.attach(code_agent(code("print(1)"), code("1 / 0"), code("final_answer([1])"))).run("Go")
         memory.attach(calling_agent(calls(("weather", {"city": "Oslo"})), answer("mild"))).run("Go on")
-    whole, copy, tried = path.read_bytes(), tmp_path / "copy.db", 0
+    whole, copy, tried, place = path.read_bytes(), tmp_path / "copy.db", 0, 0
     schema = apsw.Connection(str(path))
     tables = {
         table: [row[1] for row in schema.execute(f"PRAGMA table_info({table})")]
@@ -87,7 +87,8 @@ def test_hostile_values_in_every_stored_column_run_nothing(path: Path, tmp_path:
     sys.addaudithook(lambda event, args: heard.append(f"{event} {args}") if listening else None)
     for table, columns in tables.items():
         for column in columns:
-            for value in HOSTILE:
+            place += 1
+            for value in HOSTILE if TORTURE else HOSTILE[place % 3 :: 3]:
                 copy.write_bytes(whole)
                 raw = apsw.Connection(str(copy))
                 try:
@@ -104,7 +105,7 @@ def test_hostile_values_in_every_stored_column_run_nothing(path: Path, tmp_path:
                 tried += 1
                 read_everything(copy)
     listening = False
-    assert tried > 300
+    assert tried > (300 if TORTURE else 100)
     loaded = [
         line for line in heard if line.split(".")[0] in ("os", "subprocess", "socket", "pty") and "system" in line
     ]

@@ -97,7 +97,7 @@ def _own_arguments(config: pytest.Config) -> list[str]:
     given = list(config.invocation_params.args)
     together = ["-n", "auto", "--dist", "worksteal"]
     for parallel in (together, []):  # one test after the other is slower, and otherwise the same
-        ours = ["-p", "torture", *parallel, "--timeout", "1800", "-m", "promise"]
+        ours = ["-p", "torture", *parallel, "--timeout", "1800", "-m", "promise or sampled"]
         if given[: len(ours)] == ours:
             return given[len(ours) :]
     return given
