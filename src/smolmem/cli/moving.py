@@ -17,8 +17,8 @@ SECTION = "Maintenance"
 def copy(env: Environment, source: str, target: str) -> None:
     """Copy a whole store to another one, and verify both.
 
-    Contents, sessions and notes that the target has already are not copied again: to continue an interrupted copy, run the
-    command again. Afterwards, `smolmem index` makes the passages and vectors of the copy. Keep passwords out of the
+    Contents, sessions and notes that the target has already are not copied again: to continue an interrupted copy, run
+    the command again. Afterwards, `smolmem index` makes the passages and vectors of the copy. Keep passwords out of the
     command: use ~/.pgpass or PGPASSWORD.
     """
     from smolmem.store.journal import Journal

@@ -34,8 +34,8 @@ def sql(env: Environment, statement: str, format: str, limit: int) -> None:
     The tables are `runs` (id, scope, agent, agent_type, title, status, began, ended, parent, fork_of, model, steps,
     errors, input_tokens, output_tokens, tags), `steps` (id, run, scope, agent, kind, number, at, seconds, error, tools,
     input_tokens, output_tokens, text) and `notes` (id, scope, kind, text, tags, origin, run, at, expires). Forgotten
-    runs, steps and notes are left out. Times are in UTC. The SELECT is stopped after a minute. The SQL is
-    SQLite's. For a store on PostgreSQL it is PostgreSQL's: LIKE ignores case there, too, and few functions can be called.
+    runs, steps and notes are left out. Times are in UTC. The SELECT is stopped after a minute. The SQL is SQLite's. For
+    a store on PostgreSQL it is PostgreSQL's: LIKE ignores case there, too, and few functions can be called.
     """
     from smolmem.store.base import Limits
 
