@@ -40,6 +40,8 @@ def pytest_configure() -> None:
 
 def pytest_collection_finish() -> None:
     """Garbage collections leave alone what is loaded now: a million objects of all packages that tests use."""
+    import hypothesis  # noqa: F401  whose plugin loads it at the end, where it does not find what is frozen
+
     gc.collect()
     gc.freeze()
 
