@@ -18,7 +18,10 @@ from smolagents.memory import TaskStep
 
 from smolmem import Memory
 from smolmem.core.errors import InvalidArgument
+from smolmem.recall.filters import Filter
+from smolmem.recall.lexical import LexicalSearch
 from smolmem.recall.passages import passages_of
+from smolmem.recall.query import match
 from smolmem.recall.search import Search
 from smolmem.recall.vectors import CANDIDATES, Index, Where, facts_of, numbers_of
 from smolmem.store.leases import Leases
@@ -325,3 +328,28 @@ def test_a_reminder_searches_once_and_shows_how_a_run_ended(tmp_path: Path, monk
         again.run("How many crates has the cellar?")
         assert "The cellar: 7 crates" in again.model.prompts[0][2].content[0]["text"]
     assert asked == ["How many crates has the cellar?"]
+
+
+def test_words_are_counted_while_another_thread_finds_that_all_counts_are_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Memory(tmp_path / "agent.db", embedder="off") as memory:
+        store = memory._journal.store
+        lexical, count = LexicalSearch(store), store.rows_of_each
+        memory.remember("The checkout failed because the payment timed out")
+        memory.index()
+        lexical.best(["checkout"], Filter(), 5)
+        lexical._count_all([match(["checkout"], None)])
+
+        def add_and_search(*given: Any) -> Any:
+            monkeypatch.setattr(store, "rows_of_each", count)
+            memory.remember("The checkout works")
+            memory.index()
+            other = threading.Thread(target=lambda: lexical.best(["works"], Filter(), 5))
+            other.start()
+            other.join()
+            return count(*given)
+
+        monkeypatch.setattr(store, "rows_of_each", add_and_search)
+        assert lexical._count_all([match(["checkout"], None), match(["payment"], None)]) in ([1, 1], [2, 1])
+        assert store.rows_of_each == count

@@ -123,19 +123,19 @@ class LexicalSearch:
         """Counts again when something was added; in a large store, once a tenth is new: rarity need not be exact."""
         last = int(self._store.do("last_passage", {}))
         if not (0.9 * last if last > SMALL_SCOPE else last) <= self._last <= last:
-            self._last = last
-            self._counts.clear()
-            self._size = int(self._store.do("size_of_documents", {}))
+            size = int(self._store.do("size_of_documents", {}))
+            self._counts, self._size, self._last = {}, size, last  # another thread may be using the old counts
 
     def _size_of(self, term: str | None) -> int:
         return self._size if term is None else self._count_all([query.scope_match(term)])[0]
 
     def _count_all(self, matches: list[str]) -> list[int]:
-        new = [match for match in dict.fromkeys(matches) if match not in self._counts]
+        counts = self._counts
+        new = [match for match in dict.fromkeys(matches) if match not in counts]
         found = self._store.rows_of_each("count_documents", [{"match": match} for match in new])
         for match, rows in zip(new, found, strict=True):
-            self._counts[match] = int(next(iter(rows[0].values())))
-        return [self._counts[match] for match in matches]
+            counts[match] = int(next(iter(rows[0].values())))
+        return [counts[match] for match in matches]
 
     def _most_similar(self, word: str) -> str:
         if len(word) >= SHORTEST_PREFIX and self._count_all([query.match([f"{word}*"], None)])[0]:
