@@ -67,7 +67,7 @@ def pay(invoice: int) -> str:
 @tool
 def wait_for_bank() -> str:
     """Waits until the bank has confirmed all payments; asking twice does no harm."""
-    say(f"   process {os.getpid()} waits for the bank …", "dim")
+    say(f"   process {os.getpid()} calls wait_for_bank() …", "dim")
     time.sleep(600 if os.environ.get("FLEET_HANG") else 0.5)
     return "the bank has confirmed all payments"
 
@@ -102,7 +102,7 @@ def second_worker(url: str) -> None:
             except CannotResume as refused:
                 say(f"   {str(refused).partition(';')[0]}", "dim")
                 time.sleep(1.0)
-        say(f"   After {time.monotonic() - began:.0f} s the lease was over. The answer: {answer}", "green")
+        say(f"   After {time.monotonic() - began:.0f} s the run is finished. The answer: {answer}", "green")
         for alert in memory.alerts():
             say(f"   Recorded as an alert: {alert.rule}, {alert.reason}", "yellow")
 
@@ -132,16 +132,19 @@ def run_demo(url: str) -> None:
     first = start("first", url, FLEET_HANG="1")
     with Memory(url, embedder="off") as memory:
         wait_for_call(memory, first)
-        say(f"   paid so far: {', '.join(ledger.read_text().split())}")
+        say(f"   paid so far, each by a call of pay(): {', '.join(ledger.read_text().split())}")
         chapter("2  kill -9, in the middle of a tool call", "No goodbye is written. Its lease runs out by itself.")
         os.kill(first.pid, signal.SIGKILL)
         first.wait()
-        say(f"   process {first.pid} is gone; the run is {memory.runs()[0].status} for those who see its process.")
-    chapter("3  A second worker takes the run over", "It cannot see the first process: only the lease tells.")
+        say(f"   process {first.pid} is gone, inside wait_for_bank(). The run is {memory.runs()[0].status}.")
+    chapter(
+        "3  A second worker takes the run over",
+        f"It waits for the lease, as on another machine ({LEASE:g} s here, else 60). Ended calls are not made again.",
+    )
     check(start("second", url).wait() == 0, "the second worker failed")
     paid = ledger.read_text().split()
-    say(f"   paid in all: {', '.join(paid)}", "bold")
     check(paid == [str(number) for number in INVOICES], "an invoice was paid twice, or not at all")
+    say(f"   paid in all: {', '.join(paid)} (each once)", "bold")
     chapter("4  A third worker remembers", "It was not there, and has only the URL.")
     check(start("third", url).wait() == 0, "the third worker failed")
 
