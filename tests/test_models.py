@@ -634,6 +634,7 @@ def test_a_server_that_says_nothing_keeps_nobody_waiting(
 
 
 def test_a_server_that_dribbles_has_a_time_limit(server: Server) -> None:
+    sent = []
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def dribble() -> None:
@@ -642,13 +643,15 @@ def test_a_server_that_dribbles_has_a_time_limit(server: Server) -> None:
                 connection.recv(65_536)
                 connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
                 while True:  # until the client goes
-                    connection.sendall(b" " * 200)
+                    connection.sendall(b" ")
+                    sent.append(1)
                     time.sleep(0.05)
 
         threading.Thread(target=dribble, daemon=True).start()
         dribbling = EmbeddingServer(f"http://127.0.0.1:{listening.getsockname()[1]}/v1", "tiny", timeout=0.5)
         with pytest.raises(OSError, match=r"did not finish its answer in 0.5 seconds|timed out"):
             dribbling.query("x")
+    assert len(sent) < 300, "the question waited for many bytes"
 
 
 def test_a_server_that_was_down_makes_all_vectors_once_it_is_back(

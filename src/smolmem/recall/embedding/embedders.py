@@ -11,7 +11,7 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -308,7 +308,7 @@ class EmbeddingServer:
         end = time.monotonic() + timeout
         with requests.post(self._url, json=asked, headers=self._headers, timeout=timeout, stream=True) as answer:
             body = bytearray()
-            for part in answer.iter_content(512):
+            for part in _arriving(answer):
                 body += part
                 if time.monotonic() > end:
                     raise requests.Timeout(f"{self._url} did not finish its answer in {timeout:g} seconds")
@@ -328,6 +328,19 @@ class EmbeddingServer:
         if len(vectors) != count or not all(vectors):
             raise ValueError(f"{self._url} answered with {sum(map(bool, vectors))} vectors for {count} texts")
         return vectors
+
+
+def _arriving(answer: Any) -> Iterator[bytes]:
+    """The parts of an answer as they arrive; `iter_content` would wait until a part has its full size."""
+    import requests
+    from urllib3.exceptions import HTTPError
+
+    read = getattr(answer.raw, "read1", answer.raw.read)
+    try:
+        while part := read(65_536, decode_content=True):
+            yield part
+    except HTTPError as error:
+        raise requests.ConnectionError(str(error)) from error
 
 
 def _in_order(data: list[Any]) -> list[Any]:
