@@ -110,6 +110,7 @@ def test_a_run_that_was_sent_comes_back_step_by_step(
         assert texts[0] == texts[1]
     [child] = memory.runs(parent=run)
     assert (child.agent, child.parent_step, child.answer) == ("helper", 1, "sunny")
+    assert "You're a helpful agent" not in child.title
     assert child.tags == run.tags
     assert memory.verify()
 

@@ -23,7 +23,7 @@ from smolmem.core.encoding import codec
 from smolmem.core.encoding.codec import Encoded
 from smolmem.core.errors import SmolmemError
 from smolmem.core.rows import NO_RESULT, Change, RunRow, SessionRow, SharedPrompt, Status
-from smolmem.core.text import storable
+from smolmem.core.text import managed_task, storable
 from smolmem.core.values import Failure
 from smolmem.store.base import Progress, Row
 from smolmem.store.contents import seal
@@ -148,7 +148,7 @@ class _Writing:
             "scope": self._scope,
             "agent": clean(storable(run.agent))[:200] or "agent",
             "agent_type": storable(run.agent_type)[:200],
-            "title": clean(storable(run.task))[:200],
+            "title": clean(storable(run.task if run.parent is None else managed_task(run.task)))[:200],
             "status": run.status,
             "began": run.began,
             "ended": run.ended,
