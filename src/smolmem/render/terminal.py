@@ -335,7 +335,7 @@ def diagnosis(value: Diagnosis) -> RenderableType:
     return Group(Text(sanitize(value.url), "bold"), table)
 
 
-_SINGULAR = {"recalled": "recall", "forgotten": "forgotten item", "cut": "trim"}
+_SINGULAR = {"recalled": "recall", "forgotten": "forgotten item", "cut": "trim", "exposures": "low-trust source"}
 """The names of rows and lines that are not nouns of the documentation."""
 
 
