@@ -104,8 +104,9 @@ class LexicalSearch:
         ids = [id for id, _ in found.sections]
         read = self._read(ids[:READ])
         documents = {section.id: section.document for section in read}
-        if len(set(documents.values())) < listed:
-            documents |= documents_of(self._store, (id for id in ids if id not in documents))
+        for start in range(len(documents), len(ids), listed):
+            if len(set(documents.values())) < listed:
+                documents |= documents_of(self._store, ids[start : start + listed])
         extra = text_scores(read, found.weights, found.unasked, phrases, self._size_of(term))
         best, places = _ranked(found.sections, extra, documents)
         told = max((score.words for score in extra.values()), default=0.0) / (found.information or 1.0)

@@ -264,17 +264,24 @@ class Search:
         documents: dict[int, list[Row]] = {}
         page = 3 * limit + 10
         for start in range(0, len(ranked), page):
-            documents |= self._read(ranked[start : start + page], found, filters)
+            documents |= self._read(ranked[start : start + page], found, filters, is_checked=False)
             if len(documents) >= page:
                 break
         return documents
 
     def _read(
-        self, documents: Sequence[int], found: Found, filters: Filter, *, closely: bool = False
+        self,
+        documents: Sequence[int],
+        found: Found,
+        filters: Filter,
+        *,
+        closely: bool = False,
+        is_checked: bool = True,
     ) -> dict[int, list[Row]]:
         """The passages of documents that may be returned: the first few, and those with a near vector.
 
-        If read closely, also those of the section that fits best; the most fitting come first.
+        If read closely, also those of the section that fits best; the most fitting come first. Damaged ones are left
+        out, unless they are read again before they are shown.
         """
         known = {*found.passages}
         if closely:
@@ -284,7 +291,7 @@ class Search:
         wanted |= {"roles": json_list(filters.kinds or ()), "trusts": json_list(filters.trusts or ())}
         read: dict[int, list[Row]] = defaultdict(list)
         for row in self._store.rows("fitting_passages", wanted):
-            if filters.admits(row) and self._is_sound(row):
+            if filters.admits(row) and (not is_checked or self._is_sound(row)):
                 read[row["document"]].append(row)
         if closely:
             for several in read.values():
