@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -55,14 +54,8 @@ LAST_OUTPUT = "Last output from code snippet:"
 """Follows what the code printed."""
 NEW_TASK = "New task:"
 """Begins the message of a task."""
-
-MANAGED_TASK = re.compile(
-    r"\s*You're a helpful agent named .*?\n-{3}\nTask:\n(.*)\n-{3}\nYou're helping your manager .*", re.DOTALL
-)
-"""A task of a managed agent: the manager's words stand inside a template."""
-
 passages.ignore_lines(EXECUTION_LOGS, LAST_OUTPUT, "None")
-passages.ignore_template(MANAGED_TASK)
+passages.ignore_template("You're a helpful agent named ", "\n---\nTask:\n", "\n---\nYou're helping your manager ")
 
 
 def printed_by(observations: str | None, printed: str) -> bool:

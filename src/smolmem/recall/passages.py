@@ -51,7 +51,7 @@ _ASKS = re.compile(r"\bmemory\s*\.\s*(search|steps|sql|diff)\b")
 _FENCE = re.compile(r"</?code>|```(?:py|python)?|<end_code>")
 _BOUNDARIES = (re.compile(r"\n\s*\n"), re.compile(r"\n"), re.compile(r"(?<=[.!?…。！？])\s*"), re.compile(r"\s"))
 _ignored_lines: set[str] = set()
-_task_templates: list[re.Pattern[str]] = []
+_task_templates: list[tuple[str, str, str]] = []
 
 
 def ignore_lines(*lines: str) -> None:
@@ -59,9 +59,9 @@ def ignore_lines(*lines: str) -> None:
     _ignored_lines.update(lines)
 
 
-def ignore_template(template: re.Pattern[str]) -> None:
-    """Indexes only the first group of tasks that match: smolagents puts tasks of managed agents into a template."""
-    _task_templates.append(template)
+def ignore_template(beginning: str, before: str, after: str) -> None:
+    """Of tasks that begin like this, indexes what stands between two texts (see `agents.compat`)."""
+    _task_templates.append((beginning, before, after))
 
 
 def passages_of(
@@ -159,9 +159,11 @@ def _own_lines(text: str) -> str:
 
 
 def _own_task(text: str) -> str:
-    """A task without the template of smolagents."""
-    found = next((match for template in _task_templates if (match := template.match(text))), None)
-    return text if found is None else found[1]
+    """A task without the template that smolagents puts tasks of managed agents into."""
+    for beginning, before, after in _task_templates:
+        if text.startswith(beginning) and before in text and after in text:
+            return text.partition(before)[2].rpartition(after)[0]
+    return text
 
 
 def _thought(said: str, code: str) -> str:
