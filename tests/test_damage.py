@@ -385,6 +385,9 @@ def test_a_fork_of_itself_is_refused_and_found_however_long_the_circle(path: Pat
         report = memory.verify()
         assert any("is a fork of itself" in problem for problem in report.problems)
         assert any("is a fork of itself" in finding.text for finding in memory.doctor().findings)
+        assert last.id in memory.erase(last).runs
+        memory.erase(scope="default")
+        assert memory.runs() == []
 
 
 def bend(path: Path, runs: list[str], sessions: list[str]) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import json
 import os
+import random
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from scripted import answer, calling_agent, calls, code, code_agent, weather
 
 from smolmem import CannotResume, Memory, Run, Watch, views
 from smolmem.core import faults
+from smolmem.core.encoding import packing
 from smolmem.core.errors import InvalidArgument, NotFound
 from smolmem.render import replay, terminal  # noqa: F401  they register how values are drawn
 from smolmem.store.erasure.erase import unfinished
@@ -627,3 +630,27 @@ def test_a_run_object_of_an_erased_run_says_that_it_is_gone(memory: Memory) -> N
     for look in (lambda: run.fork(), lambda: run.as_of(1), lambda: memory.run(run.id)):
         with pytest.raises(NotFound):
             look()
+
+
+@pytest.mark.promise("S12")
+def test_steps_recorded_after_another_process_erased_what_they_are_packed_with_can_be_read(path: Path) -> None:
+    """The erase packs anew what follows an erased content, and a recorder must not go on with the old dictionary."""
+    with Memory(path, strict=True, embedder="off") as memory:
+        journal = memory._journal
+        texts = [random.Random(number).randbytes(500).hex() for number in range(3)]
+        texts += [text + "again" for text in texts]
+
+        def keep(text: str) -> int:
+            return journal._transact("r" * 16, lambda chain: journal.keep(journal.encode(text), chain))
+
+        kept = [keep(text) for text in texts[:3]]
+        with closing(apsw.Connection(str(path))) as other:  # what an erase of the first content does
+            plain = [packing.pack(journal.content(number)) for number in kept[1:]]
+            for number, data in zip(kept[1:], plain, strict=True):
+                other.execute("UPDATE content SET bytes = ?, base = NULL WHERE id = ?", (data, number))
+            other.execute("DELETE FROM content WHERE id = ?", (kept[0],))
+        kept += [keep(text) for text in texts[3:]]
+        reader = Memory(path, embedder="off")
+        for each in (journal, reader._journal):
+            assert [each.value(number) for number in kept[1:]] == texts[1:]
+        reader.close()

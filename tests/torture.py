@@ -85,11 +85,15 @@ def add(found: dict[str, Result]) -> None:
 
 
 def this_run() -> str:
-    """The day and the commit that is tested; the commit is marked if files differ from it."""
-    told = subprocess.run(
-        ["git", "describe", "--always", "--dirty=+"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    return f"{time.strftime('%Y-%m-%d')} {told.stdout.strip()}".strip()
+    """The day and the commit that is tested; the commit has a `+` if the code or the tests differ from it."""
+    commit = _git("rev-parse", "--short", "HEAD")
+    changed = "+" if commit and _git("status", "--porcelain", "src", "tests") else ""
+    return f"{time.strftime('%Y-%m-%d')} {commit}{changed}".strip()
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
 
 
 def _own_arguments(config: pytest.Config) -> list[str]:

@@ -40,6 +40,7 @@ from smolmem.store.sqlite.encryption import CIPHER, SWAP, Key, encrypting_build,
 from smolmem.store.sqlite.header import APPLICATION_ID, is_locked, owner_of, read_header, read_version
 from smolmem.store.sqlite.rebuilding import rebuild
 from smolmem.store.sqlite.sqlite_store import SqliteStore
+from smolmem.store.verify import incomplete_runs
 
 Level = Literal["ok", "hint", "warning", "problem"]
 SAFE_SQLITE = (3, 51, 3)
@@ -376,26 +377,11 @@ def repair(path: str | os.PathLike[str], key: str | bytes | None = None, progres
         return Finding("ok", text, f"smolmem verify --db {path}")
     text += f" These rows could not be read: {', '.join(done.lost)}."
     with closing(open_store(path, key=key)) as store:
-        incomplete = [run["id"][:8] for run in _incomplete_runs(Journal(store))]
+        incomplete = [run["id"][:8] for run in incomplete_runs(Journal(store))]
     if not incomplete:
         return Finding("problem", text, f"smolmem verify --db {path}")
     text += f" Incomplete runs: {', '.join(incomplete)}. All other runs are whole."
     return Finding("problem", text, "smolmem steps --run ID lists what is left of a run, smolmem erase ID removes it")
-
-
-def _incomplete_runs(journal: Journal) -> Iterator[Row]:
-    """The runs that lost steps, events, prompts or contents, and forks that lost what they are forks of."""
-    for run in journal.store.rows("runs", {}):
-        try:
-            if run["fork_of"] is not None and journal.session_row(run["session"])["fork_of"] is None:
-                yield run
-            stored = journal.session(run["session"], run["id"])
-            journal.check_steps(run["id"], run["session"])
-            stored.variables()
-            for entry in stored.entries:
-                list(getattr(entry.step, "model_input_messages", None) or ())
-        except SmolmemError:
-            yield run
 
 
 # --- from outside -------------------------------------------------------------------------------------------------

@@ -32,8 +32,8 @@ class Chain:
         self.numbers: dict[bytes, int] = {}
         self.seen: Any = None
         """When it was known that all of this is in the store: see `Contents.check`."""
-        self.base: tuple[int, bytes] | None = None
-        """The number and hash of the last content."""
+        self.base: tuple[int, bytes, int | None] | None = None
+        """The number and hash of the last content, and the number of the content before it."""
         self.dictionary = b""
         """What the next content is packed with."""
         self._length = 0
@@ -46,7 +46,8 @@ class Chain:
 
     def add(self, number: int, key: bytes, data: bytes) -> None:
         """Adds a content that was packed with this chain; a full chain starts over."""
-        self.base, self.dictionary, self._length = (number, key), self.dictionary + data, self._length + 1
+        before = None if self.base is None else self.base[0]
+        self.base, self.dictionary, self._length = (number, key, before), self.dictionary + data, self._length + 1
         if self._length >= _LENGTH or len(self.dictionary) > _BYTES:
             self._start_over()
 
@@ -123,5 +124,9 @@ class Chains:
     def forget(self) -> None:
         """Drops all caches and chains: contents were erased."""
         self._of_runs.clear()
-        self._read.clear()
+        self.forget_read()
         self.forgotten += 1
+
+    def forget_read(self) -> None:
+        """Drops the contents that were read."""
+        self._read.clear()

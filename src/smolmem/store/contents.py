@@ -156,13 +156,16 @@ class Contents:
     def check(self, chain: Chain) -> None:
         """Starts a chain over if its contents may be gone; part of the caller's transaction.
 
-        They can be erased by another process, or by another thread of this one.
+        They can be erased by another process, or by another thread of this one. The contents behind an erased one are
+        packed anew, without the contents before them.
         """
         now = self.chains.forgotten, self.store.foreign_writes()
         if chain.seen != now:
             base, chain.numbers = chain.base, {}
-            if base is not None and self.store.do("content_hash", {"id": base[0]}) != base[1]:
-                chain.clear()
+            if base is not None:
+                found = self.store.rows("content_link", {"id": base[0]})
+                if [(row["hash"], row["base"]) for row in found] != [base[1:]]:
+                    chain.clear()
             chain.seen = now
 
     def blob(self, key: str) -> bytes:
@@ -180,13 +183,19 @@ class Contents:
         """The bytes of a content row, after checking their hash."""
         if not found:
             raise self.damaged(f"{what} is missing")
-        key = found[0]["hash"]
         try:
-            data = self.chains.unpack(found[0], allowed)
+            return self._unpacked(found[0], allowed)
+        except packing.Undecodable:
+            self.chains.forget_read()  # another process may have packed anew what was read before
+        try:
+            return self._unpacked(found[0], allowed)
         except packing.Undecodable as error:
             raise self.damaged(f"{what} {error}") from error
-        if not isinstance(key, bytes) or wire.fingerprint(data) != key.hex():
-            raise self.damaged(f"{what} is not what was written")
+
+    def _unpacked(self, row: Row, allowed: packing.Allowance) -> bytes:
+        data = self.chains.unpack(row, allowed)
+        if not isinstance(row["hash"], bytes) or wire.fingerprint(data) != row["hash"].hex():
+            raise packing.Undecodable("is not what was written")
         return data
 
     def damaged(self, what: str) -> Damaged:

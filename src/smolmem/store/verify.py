@@ -9,7 +9,7 @@ from typing import Any
 
 from smolmem.core.display import Drawable
 from smolmem.core.encoding import codec
-from smolmem.core.errors import REPAIR, Damaged, StoreError
+from smolmem.core.errors import REPAIR, Damaged, SmolmemError, StoreError
 from smolmem.core.timeline import Misplaced, Timeline
 from smolmem.store.base import Row, snapshot
 from smolmem.store.contents import seal
@@ -260,3 +260,19 @@ def _pages(records: Records, query: str, report: Report | None = None, word: str
         count += len(rows)
     if report is not None:
         report.checked[word] = count
+
+
+def incomplete_runs(journal: Journal) -> Iterator[Row]:
+    """The runs that lost steps, events, prompts or contents, and forks that lost what they are forks of."""
+    for run in journal.store.rows("runs", {}):
+        try:
+            if run["fork_of"] is not None and journal.session_row(run["session"])["fork_of"] is None:
+                yield run
+                continue
+            stored = journal.session(run["session"], run["id"])
+            journal.check_steps(run["id"], run["session"])
+            stored.variables()
+            for entry in stored.entries:
+                list(getattr(entry.step, "model_input_messages", None) or ())
+        except SmolmemError:
+            yield run

@@ -12,6 +12,7 @@ A session is a list of events; a fork begins with a part of another session's ev
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -45,6 +46,23 @@ class Change:
     """Sessions whose passages must be made again."""
 
 
+def _without_circles(rows: Iterable[Row]) -> dict[str, Row]:
+    """Rows by id. A damaged file can hold a fork of itself, which must be erasable, too: it counts as no fork."""
+    found = {row["id"]: row for row in rows}
+    sound: set[str] = set()
+    for first in found:
+        way: dict[str, None] = {}
+        at: str | None = first
+        while at is not None and at in found and at not in sound and at not in way:
+            way[at] = None
+            at = found[at]["fork_of"]
+        if at in way:
+            last = [*way][-1]
+            found[last] = found[last] | {"fork_of": None}
+        sound.update(way)
+    return found
+
+
 class Sessions:
     """The sessions that an erase touches, before and after it."""
 
@@ -52,15 +70,15 @@ class Sessions:
         self._journal = journal
         self._erased_runs, self._erased_steps = runs, steps
         store = journal.store
-        self._rows = {row["id"]: row for row in store.rows("sessions", {})}
-        self._runs = {row["id"]: row for row in store.rows("runs", {})}
+        self._rows = _without_circles(store.rows("sessions", {}))
+        self._runs = _without_circles(store.rows("runs", {}))
         of_steps = {row["session"] for row in store.rows("steps_by_ids", {"ids": json_list(steps)})}
         self._touched = self._with_forks({self._runs[run]["session"] for run in runs} | of_steps)
         loaded = json_list(self._with_origins(self._touched))
         self._own: dict[str, list[Row]] = {}
         for event in store.rows("events_by_sessions", {"ids": loaded}):
             self._own.setdefault(event["session"], []).append(event)
-        self._views = {session: list(self._view(session, None)) for session in self._touched}
+        self._views = {session: list(self._view(session)) for session in self._touched}
         self._runs_left: dict[str, list[Row]] = {}
         for row in sorted(self._runs.values(), key=lambda row: float(row["began"])):
             if row["id"] not in runs:
@@ -89,18 +107,19 @@ class Sessions:
         return found
 
     def _with_origins(self, sessions: set[str]) -> set[str]:
-        found = set(sessions)
-        while more := {self._rows[each]["fork_of"] for each in found} - found - {None}:
-            found |= more
-        return found
+        return {origin for session in sessions for origin, _ in self._origins(session)}
 
-    def _view(self, session: str, until: int | None) -> Iterator[Row]:
+    def _origins(self, session: str) -> list[tuple[str, float]]:
+        """A session and what it is a fork of, the oldest first, each with the last event that counts."""
+        found = [(session, math.inf)]
+        while (row := self._rows.get(found[-1][0])) is not None and row["fork_of"] is not None:
+            found.append((row["fork_of"], min(found[-1][1], row["fork_at"] or 0)))
+        return found[::-1]
+
+    def _view(self, session: str) -> Iterator[Row]:
         """The events of a session before the erase, beginning with shared events."""
-        row = self._rows[session]
-        if row["fork_of"] is not None:
-            shared = row["fork_at"] or 0
-            yield from self._view(row["fork_of"], shared if until is None else min(shared, until))
-        yield from (event for event in self._own.get(session, ()) if until is None or event["id"] <= until)
+        for origin, until in self._origins(session):
+            yield from (event for event in self._own.get(origin, ()) if event["id"] <= until)
 
     # --- what forks keep -------------------------------------------------------------------------------------------
 
@@ -136,10 +155,7 @@ class Sessions:
 
     def _depth(self, session: str) -> tuple[int, int]:
         """How many forks lead to the runs of a session, and to the session."""
-        before, count = self._rows[session]["fork_of"], 0
-        while before is not None:
-            before, count = self._rows[before]["fork_of"], count + 1
-        return len(self._lineages[session]), count
+        return len(self._lineages[session]), len(self._origins(session))
 
     def _keeper(self, step: int) -> tuple[str, str, int] | None:
         """The fork that gets an erased step, if one shares it."""
@@ -230,7 +246,7 @@ class Sessions:
         parent = parents.get(session)
         shared: Iterable[Row] = ()
         if session not in self._touched:
-            return list(self._view(session, None))
+            return list(self._view(session))
         if parent is not None:
             shared = (event for event in self._new_view(parent[0], parents) if event["id"] <= parent[1])
         return [*shared, *sorted(self._owned.get(session, ()), key=lambda event: int(event["id"]))]

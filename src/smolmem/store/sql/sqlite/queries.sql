@@ -887,6 +887,9 @@ SELECT id, hash FROM content WHERE id > :id ORDER BY id LIMIT :limit;
 -- name: content_hash
 SELECT hash FROM content WHERE id = :id;
 
+-- name: content_link
+SELECT hash, base FROM content WHERE id = :id;
+
 -- name: scope_of_run
 SELECT session.scope FROM run JOIN session ON session.id = run.session WHERE run.id = :id;
 
