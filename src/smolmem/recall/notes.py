@@ -26,7 +26,7 @@ from smolmem.core.values import Note, when
 from smolmem.recall import passages as searchable
 from smolmem.recall.provenance import Provenance
 from smolmem.store.base import Row, Store
-from smolmem.store.contents import id_prefix, seal
+from smolmem.store.contents import id_prefix, with_hash
 from smolmem.store.links import Links
 from smolmem.store.passage_rows import PassageOwner, add_passages, drop_passages, json_list, reindex_after
 
@@ -245,7 +245,7 @@ class Notes:
         for what, name in gone:
             if not self._store.rows("forgotten", {"what": what, "target": name}):
                 row = {"what": what, "target": name, "at": now}
-                self._store.do("add_forgotten", row | {"hash": seal("forgotten", row)})
+                self._store.do("add_forgotten", with_hash("forgotten", row))
             passages = self._passages(what, name)
             drop_passages(self._store, passages)
             for session, step in {(row["session"], row["step"]) for row in passages if row["step"] is not None}:

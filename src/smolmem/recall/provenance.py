@@ -24,7 +24,7 @@ from smolmem.core.rows import Passage, trust_in
 from smolmem.recall.passages import is_web_tool, may_read_web, reads_web
 from smolmem.recall.unrelated import Corpus, is_unrelated, unknown_names, uses_other_values
 from smolmem.store.base import Row
-from smolmem.store.contents import Contents, seal
+from smolmem.store.contents import Contents, seal, with_hash
 from smolmem.store.passage_rows import json_list
 from smolmem.store.side_tables import quoted_lines
 from smolmem.store.writer import IMPORTED
@@ -79,7 +79,7 @@ class Provenance:
         if arrival is not None:
             first, at = arrival
             row = {"session": step["session"], "step": first, "at": at}
-            self._store.do("put_exposure", row | {"hash": seal("exposure", row)})
+            self._store.do("put_exposure", with_hash("exposure", row))
             self._store.do("index_exposed_steps", row)
             self._store.do("index_exposed_notes", row)
 

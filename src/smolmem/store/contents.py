@@ -61,6 +61,11 @@ def seal(table: str, row: Mapping[str, Any]) -> bytes:
     return hashlib.blake2b(text, digest_size=16).digest()
 
 
+def with_hash(table: str, row: Mapping[str, Any]) -> Row:
+    """A row with the hash that `verify` and readers compare it with."""
+    return {**row, "hash": seal(table, row)}
+
+
 @cache
 def _sealed_columns(table: str, columns: tuple[str, ...]) -> list[str]:
     left_out = _UNSEALED.get(table, {"id", "hash"})
@@ -305,7 +310,7 @@ class Contents:
     def add(self, table: str, row: Mapping[str, Any]) -> Any:
         """Adds a sealed row and returns its id; part of the caller's transaction."""
         clean = self.without_secrets(table, row)
-        return self.store.do(f"add_{table}", {**clean, "hash": seal(table, clean)})
+        return self.store.do(f"add_{table}", with_hash(table, clean))
 
     def without_secrets(self, table: str, row: Mapping[str, Any]) -> Row:
         """A row without the secrets in its columns."""

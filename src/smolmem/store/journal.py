@@ -20,7 +20,7 @@ from smolmem.core.values import Alert, Run
 from smolmem.store import heartbeat
 from smolmem.store.base import Row, Store, T
 from smolmem.store.chains import Chain
-from smolmem.store.contents import seal
+from smolmem.store.contents import with_hash
 from smolmem.store.heartbeat import Heartbeat
 from smolmem.store.records import Records
 from smolmem.store.side_tables import Alerts, Reminders, Trims
@@ -113,7 +113,7 @@ class Journal(Records):
     def _put_row(self, run: Row) -> None:
         """Writes a run with the tags that it has in the store: another process may have set them."""
         row = run | next(iter(self.store.rows("tags_of_run", run)), {})
-        self.store.do("put_run", row | {"hash": seal("run", row)})
+        self.store.do("put_run", with_hash("run", row))
 
     def tag(self, run: str, add: Iterable[str], remove: Collection[str]) -> Run:
         """Adds tags to a run, and removes tags; the run may be in progress in another process."""
@@ -123,7 +123,7 @@ class Journal(Records):
             kept = [tag for tag in self.tags(row) if tag not in remove]
             tags = dict.fromkeys((*kept, *(self.redactor.text(tag) for tag in add)))
             row = row | {"tags": json.dumps(list(tags))}
-            self.store.do("set_tags", row | {"hash": seal("run", row)})
+            self.store.do("set_tags", with_hash("run", row))
 
         self.store.transact(set_tags)
         return self.run(run)
@@ -201,7 +201,7 @@ class Journal(Records):
             return  # the step is shared with the run this one is a fork of, where it stays as it was
         row: Row = {**before, **facts, "record": event["record"], "prompt": event["prompt"]}
         row["revision"] += 1
-        self.store.do("revise_step", row | {"hash": seal("step", row)})
+        self.store.do("revise_step", with_hash("step", row))
 
     # --- calls -----------------------------------------------------------------------------------------------------
 
@@ -230,7 +230,7 @@ class Journal(Records):
             self._refuse_taken_over([call["run"]])
             kept = {"arguments": self.keep(arguments, chain), "outcome": self.keep(outcome, chain)}
             row: dict[str, Any] = {**call, **kept}
-            self.store.do("end_call", row | {"id": number, "hash": seal("call", row)})
+            self.store.do("end_call", with_hash("call", row | {"id": number}))
 
         self._transact(call["run"], end, sync=False, wait=False)
 

@@ -19,7 +19,7 @@ from typing import Any, TypedDict
 
 from smolmem.core.rows import Passage
 from smolmem.store.base import Row, Store
-from smolmem.store.contents import seal
+from smolmem.store.contents import with_hash
 
 
 class PassageOwner(TypedDict):
@@ -57,7 +57,7 @@ def add_passages(store: Store, owner: PassageOwner, passages: Sequence[Passage])
     for own_id, passage in enumerate(passages, document):
         row = {**owner, "id": own_id, "document": document, "text": passage.text}
         row |= {"role": passage.role, "tool": passage.tool, "origin": passage.origin, "trust": passage.trust}
-        store.do("add_passage", row | {"hash": seal("passage", row)})
+        store.do("add_passage", with_hash("passage", row))
     for first, text in sections(passages):
         row = {"id": document + first, "scope": scope, "date": _date(owner["at"]), "text": text}
         store.do("add_document_words", row | {"before": "" if first else before})

@@ -15,7 +15,7 @@ from smolmem.core.rows import RecordedCall, RecordedCode, SessionRow, Status, St
 from smolmem.core.timeline import Misplaced, Timeline
 from smolmem.core.values import Event, Failure, Run, Step, when
 from smolmem.store.base import Row, Store
-from smolmem.store.contents import id_prefix, seal
+from smolmem.store.contents import id_prefix, with_hash
 from smolmem.store.leases import Leases
 from smolmem.store.links import Links
 from smolmem.store.writer import IMPORTED, is_dead, needs_no_lease
@@ -171,7 +171,7 @@ class Records(Links):
             "prompt": latest["prompt"],
             "revision": timeline.revisions[step],
         }
-        return row | {"hash": seal("step", row)}
+        return with_hash("step", row)
 
     # --- steps -----------------------------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from smolmem.core.rows import NO_RESULT, Change, RunRow, SessionRow, SharedPromp
 from smolmem.core.text import managed_task, storable
 from smolmem.core.values import Failure
 from smolmem.store.base import Progress, Row
-from smolmem.store.contents import seal
+from smolmem.store.contents import with_hash
 from smolmem.store.journal import Journal
 from smolmem.store.writer import IMPORTED
 from smolmem.transfer.load import Imported
@@ -168,7 +168,7 @@ class _Writing:
         return hashlib.blake2b(text, digest_size=8).hexdigest()
 
     def _put_run(self, row: RunRow | Row) -> None:
-        self._journal.store.do("put_run", {**row, "hash": seal("run", row)})
+        self._journal.store.do("put_run", with_hash("run", row))
 
     def _session(self, run: ForeignRun, row: RunRow) -> str:
         session = row["session"]

@@ -16,7 +16,7 @@ from smolmem.core.errors import InvalidArgument, SmolmemError, TooNew
 from smolmem.core.timeline import Misplaced, Timeline
 from smolmem.core.values import Failure
 from smolmem.store.base import Progress, Row
-from smolmem.store.contents import seal
+from smolmem.store.contents import with_hash
 from smolmem.store.journal import Journal
 from smolmem.store.passage_rows import drop_passages
 from smolmem.store.side_tables import quoted_lines
@@ -112,7 +112,7 @@ class LineLoader:
 
     def _unlink(self, child: str) -> None:
         row = {**self._journal.run_row(child), "parent": None, "parent_step": None}
-        self._store.do("unlink_run", row | {"hash": seal("run", row)})
+        self._store.do("unlink_run", with_hash("run", row))
 
     def _header(self, row: Row) -> None:
         if row["format"] != FORMAT:
@@ -131,7 +131,7 @@ class LineLoader:
 
     def _add(self, table: str, row: Row) -> Any:
         self.added[table] += 1
-        return self._store.do(f"add_{table}", row | {"hash": seal(table, row)})
+        return self._store.do(f"add_{table}", with_hash(table, row))
 
     def _scope_here(self, scope: str) -> str:
         """A scope of the file, as it is called here."""
@@ -362,7 +362,7 @@ class LineLoader:
         self._check_failure(row["failure"])
         if row["status"] == "running":  # on the other machine, perhaps
             row |= {"status": "interrupted", **self._store.rows("run_counts", {"run": run})[0]}
-        self._store.do("put_run", row | {"hash": seal("run", row)})
+        self._store.do("put_run", with_hash("run", row))
         self.added["run"] += 1
 
     def _check_failure(self, number: int | None) -> None:

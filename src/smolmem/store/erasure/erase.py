@@ -29,7 +29,7 @@ from smolmem.core.display import Drawable
 from smolmem.core.errors import Busy, CannotResume, Unwritable
 from smolmem.core.values import when
 from smolmem.store.base import Row
-from smolmem.store.contents import seal
+from smolmem.store.contents import seal, with_hash
 from smolmem.store.erasure.erased_contents import Sweep
 from smolmem.store.erasure.erased_sessions import Change, Sessions
 from smolmem.store.erasure.erased_variables import snapshots_with_variables_of
@@ -302,7 +302,7 @@ class _Work:
         rows = [row for row in self._by("events_by_ids", events) if row["state"] is not None]
         for row in rows:
             new = row | {"state": None}
-            self._store.do("put_event", new | {"hash": seal("event", new)})
+            self._store.do("put_event", with_hash("event", new))
         return {row["state"] for row in rows}
 
     def _erase_passages(self, sessions: set[str], notes: set[str], gone: list[int]) -> None:
@@ -317,7 +317,7 @@ class _Work:
         rows |= {row["id"]: row for row in self._by("recalled_by_steps", gone)}
         for row in [row for row in rows.values() if row["step"] in change.kept]:
             new = row | {"run": change.kept[row["step"]]}
-            self._store.do("put_recalled", new | {"hash": seal("recalled", new)})
+            self._store.do("put_recalled", with_hash("recalled", new))
             del rows[row["id"]]
         self._erase("recalled", rows)
         return {row["block"] for row in rows.values()}
@@ -333,7 +333,7 @@ class _Work:
             run = None if row["run"] in chosen.runs else row["run"]
             past = None if row["supersedes"] in chosen.notes else row["supersedes"]
             new = row | {"run": run, "supersedes": past, "sources": sources}
-            self._store.do("put_note", new | {"hash": seal("note", new)})
+            self._store.do("put_note", with_hash("note", new))
         for row in self._by("notes_by_ids", chosen.notes):
             if row["supersedes"] is not None and row["supersedes"] not in chosen.notes:
                 self._journal.add("forgotten", {"what": "note", "target": row["supersedes"], "at": time.time()})
@@ -347,7 +347,7 @@ class _Work:
                 row |= {"answer": None, "failure": None}
             if run["status"] != "running":
                 row |= self._journal.run_counts(run["id"])
-            self._store.do("put_run_lineage", row | {"hash": seal("run", row)})
+            self._store.do("put_run_lineage", with_hash("run", row))
 
     def _erase_contents(self, change: Change, contents: set[int]) -> None:
         unclear = self._sweep.drop_prompts({event["prompt"] for event in change.events} - {None})

@@ -22,7 +22,7 @@ from typing import Any
 from smolmem.core.encoding import codec, packing, wire
 from smolmem.core.encoding.chunks import NAMED
 from smolmem.store.base import Row
-from smolmem.store.contents import seal
+from smolmem.store.contents import seal, with_hash
 from smolmem.store.journal import Journal
 from smolmem.store.passage_rows import json_list
 from smolmem.store.side_tables import QUOTE, quoted_lines
@@ -177,7 +177,7 @@ class Sweep:
                 lines.setdefault(session, set()).update(self._quoted(row["block"], found, gone, everything))
             left = row | {"found": json.dumps([0 if source in gone else source for source in found])}
             if left != row:
-                self._store.do("put_recalled", left | {"hash": seal("recalled", left)})
+                self._store.do("put_recalled", with_hash("recalled", left))
         touched = {session for session, found in lines.items() if found}
         for session in touched:
             self._replace_lines(session, lines[session])
@@ -218,7 +218,7 @@ class Sweep:
         self._journal.forget_cached()
         for row in self._store.rows("steps_by_records", {"ids": json_list(changed)}):
             new = row | codec.facts(self._journal.value(row["record"]))
-            self._store.do("put_step", new | {"hash": seal("step", new)})
+            self._store.do("put_step", with_hash("step", new))
 
     def _replace(self, number: int, lines: set[str]) -> bool:
         """Replaces lines in one content, and in the long texts and chunks that it names."""

@@ -20,7 +20,7 @@ from functools import cached_property
 from smolmem.core.encoding import codec
 from smolmem.core.timeline import Timeline
 from smolmem.store.base import Row
-from smolmem.store.contents import seal
+from smolmem.store.contents import seal, with_hash
 from smolmem.store.journal import Journal
 from smolmem.store.passage_rows import json_list
 from smolmem.store.records import adds_step, apply_row
@@ -298,7 +298,7 @@ class Sessions:
                 run = self.change.kept.get(event["step"], event["run"])
                 row = event | {"session": owner, "run": run, "place": self._place.get(event["id"], event["place"])}
                 if seal("event", row) != event["hash"]:
-                    store.do("put_event", row | {"hash": seal("event", row)})
+                    store.do("put_event", with_hash("event", row))
                 event |= {"session": owner, "run": run, "place": row["place"]}
 
     # --- calls -----------------------------------------------------------------------------------------------------
@@ -351,7 +351,7 @@ class Sessions:
         yield from self._journal.store.rows("calls_by_runs", {"ids": json_list([run])})
 
     def _put_call(self, row: Row) -> None:
-        self._journal.store.do("put_call", row | {"hash": seal("call", row)})
+        self._journal.store.do("put_call", with_hash("call", row))
 
     # --- rows ------------------------------------------------------------------------------------------------------
 
@@ -359,7 +359,7 @@ class Sessions:
         of, at = parents[session] or (None, None)
         row = self._rows[session] | {"fork_of": of, "fork_at": at}
         if (of, at) != (self._rows[session]["fork_of"], self._rows[session]["fork_at"]):
-            self._journal.store.do("put_session", row | {"hash": seal("session", row)})
+            self._journal.store.do("put_session", with_hash("session", row))
 
     def _write_steps(self, session: str, parents: dict[str, tuple[str, int] | None]) -> None:
         """Updates the steps of a session to match its events."""
@@ -385,7 +385,7 @@ class Sessions:
             if row["record"] != before["record"]:
                 row |= codec.facts(self._journal.value(row["record"]))
             if row != before:
-                store.do("put_step", row | {"hash": seal("step", row)})
+                store.do("put_step", with_hash("step", row))
 
     def _write_lineages(self) -> None:
         """A fork of an erased run becomes a fork of the run that keeps the steps, or of the run before."""
@@ -398,4 +398,4 @@ class Sessions:
                 keeper = self._keepers.get((row["session"], row["id"]))
                 before = row["fork_of"] if keeper is None or keeper[1] == run["id"] else keeper[1]
             changed = run | {"fork_of": before}
-            self._journal.store.do("put_run_lineage", changed | {"hash": seal("run", changed)})
+            self._journal.store.do("put_run_lineage", with_hash("run", changed))
