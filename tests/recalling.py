@@ -983,8 +983,8 @@ class Recalling:
     def test_a_users_note_is_stale_where_an_agents_is_forgotten(self, memory: Memory) -> None:
         everything = memory.scoped("*")
         source = memory.remember("The gate is blue", origin="model", scope="bob")
-        mine = memory.remember("Paint the gate again", sources=[source], scope="alice")
-        agents = memory.remember("The gate needs paint", sources=[source], origin="model", scope="alice")
+        mine = everything.remember("Paint the gate again", sources=[source], scope="alice")
+        agents = everything.remember("The gate needs paint", sources=[source], origin="model", scope="alice")
         agent = code_agent(code(f"print(forget({source.id!r}))"), code("final_answer(1)"))
         memory.attach(agent, scope="bob", tools=True)
         agent.run("Forget it")
@@ -1107,11 +1107,13 @@ class Recalling:
         with pytest.raises(Exception, match="gone"):
             agent.run("Go")
         run = shop.runs(scope="alice")[0]
+        for given in (run, run.id):
+            with pytest.raises(NotFound):
+                shop.resume(code_agent(code("final_answer(x)")), given)
+        alice = shop.scoped("alice")
         with pytest.raises(CannotResume, match="scope 'alice'"):
-            shop.resume(shop.attach(code_agent(code("final_answer(x)"))), run)
-        with pytest.raises(NotFound):
-            shop.resume(code_agent(code("final_answer(x)")), run.id)
-        assert shop.resume(code_agent(code("final_answer(x)")), run) == 5
+            alice.resume(shop.attach(code_agent(code("final_answer(x)"))), run)
+        assert alice.resume(code_agent(code("final_answer(x)")), run) == 5
 
     def test_a_note_is_superseded_once(self, memory: Memory) -> None:
         first = memory.remember("The port is 1")

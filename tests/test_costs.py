@@ -92,7 +92,7 @@ def test_while_nobody_else_writes_no_statement_looks_for_another_writer(
     agent.run("Count.")
     assert asked["add_event"] >= 13
     assert asked["other_writer"] <= 1
-    assert asked["content_hash"] == 0
+    assert asked["content_link"] == 0
     with Memory(tmp_path / "agent.db", embedder="off") as other:
 
         def interfere(step: Any, agent: Any) -> None:
@@ -103,7 +103,7 @@ def test_while_nobody_else_writes_no_statement_looks_for_another_writer(
         asked.clear()
         agent.run("Again.")
     assert asked["other_writer"] >= 3
-    assert asked["content_hash"] >= 2
+    assert asked["content_link"] >= 2
     assert memory.verify().problems == []
 
 

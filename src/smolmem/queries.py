@@ -52,7 +52,7 @@ class Lookup:
         if not isinstance(run, Run):
             return self.bind(self._journal.run(run, self._bounds))
         if not in_scope(run.scope, self._bounds):
-            raise NotFound(f"run {run.id[:8]} is of the scope {run.scope!r}, which is not in the scope of this memory.")
+            raise NotFound(f"run {run.id[:8]} is of the scope {run.scope!r}: use memory.scoped({run.scope!r}).")
         return run
 
 

@@ -32,10 +32,10 @@ from smolmem.recall.notes import add_note_passages
 from smolmem.recall.passages import passages_of, spellings
 from smolmem.recall.provenance import NOT_INDEXED, Provenance
 from smolmem.store.base import Progress, Row, Store
+from smolmem.store.fork_hooks import no_fork
 from smolmem.store.journal import Journal
 from smolmem.store.leases import Lease, Leases
 from smolmem.store.passage_rows import PassageOwner, add_passages, drop_passages, json_list, reindex_after, sections
-from smolmem.store.sqlite.fork_hooks import no_fork
 from smolmem.store.writer import IMPORTED
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from smolmem.core.fork_lock import ForkLock
 from smolmem.core.telemetry import quiet_onnxruntime
 from smolmem.recall.embedding import models
 from smolmem.recall.embedding.static_table import StaticModel
-from smolmem.store.sqlite.fork_hooks import no_fork
+from smolmem.store.fork_hooks import no_fork
 
 Vector = Sequence[float]
 RETRIES = (1.0, 5.0)

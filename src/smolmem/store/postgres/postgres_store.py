@@ -3,14 +3,12 @@
 What must stay true:
 - Every writing transaction first locks the one row of `store`, as `BEGIN IMMEDIATE` does in SQLite. Ids are handed out
   while it is held, so their order is that of the commits: who has read up to an id has missed nothing.
-- Statements without a result are kept back and sent with the next one that has a result, or with COMMIT. A network is
-  slow: what counts is how often a transaction waits for an answer. A quick transaction waits once: it takes ids from a
-  reserve that came with the answer before, and assumes what it would otherwise ask; see `postgres_reserve.py`. If the
-  server finds that an assumption is wrong, the transaction runs again and asks.
+- Statements without a result are sent with the next one that has a result, or with COMMIT: what counts on a network is
+  how often a transaction waits. A quick transaction waits once: it takes ids from a reserve, and assumes what it would
+  otherwise ask (`reserve.py`). If the server finds an assumption wrong, the transaction runs again and asks.
 - A transaction that the server undid, or whose connection broke before COMMIT was sent, runs again. If the connection
-  breaks during COMMIT, the store looks for a row that the transaction added. It runs again with the same ids if there
-  is none, so one of both is refused should the lost message still arrive. A transaction that adds no such row raises
-  the error, and the recorder looks what was saved.
+  breaks during COMMIT, the store looks for a row that the transaction added. If there is none, it runs again with the
+  same ids, so that a late message is refused. Without such a row it raises, and the recorder looks what was saved.
 - A transaction that need not be waited for goes through a second connection, and its answer is read before the next
   transaction returns: then it is stored, or runs again. So a model's answer and the end of a call cost no waiting.
 - Threads read at the same time, through further connections; who writes, or reads in one snapshot, has the first one.
@@ -33,6 +31,7 @@ from typing import Any
 
 from smolmem.core import faults
 from smolmem.core.errors import SmolmemError, StoreError, Unwritable
+from smolmem.store import fork_hooks
 from smolmem.store.base import AGENT, Durability, Limits, Progress, Row, T
 from smolmem.store.postgres import server_select, server_words
 from smolmem.store.postgres.address import Address, parse
@@ -42,7 +41,6 @@ from smolmem.store.postgres.reserve import NEW_IDS, Posted, Reserve
 from smolmem.store.postgres.server_errors import Conflict, ConnectionLost, MustWait, Unsent, WrongAssumption
 from smolmem.store.postgres.server_schema import LOCK, prepare
 from smolmem.store.postgres.statements import Statement, array_of, prepared_statements
-from smolmem.store.sqlite import fork_hooks
 from smolmem.store.terms import kept_terms
 
 log = logging.getLogger("smolmem")
@@ -327,8 +325,12 @@ class PostgresStore:
             self._note_change(name, statement)
             self._waiting.append((self._link.filled(statement.text, {**given, "new_id": number}), None))
             return number
+        if name == "begin_reading":  # before what tells the scope, which follows with each query
+            with self._reading_link() as link:
+                self._again(lambda: link.send([statement.text], "used"))
+            self._is_reading = True
+            return None
         rows = self._found(name, values, None, "used").rows
-        self._is_reading = self._is_reading or name == "begin_reading"
         return rows[0][0] if rows else None
 
     def rows(self, name: str, values: Mapping[str, Any], seconds: float | None = None) -> list[Row]:

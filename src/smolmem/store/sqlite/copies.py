@@ -50,7 +50,7 @@ def copy_from(reading: apsw.Connection, target: str, progress: Progress | None, 
 
 
 def sync_file(path: Path) -> None:
-    """Brings a file to disk; no connection may have it open (see `sqlite.py`)."""
+    """Brings a file to disk; no connection may have it open (see `sqlite_store.py`)."""
     with open(path, "rb+") as whole:
         os.fsync(whole.fileno())
 

@@ -1,6 +1,6 @@
 """Reads a file before it is opened as a store: its header, its format, whether it is locked.
 
-Everything is read through SQLite: `sqlite.py` explains why no other code may open the file.
+Everything is read through SQLite: `sqlite_store.py` explains why no other code may open the file.
 """
 
 from __future__ import annotations

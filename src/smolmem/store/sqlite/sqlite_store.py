@@ -36,9 +36,10 @@ import apsw
 from smolmem.core import faults
 from smolmem.core.encoding.packing import Undecodable
 from smolmem.core.errors import REPAIR, Busy, Damaged, NotAStore, StoreError, TooNew, Unwritable
+from smolmem.store import fork_hooks
 from smolmem.store.base import AGENT, Durability, Limits, Progress, Row, T, migrations, statements
 from smolmem.store.packed_text import unpacked
-from smolmem.store.sqlite import fork_hooks, private_files
+from smolmem.store.sqlite import private_files
 from smolmem.store.sqlite.copies import copy, give_name, sync_file
 from smolmem.store.sqlite.driver_errors import explained
 from smolmem.store.sqlite.encryption import Key, connect, require_encrypting_build
