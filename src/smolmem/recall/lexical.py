@@ -27,7 +27,7 @@ log = logging.getLogger("smolmem")
 
 SMALL_SCOPE = 2_000
 """Sections of a scope that is small enough to search for each word by itself."""
-MAX_MATCHES = 3_000
+MAX_MATCHES = 10_000
 """Sections that full text scores in a large scope, unless the rarest word alone stands in more."""
 MOST_MATCHES = 20_000
 """Sections that full text scores at most: of words that stand in more, the newest sections are taken."""
