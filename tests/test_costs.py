@@ -15,6 +15,7 @@ from smolagents import tool
 from smolagents.memory import ActionStep
 
 from smolmem import Memory
+from smolmem.agents.restoring import interpreter, known_classes
 from smolmem.core.errors import StoreError
 
 
@@ -176,3 +177,30 @@ def test_opening_a_memory_imports_nothing_that_only_other_tasks_need(tmp_path: P
     )
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "new.db")], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_a_resume_looks_for_the_classes_of_tools_once_however_many_steps_there_are(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = Counter[str]()
+    for module in (interpreter, known_classes):
+        for name in ("classes_of_tools", "methods_of"):
+            original = getattr(module, name)
+
+            def counting(given: Any, name: str = name, original: Any = original) -> Any:
+                looked[name] += 1
+                return original(given)
+
+            monkeypatch.setattr(module, name, counting)
+
+    def resumed(steps: int) -> Counter[str]:
+        written = [code(f"x = {number}\nprint(send('{number}'))") for number in range(steps)]
+        agent = memory.attach(code_agent(*written, ConnectionError("gone"), tools=[send], max_steps=30))
+        with pytest.raises(Exception, match="gone"):
+            agent.run(f"Send {steps}.")
+        memory.detach(agent)
+        looked.clear()
+        assert memory.resume(code_agent(code("final_answer(x)"), tools=[send], max_steps=30)) == steps - 1
+        return Counter(looked)
+
+    assert resumed(3) == resumed(20)

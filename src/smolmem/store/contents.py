@@ -125,6 +125,17 @@ class Contents:
         """
         return self.checked(self.store.rows("content", {"id": number}), f"content {number}", packing.RECORD)
 
+    def content_key(self, number: int) -> str:
+        """The hash of a content, as it is stored.
+
+        Raises:
+            Damaged: if the content is missing.
+        """
+        found = self.store.do("content_hash", {"id": number})
+        if not isinstance(found, bytes):
+            raise self.damaged(f"content {number} is missing")
+        return found.hex()
+
     def announce(self, values: Iterable[Encoded | None]) -> None:
         """Tells a server which values the transaction is about to store: all of them are sent in one message."""
         if self.store.is_remote:

@@ -8,7 +8,6 @@ from functools import cache, partial
 from typing import Any
 
 from smolmem.core.arguments import EVERYWHERE, ScopeFilter, in_scope
-from smolmem.core.encoding import wire
 from smolmem.core.errors import NotFound
 from smolmem.core.redaction import Known, Redactor
 from smolmem.core.rows import RecordedCall, RecordedCode, SessionRow, Status, StoredEntry, StoredSession
@@ -277,17 +276,26 @@ class Records(Links):
 
     def calls(self, run: str, turn: int, secrets: Known | None = None) -> list[RecordedCall]:
         """The model and tool calls of a run from a turn on, with these secrets put back."""
-        return [call for call in self._calls(run, self.call_counts([run]), secrets) if call.turn >= turn]
+        found = self._calls(run, self.call_counts([run]), secrets, since=turn)
+        return [call for calls in found.values() for call in calls]
 
-    def _calls(self, run: str, counts: dict[str, int], secrets: Known | None) -> list[RecordedCall]:
-        """All calls of a run; a call that is not found would be made again, so they are counted first."""
+    def _calls(
+        self, run: str, counts: dict[str, int], secrets: Known | None, since: int = 0
+    ) -> dict[int, list[RecordedCall]]:
+        """The calls of a run by turn; a call that is not found would be made again, so they are counted first."""
         rows = self.store.rows("calls", {"run": run})
         if len(rows) < counts.get(run, 0):
             raise self.damaged(f"run {run[:8]} has made {counts[run]} calls, but {len(rows)} are found")
+        found: dict[int, list[RecordedCall]] = {}
+        for call in self._recorded_calls((row for row in rows if row["turn"] >= since), secrets):
+            found.setdefault(call.turn, []).append(call)
+        return found
+
+    def _recorded_calls(self, rows: Iterable[Row], secrets: Known | None) -> list[RecordedCall]:
         return [
             RecordedCall(
                 **{name: row[name] for name in ("id", "turn", "kind", "name")},
-                key=wire.fingerprint(self.record(row["arguments"])),
+                key=self.content_key(row["arguments"]),
                 ended=row["ended"] is not None,
                 failed=bool(row["failed"]),
                 arguments=partial(self.value, row["arguments"], secrets=secrets),
@@ -325,7 +333,7 @@ class Records(Links):
                 continue  # the step that takes its place finishes what this one began, from the variables before it
             variables = event["state"] if event["state"] is not None else variables
             if getattr(step, "code_action", None):
-                made = [call for call in calls(of) if done.get(of, 0) <= call.turn <= turn]
+                made = [call for of_turn in range(done.get(of, 0), turn + 1) for call in calls(of).get(of_turn, ())]
                 code.append(RecordedCode(step.code_action, step.observations, step.error is not None, made))
             done[of] = turn + 1
 

@@ -139,7 +139,7 @@ class _Export:
         self._written: Counter[str] = Counter()
         self._progress = progress
         self._total = sum(self._store.rows("export_sizes", {})[0].values()) if progress else 0
-        self._hash = lru_cache(4096)(self._read_hash)
+        self._hash = lru_cache(4096)(self._records.content_key)
         self.contents: Container[int] = _EVERYTHING
         self.prompts: Container[int] = _EVERYTHING
         self.steps: Container[int] = _EVERYTHING
@@ -266,12 +266,6 @@ class _Export:
         """The hash under which a content was written."""
         key = self._hash(number)
         return key if self._redaction is None else self._redaction.key(key)
-
-    def _read_hash(self, number: int) -> str:
-        found = self._store.do("content_hash", {"id": number})
-        if not isinstance(found, bytes):
-            raise self._records.damaged(f"content {number} is missing")
-        return found.hex()
 
     # --- rows ------------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from smolmem.agents import compat, variables
 from smolmem.agents.compat import Interpreter
-from smolmem.agents.restoring.known_classes import classes_of, methods_of
+from smolmem.agents.restoring.known_classes import classes_of, classes_of_tools, methods_of
 from smolmem.agents.restoring.replay_guard import SILENT, Guard, is_confined, is_seen
 from smolmem.core.encoding import codec
 from smolmem.core.encoding.chunks import ATOMS
@@ -129,12 +129,15 @@ def _run_again(agent: Any, local: Interpreter, code: Sequence[RecordedCode]) -> 
     playback, deadline = _Playback(local), time.monotonic() + MAX_SECONDS
     local.tools = playback.tools
     confined = _is_confined([piece.code for piece in code]) and _are_plain(given)
+    of_tools = classes_of_tools(agent)
+    classes, methods = of_tools, methods_of(of_tools.values())
     for piece in code:
-        classes = classes_of(agent)
+        now = classes_of(agent, of_tools)
+        if now != classes:  # the code has made a class
+            classes, methods = now, methods_of(now.values())
         playback.answer(piece.calls, classes)
         confined = confined and playback.is_plain
-        seconds = deadline - time.monotonic()
-        guard = playback.guard = Guard(seconds, local.stop, traced=not confined, methods=methods_of(classes.values()))
+        guard = playback.guard = Guard(deadline - time.monotonic(), local.stop, traced=not confined, methods=methods)
         printed = guard.run(partial(local.run, piece.code))
         if guard.reason is not None:
             raise _Differs(guard.reason)

@@ -8,7 +8,7 @@ says is looked up anywhere else.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -16,15 +16,26 @@ from smolmem.agents import compat
 from smolmem.core.encoding import instances
 
 
-def classes_of(agent: Any) -> dict[str, type]:
-    """The data classes of an agent, by their full names."""
+def classes_of(agent: Any, of_tools: Mapping[str, type] | None = None) -> dict[str, type]:
+    """The data classes of an agent, by their full names.
+
+    Args:
+        agent: the agent.
+        of_tools: the classes of its tools, if they are known: many modules are looked at to find them.
+    """
+    found = dict(classes_of_tools(agent) if of_tools is None else of_tools)
+    local = compat.interpreter_of(agent)
+    _add([] if local is None else list(local.variables.values()), found)
+    return found
+
+
+def classes_of_tools(agent: Any) -> dict[str, type]:
+    """The data classes that the tools of an agent refer to, by their full names."""
     found: dict[str, type] = {}
     functions = [function for tool in agent.tools.values() for function in _functions(tool.forward, set())]
     _add((value for function in functions for value in _referred(function)), found)
     modules = {cls.__module__: sys.modules.get(cls.__module__) for cls in found.values()}
     _add((value for module in modules.values() for value in _contents(module)), found)
-    local = compat.interpreter_of(agent)
-    _add([] if local is None else list(local.variables.values()), found)
     return found
 
 
