@@ -38,8 +38,56 @@ def broken_off(memory: Memory, agent: Any, **options: Any) -> None:
     memory.detach(agent)
 
 
+@pytest.fixture(autouse=True)
+def snapshots_do_not_suffice(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code is run again where a snapshot does not hold all it made; here always, except in the tests of that choice."""
+    if "snapshot" not in request.keywords:
+        monkeypatch.setattr("smolmem.agents.restoring.interpreter._holds_all", lambda snapshot, code: False)
+
+
 STOP = ConnectionError("429")
 ANY: dict[str, Any] = {"additional_authorized_imports": ["*"]}
+
+# --- whether code is run again ---------------------------------------------------------------------------------------
+
+PLAIN = {
+    "values": ("n, flags = [7], {True: (1, 2.5)}\nfor i in range(3):\n    n.append(i)", "n[0]"),
+    "imports": ("import math, random\nfrom statistics import mean\nn = mean([random.randint(7, 7)])", "math.floor(n)"),
+    "comprehensions": ("n = [x for x in [7] if any(y for y in [1])]\nd = {k: v for k, v in [('a', n)]}", "d['a'][0]"),
+    "two names of one list": ("a = n = [0]", "a.append(7) or n[1]"),
+    "an error": ("n = 7\nprint(1 / 0)", "n"),
+    "no variables": ("print(8)", "7"),
+}
+MADE_BY_CODE = {
+    "a function": ("def f():\n    return 7", "f()"),
+    "a lambda": ("f = lambda: 7", "f()"),
+    "a class": ("class C:\n    def f(self):\n        return 7\nc = C()", "c.f()"),
+    "another name of a function": ("import math\nf = math.floor", "f(7.5)"),
+    "a method": ("f = {'a': 7}.get", "f('a')"),
+    "an import inside a block": ("if True:\n    import math", "math.floor(7.5)"),
+    "a private name": ("_n = 7", "_n"),
+    "a class of values": ("import collections\nn = collections.Counter('aaaaaaa')", "n.most_common(1)[0][1]"),
+    "an exception": ("try:\n    print(1 / 0)\nexcept ZeroDivisionError as error:\n    n = 7", "n"),
+    "an iterator": ("n = iter([7])", "next(n)"),
+}
+
+
+@pytest.mark.snapshot
+@pytest.mark.parametrize(("made", "use"), PLAIN.values(), ids=PLAIN.keys())
+def test_code_is_not_run_again_if_the_snapshot_holds_all_it_made(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch, made: str, use: str
+) -> None:
+    monkeypatch.setattr("smolmem.agents.restoring.interpreter._run_again", None)
+    broken_off(memory, code_agent(code(made), STOP))
+    assert memory.resume(code_agent(code(f"final_answer({use})"))) == 7
+
+
+@pytest.mark.snapshot
+@pytest.mark.parametrize(("made", "use"), MADE_BY_CODE.values(), ids=MADE_BY_CODE.keys())
+def test_what_no_snapshot_holds_is_made_again_by_the_code(memory: Memory, made: str, use: str) -> None:
+    broken_off(memory, code_agent(code(made), STOP))
+    assert memory.resume(code_agent(code(f"final_answer({use})"))) == 7
+
 
 # --- effects outside -------------------------------------------------------------------------------------------------
 

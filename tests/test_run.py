@@ -69,7 +69,7 @@ def test_stepwise_stops_and_goes_on_with_another_agent_object(memory: Memory) ->
 def test_restore_brings_steps_and_variables_into_another_agent(memory: Memory) -> None:
     run = done(memory, *COUNT)
     agent = code_agent(code("final_answer(n * 100)"), name="other", description="d")
-    assert "running the recorded code again" in str(run.restore(agent, step=2))
+    assert str(run.restore(agent, step=2)) == "variables: from the snapshot"
     assert [step.step_number for step in agent.memory.steps[1:]] == [1, 2]
     assert agent.run("Go on", reset=False) == 200
     assert "print(n)" in str(agent.model.prompts[0])

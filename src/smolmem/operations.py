@@ -99,7 +99,7 @@ class Operations(Lookup):
         secrets = self._journal.redactor.learn()
         variables = self._journal.session(run.session, run.id, until=began, secrets=secrets).variables()
         agent.state.update((variables or {}).get("state", {}))
-        return rerun(agent, run, self._journal.calls(run.id, 0, secrets), self._journal)
+        return rerun(agent, run, self._journal.calls(run.id, secrets), self._journal)
 
     # --- reading and changing a run --------------------------------------------------------------------------------
 

@@ -90,11 +90,10 @@ class Resumption:
         secrets = self.journal.redactor.learn()
         try:
             stored = self.journal.session(self.run.session, self.run.id, secrets=secrets)
-            calls = self.journal.calls(self.run.id, 0, secrets)
-            self._check_tools(calls)
+            self._check_tools(stored.calls)
             check_secrets(self.journal, self.run, stored, secrets, refuse=not self.placeholders)
             if self.unknown == "raise":
-                self._refuse_unknown(self.recorder.agent, self.run, calls, stored.done)
+                self._refuse_unknown(self.recorder.agent, self.run, stored)
         except BaseException:
             self.journal.release(before)
             raise
@@ -102,12 +101,12 @@ class Resumption:
         self.recorder.adopt(stored, row)
         steps = self.recorder.agent.memory.steps
         compat.restore_monitor(self.recorder.agent, steps)
-        answer = _recorded_answer(steps, calls, stored.turns)
+        answer = _recorded_answer(steps, stored.calls, stored.turns)
         if answer is not None:
             restored = interpreter.restore_all(self.recorder.agent, stored)  # for later tasks with reset=False
             self._log("had its answer already", restored)
             return Resumed(None, self._finish(row, answer[0]))
-        return Resumed(self._prepare(row, stored, calls, waiting))
+        return Resumed(self._prepare(row, stored, waiting))
 
     # --- check -----------------------------------------------------------------------------------------------------
 
@@ -136,16 +135,15 @@ class Resumption:
                 "same tools, or restore() the run and continue with a new task."
             )
 
-    def _refuse_unknown(self, agent: Any, run: Run, calls: Sequence[RecordedCall], done: int) -> None:
+    def _refuse_unknown(self, agent: Any, run: Run, stored: StoredSession) -> None:
         """Refuses interrupted calls before anything is done, also in the runs of managed agents."""
         for child in self.journal.called_by([run.id]):
             if child.agent in agent.managed_agents and child.status != "finished":
-                stored = self.journal.session(child.session, child.id)
                 helper = agent.managed_agents[child.agent]
-                self._refuse_unknown(helper, child, self.journal.calls(child.id, 0), stored.done)
-        for call in calls:
+                self._refuse_unknown(helper, child, self.journal.session(child.session, child.id))
+        for call in stored.calls:
             repeatable = call.kind != "tool" or compat.is_safe_to_repeat(agent, call.name)
-            why = None if repeatable or call.turn < done else _why_unknown(agent, call)
+            why = None if repeatable or call.turn < stored.done else _why_unknown(agent, call)
             if why is not None:
                 raise UnknownOutcome(
                     f"run {run.id[:8]} was interrupted {why} Find out, then resume(agent, unknown='rerun') to call it "
@@ -161,13 +159,11 @@ class Resumption:
         self.recorder.end(active, answer=answer)
         return answer
 
-    def _prepare(
-        self, row: RunRow, stored: StoredSession, calls: Sequence[RecordedCall], waiting: list[Injected]
-    ) -> Iterator[Any]:
+    def _prepare(self, row: RunRow, stored: StoredSession, waiting: list[Injected]) -> Iterator[Any]:
         agent = self.recorder.agent
         if codec.is_interrupted(agent.memory.steps[-1]):  # a model or tool call failed: the step is repeated
             agent.memory.steps.pop()
-        begun = [replace(call, turn=stored.turns) for call in calls if call.turn >= stored.done]
+        begun = [replace(call, turn=stored.turns) for call in stored.calls if call.turn >= stored.done]
         self._expect_children(begun)
         in_order = isinstance(agent, CodeAgent)
         self.recorder.ledger.expect(begun, in_order=in_order, unknown=self.unknown)

@@ -205,9 +205,10 @@ class RecordedCall:
     turn: int
     kind: str
     name: str
-    key: str
     ended: bool
     failed: bool
+    key: Callable[[], str] = field(repr=False, compare=False)
+    """Reads the hash of the arguments."""
     arguments: Callable[[], Any] = field(repr=False, compare=False)
     outcome: Callable[..., Any] = field(repr=False, compare=False)
     """Reads the outcome; takes `classes` and `exact` as `codec.decode` does."""
@@ -216,7 +217,7 @@ class RecordedCall:
 
     def is_of(self, key: str, encode: Callable[[Any], Encoded]) -> bool:
         """Whether `key` is the hash of these arguments; processes may redact them differently."""
-        return key in (self.key, encode(self.arguments()).key)
+        return key == self.key() or key == encode(self.arguments()).key
 
     @property
     def result(self) -> Any:
@@ -268,7 +269,10 @@ class RecordedCode:
 
 @dataclass(frozen=True)
 class StoredEntry:
-    """A step as it is stored: the smolagents step, its ids, and the hash of its record."""
+    """A step as it is stored: the smolagents step, its ids, and the hash of its record.
+
+    `lacking` is the content of the step, if secrets may have been taken out of it.
+    """
 
     step: Any
     id: int
@@ -276,6 +280,7 @@ class StoredEntry:
     key: str
     prompt: int | None
     rendered: int | None
+    lacking: int | None = None
 
 
 @dataclass(frozen=True)
@@ -294,7 +299,7 @@ class StoredSession:
     code: Sequence[RecordedCode]
     variables: Callable[..., dict[str, Any] | None]
     """Reads the snapshot of the variables; takes `classes` as `codec.decode` does."""
-    records: Sequence[int] = ()
-    """The contents of the entries, in order."""
+    calls: Sequence[RecordedCall] = ()
+    """The model and tool calls of the run."""
     snapshot: int | None = None
     """The content of the variables."""

@@ -67,6 +67,7 @@ class Chains:
         self._read_row = read
         self._of_runs: Recent[str, Chain] = Recent(_RUNS)
         self._read: Recent[int, tuple[int | None, bytes]] = Recent(_CACHED_BYTES, lambda link: len(link[1]))
+        self._joined: tuple[int | None, int, bytes] = (None, 0, b"")  # the last chain that was joined, and its length
         self.forgotten = 0
         """How often everything was forgotten."""
 
@@ -92,19 +93,24 @@ class Chains:
         return data
 
     def _dictionary(self, base: int | None) -> bytes:
-        """The contents of a chain up to its content `base`."""
+        """The contents of a chain up to its content `base`. Runs are read in order, so most of them are joined."""
         chain: list[tuple[int, int | None, bytes | None, bytes]] = []
-        while base is not None:
+        (last, length, joined), at = self._joined, base
+        while at is not None and at != last:
             if len(chain) == _LENGTH:
                 raise Undecodable("cannot be unpacked: a chain of contents that is too long")
-            chain.append(self._link(base))
-            base = chain[-1][1]
-        joined = b""
+            chain.append(self._link(at))
+            at = chain[-1][1]
+        if at is None:
+            length, joined = 0, b""
+        if length + len(chain) > _LENGTH:
+            raise Undecodable("cannot be unpacked: a chain of contents that is too long")
         for number, before, packed, data in reversed(chain):
             if packed is not None:
                 data = packing.unpack(packed, packing.BLOB, joined)
                 self._remember(number, before, data)
             joined += data
+        self._joined = base, length + len(chain), joined
         return joined
 
     def _link(self, number: int) -> tuple[int, int | None, bytes | None, bytes]:
@@ -129,4 +135,5 @@ class Chains:
 
     def forget_read(self) -> None:
         """Drops the contents that were read."""
+        self._joined = (None, 0, b"")
         self._read.clear()

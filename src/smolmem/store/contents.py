@@ -330,14 +330,14 @@ class Contents:
 
     def step_of(self, row: Row) -> Any:
         """The smolagents step that a row of `step` or `event` holds the record of."""
-        return self.step_and_key(row)[0]
+        return self.step_and_record(row)[0]
 
-    def step_and_key(self, row: Row, secrets: Known | None = None) -> tuple[Any, str]:
-        """The smolagents step of a row, with these secrets put back, and the hash of its record."""
+    def step_and_record(self, row: Row, secrets: Known | None = None) -> tuple[Any, bytes]:
+        """The smolagents step of a row, with these secrets put back, and its record."""
         number, prompt = row["record"], row["prompt"]
-        model_input = None if prompt is None else self.stored(prompt, self.prompt_row(prompt)["size"])
         record = self.record(number)
-        return self._decoded(number, record, model_input, secrets=secrets), wire.fingerprint(record)
+        model_input = None if prompt is None else self.stored(prompt)
+        return self._decoded(number, record, model_input, secrets=secrets), record
 
     # --- prompts ---------------------------------------------------------------------------------------------------
 
@@ -376,6 +376,6 @@ class Contents:
         """The id of a prompt that is stored here, if this is one."""
         return messages.number if isinstance(messages, StoredMessages) and messages.source is self else None
 
-    def stored(self, prompt: int, size: int) -> StoredMessages:
-        """The messages of a prompt, read from the store when they are used."""
+    def stored(self, prompt: int, size: int | None = None) -> StoredMessages:
+        """The messages of a prompt, read from the store when they are used; `size` is how many, if that is known."""
         return StoredMessages(self, prompt, size)

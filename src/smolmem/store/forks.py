@@ -52,7 +52,7 @@ def fork(journal: Journal, run: Run, step: int | None) -> Run:
 
 def _refuse_interrupted(journal: Journal, run: Run) -> None:
     stored = journal.session(run.session, run.id)
-    if any(call.kind == "tool" for call in journal.calls(run.id, stored.done)):
+    if any(call.kind == "tool" for call in stored.calls if call.turn >= stored.done):
         raise CannotResume(
             f"run {run.id[:8]} was interrupted inside a step that had called tools: resume it, or fork it at a step "
             "(step=…)."

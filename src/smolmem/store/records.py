@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, partial
+from itertools import chain
 from typing import Any
 
 from smolmem.core.arguments import EVERYWHERE, ScopeFilter, in_scope
+from smolmem.core.encoding import wire
 from smolmem.core.errors import NotFound
-from smolmem.core.redaction import Known, Redactor
+from smolmem.core.redaction import Known, Redactor, may_lack_secrets
 from smolmem.core.rows import RecordedCall, RecordedCode, SessionRow, Status, StoredEntry, StoredSession
 from smolmem.core.timeline import Misplaced, Timeline
 from smolmem.core.values import Event, Failure, Run, Step, when
@@ -274,20 +276,17 @@ class Records(Links):
 
     # --- what a resumed run needs ----------------------------------------------------------------------------------
 
-    def calls(self, run: str, turn: int, secrets: Known | None = None) -> list[RecordedCall]:
-        """The model and tool calls of a run from a turn on, with these secrets put back."""
-        found = self._calls(run, self.call_counts([run]), secrets, since=turn)
-        return [call for calls in found.values() for call in calls]
+    def calls(self, run: str, secrets: Known | None = None) -> list[RecordedCall]:
+        """The model and tool calls of a run, with these secrets put back."""
+        return list(chain.from_iterable(self._calls(run, self.call_counts([run]), secrets).values()))
 
-    def _calls(
-        self, run: str, counts: dict[str, int], secrets: Known | None, since: int = 0
-    ) -> dict[int, list[RecordedCall]]:
+    def _calls(self, run: str, counts: dict[str, int], secrets: Known | None) -> dict[int, list[RecordedCall]]:
         """The calls of a run by turn; a call that is not found would be made again, so they are counted first."""
         rows = self.store.rows("calls", {"run": run})
         if len(rows) < counts.get(run, 0):
             raise self.damaged(f"run {run[:8]} has made {counts[run]} calls, but {len(rows)} are found")
         found: dict[int, list[RecordedCall]] = {}
-        for call in self._recorded_calls((row for row in rows if row["turn"] >= since), secrets):
+        for call in self._recorded_calls(rows, secrets):
             found.setdefault(call.turn, []).append(call)
         return found
 
@@ -295,7 +294,7 @@ class Records(Links):
         return [
             RecordedCall(
                 **{name: row[name] for name in ("id", "turn", "kind", "name")},
-                key=self.content_key(row["arguments"]),
+                key=partial(self.content_key, row["arguments"]),
                 ended=row["ended"] is not None,
                 failed=bool(row["failed"]),
                 arguments=partial(self.value, row["arguments"], secrets=secrets),
@@ -313,12 +312,12 @@ class Records(Links):
         from smolmem.core.encoding import codec
 
         @cache
-        def step_and_key(record: int, prompt: int | None) -> tuple[Any, str]:
-            return self.step_and_key({"record": record, "prompt": prompt}, secrets)
+        def step_and_record(record: int, prompt: int | None) -> tuple[Any, bytes]:
+            return self.step_and_record({"record": record, "prompt": prompt}, secrets)
 
         row, timeline = self.session_row(session), Timeline[Row]()
         events = list(self._events(row, until))
-        counts = self.call_counts({event["run"] for event in events})
+        counts = self.call_counts({run, *(event["run"] for event in events)})
         calls = cache(partial(self._calls, counts=counts, secrets=secrets))
         turns, done, code, variables, own = dict[str, int](), dict[str, int](), list[RecordedCode](), None, 0
         for event in events:
@@ -328,7 +327,7 @@ class Records(Links):
                 continue
             of, turn = event["run"], turns.get(event["run"], 0)
             turns[of] = turn + 1
-            step, _ = step_and_key(event["record"], event["prompt"])
+            step, _ = step_and_record(event["record"], event["prompt"])
             if codec.is_interrupted(step):
                 continue  # the step that takes its place finishes what this one began, from the variables before it
             variables = event["state"] if event["state"] is not None else variables
@@ -339,8 +338,9 @@ class Records(Links):
 
         def entry(step: int) -> StoredEntry:
             latest = timeline.latest[step]
-            live, key = step_and_key(latest["record"], latest["prompt"])
-            return StoredEntry(live, step, latest["run"], key, latest["prompt"], latest["shown"])
+            live, record = step_and_record(latest["record"], latest["prompt"])
+            lacking, key = latest["record"] if may_lack_secrets(record) else None, wire.fingerprint(record)
+            return StoredEntry(live, step, latest["run"], key, latest["prompt"], latest["shown"], lacking)
 
         return StoredSession(
             row=row,
@@ -351,7 +351,7 @@ class Records(Links):
             done=done.get(run, 0),
             code=code,
             variables=partial(self.variables, variables, secrets=secrets, whole=True),
-            records=[timeline.latest[step]["record"] for step in timeline.steps],
+            calls=list(chain.from_iterable(calls(run).values())),
             snapshot=variables,
         )
 

@@ -20,7 +20,7 @@ class StoredMessages(Sequence[Any]):
 
     __slots__ = ("_size", "number", "of_live_step", "source")
 
-    def __init__(self, source: Any, number: int, size: int) -> None:
+    def __init__(self, source: Any, number: int, size: int | None = None) -> None:
         self.source = source
         self.number = number
         self.of_live_step = False
@@ -28,7 +28,7 @@ class StoredMessages(Sequence[Any]):
         self._size = size
 
     def __len__(self) -> int:
-        return self._size
+        return len(self.copy()) if self._size is None else self._size
 
     @overload
     def __getitem__(self, index: int) -> Any: ...
@@ -71,5 +71,5 @@ class StoredMessages(Sequence[Any]):
             log.warning("smolmem: a recorded prompt cannot be read: %s", error)
             text = f"(this message is stored and cannot be read: {error})"
             unread = ChatMessage(role=MessageRole.USER, content=[{"type": "text", "text": text}])
-            return [unread] * self._size
+            return [unread] * (self._size or 1)
         return messages

@@ -1,13 +1,14 @@
 """A code agent's variables, restored in a fresh interpreter, without pickle.
 
-The recorded code is run again with the recorded tool results, and what it prints is compared with the record. That
-restores everything code can make: functions, closures, classes and their instances, aliasing. The code runs under a
-guard (`replay_guard`): as soon as it would reach outside, the attempt is dropped. Then, or where the code prints
-something else or takes too long, only its definitions and imports are run, and the values come from the snapshot that
-was taken after the last step.
+The values come from the snapshot that was taken after the last step, if it holds all that the code has made.
 
-Each variable is compared with the snapshot. Where they differ (a random id, a time), the snapshot's value is used.
-Variables that could not be restored, or not as they were, are named.
+Otherwise the recorded code is run again with the recorded tool results, and what it prints is compared with the record.
+That restores everything code can make: functions, closures, classes and their instances. The code runs under a guard
+(`replay_guard`): as soon as it would reach outside, the attempt is dropped. Then, or where the code prints something
+else or takes too long, only its definitions and imports are run, and the values come from the snapshot.
+
+After the code was run again, each variable is compared with the snapshot. Where they differ (a random id, a time), the
+snapshot's value is used. Variables that could not be restored, or not as they were, are named.
 """
 
 from __future__ import annotations
@@ -85,12 +86,18 @@ def restore(agent: Any, code: Sequence[RecordedCode], load: Load) -> Restored:
         return Restored(f"none, {type(executor).__name__} keeps them in another process", sorted(wanted))
     tools = local.tools
     try:
-        restored = _run_again(agent, local, code)
-        values = _snapshot(agent, load)  # once more: the code may have made classes
-        _settle(restored, agent, local, values)
+        if _holds_all(values, code):
+            restored = _defined(agent, local, code, "from the snapshot")
+            local.send(wanted)
+        else:
+            restored = _run_again(agent, local, code)
+            values = _snapshot(agent, load)  # once more: the code may have made classes
+            _settle(restored, agent, local, values)
     except _Differs as why:
         local.tools = tools
-        restored, values = _from_snapshot(agent, local, code, load, str(why))
+        restored = _defined(agent, local, code, f"from the snapshot, because {why}")
+        values = _snapshot(agent, load)
+        local.send(_without_placeholders(values.get("variables", {})))
     local.tools, wanted = tools, values.get("variables", {})
     left = {name: value for name, value in _without_placeholders(wanted).items() if name not in local.variables}
     local.send(left)  # of an earlier run, or of code that is no longer there
@@ -302,15 +309,35 @@ def _settle(restored: Restored, agent: Any, local: Interpreter, snapshot: dict[s
 # --- from the snapshot -----------------------------------------------------------------------------------------------
 
 
-def _from_snapshot(
-    agent: Any, local: Interpreter, code: Sequence[RecordedCode], load: Load, why: str
-) -> tuple[Restored, dict[str, Any]]:
+def _holds_all(snapshot: dict[str, Any], code: Sequence[RecordedCode]) -> bool:
+    """Whether a snapshot holds all that the code has made, as it was: plain data only. Imports are made again."""
+    values = {**snapshot.get("state", {}), **snapshot.get("variables", {})}
+    made = [_made_names(piece.code) for piece in code]
+    is_known = not snapshot.get("large") and all(names is not None and names <= values.keys() for names in made)
+    return is_known and _are_plain(values, limit=1_000_000)
+
+
+def _made_names(code: str) -> set[str] | None:
+    """The variables that code assigns; None if it makes something that no snapshot holds."""
+    statements = _statements(code)
+    nodes = [node for statement in statements for node in ast.walk(statement)]
+    if any(isinstance(node, _UNSTORED) or (_imported(node) and node not in statements) for node in nodes):
+        return None
+    inner = [node.target for node in nodes if isinstance(node, ast.comprehension)]
+    in_comprehensions = {name for target in inner for name in ast.walk(target)}
+    handlers = {node.name for node in nodes if isinstance(node, ast.ExceptHandler) and node.name is not None}
+    names = (node for node in nodes if isinstance(node, ast.Name) and node not in in_comprehensions)
+    return handlers | {node.id for node in names if isinstance(node.ctx, ast.Store)}
+
+
+_UNSTORED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.Match)
+
+
+def _defined(agent: Any, local: Interpreter, code: Sequence[RecordedCode], by: str) -> Restored:
+    """An interpreter with the imports and definitions of the code, and no other variables."""
     local.clear(agent.state)
     playback = _Playback(local)
-    restored = Restored(f"from the snapshot, because {why}", _define(local, code, playback), playback=playback)
-    values = _snapshot(agent, load)
-    local.send(_without_placeholders(values.get("variables", {})))
-    return restored, values
+    return Restored(by, _define(local, code, playback), playback=playback)
 
 
 def _define(local: Interpreter, code: Sequence[RecordedCode], playback: _Playback) -> list[str]:

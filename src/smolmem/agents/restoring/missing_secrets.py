@@ -46,14 +46,15 @@ def check_secrets(journal: Journal, run: Run, stored: StoredSession, known: Know
 
 
 def _missing(journal: Journal, run: Run, stored: StoredSession, known: Known) -> Iterator[tuple[Secret, str, bool]]:
-    for entry, record in zip(stored.entries, stored.records, strict=True):
-        for field, secrets in journal.missing_secrets(record, known).items():
+    for entry in stored.entries:
+        found = {} if entry.lacking is None else journal.missing_secrets(entry.lacking, known)
+        for field, secrets in found.items():
             matters = field not in _READ_ONLY
             yield from ((secret, f"{_name(entry.step)}, {field.replace('_', ' ')}", matters) for secret in secrets)
     if stored.snapshot is not None:
         for kind, secrets in journal.missing_variables(stored.snapshot, known).items():
             yield from ((secret, kind, True) for secret in secrets)
-    for call in journal.calls(run.id, stored.done):
+    for call in (call for call in stored.calls if call.turn >= stored.done):
         for content in call.contents if call.kind == "tool" else call.contents[1:]:  # a prompt is only read
             found = {} if content is None else journal.missing_secrets(content, known)
             what = f"the interrupted call of {call.name}" if call.kind == "tool" else "the model's last answer"

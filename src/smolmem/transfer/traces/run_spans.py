@@ -202,7 +202,7 @@ class _RunSpans:
     @cached_property
     def _calls(self) -> dict[int, list[Call]]:
         """The calls of the run by turn: how many steps the run had when the call was made."""
-        calls = self.records.calls(self.run.id, 0)  # read first: the run may continue, and each call needs a time
+        calls = self.records.calls(self.run.id)  # read first: the run may continue, and each call needs a time
         times = {row["id"]: row for row in self.records.store.rows("calls", {"run": self.run.id})}
         found: dict[int, list[Call]] = {}
         for call in calls:
