@@ -429,7 +429,7 @@ def test_forks_of_forks_can_be_deeper_than_the_stack(memory: Memory) -> None:
         run = run.fork()
         run.steps[1].edit(model_output=f"edited {number}")
     before, limit = snapshot(run), sys.getrecursionlimit()
-    sys.setrecursionlimit(len(inspect.stack(0)) + 100)
+    sys.setrecursionlimit(len(inspect.stack(0)) + 60)
     try:
         memory.erase(first)
     finally:
