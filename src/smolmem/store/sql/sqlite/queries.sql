@@ -150,6 +150,9 @@ SELECT
        AND run = :run AND act = 'insert' AND record IS NOT NULL) AS inserted,
     coalesce((SELECT steps FROM run WHERE id = :run AND status <> 'running'), 0) AS counted;
 
+-- name: was_repaired
+SELECT EXISTS (SELECT 1 FROM alert WHERE run = :run AND rule = 'repair');
+
 -- name: session_links
 WITH
     event_of (act, step, place, record) AS (SELECT act, step, place, record FROM event WHERE session = :session),
