@@ -105,7 +105,6 @@ def report(version: str, plain: dict[str, str], broken: list[str], runs: int, se
         "seeds": f"tests of smolagents {version}: {runs} runs recorded, {failing} tests fail without smolmem, too",
         "seconds": seconds,
         "error": "; ".join(broken)[:500],
-        "command": "make torture-smolagents",
         "run": torture.this_run(),
     }
     torture.add({name: result})

@@ -349,7 +349,9 @@ def test_after_a_repair_incomplete_runs_are_named_can_be_listed_and_erased_and_t
             if table == "session":
                 assert incomplete == (run.fork_of is not None)
             if incomplete:
-                assert {step.run for step in memory.steps(run=run)} <= {run.id}
+                left = {step.id for step in memory.steps(run=run) if step.kind != "system_prompt"}
+                assert {step.id for step in run.steps if step.run == run.id} == left
+                assert [alert.rule for alert in memory.alerts() if alert.run == run.id] == ["repair"]
                 assert run.id in memory.erase(run).runs
             else:
                 assert run.steps or run.fork_of

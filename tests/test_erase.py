@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import os
 import random
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -417,6 +419,22 @@ def test_a_fork_of_an_erased_fork_keeps_the_whole_past(memory: Memory, path: Pat
     memory.erase(scope="*")
     assert memory.runs() == []
     assert hits(path, "mkshared", "mkalso", "mkonly") == 0
+    assert sound(memory)
+
+
+def test_forks_of_forks_can_be_deeper_than_the_stack(memory: Memory) -> None:
+    memory.attach(code_agent(code("final_answer(2)"))).run("Fork me")
+    first = run = memory.runs()[0]
+    for number in range(60):
+        run = run.fork()
+        run.steps[1].edit(model_output=f"edited {number}")
+    before, limit = snapshot(run), sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack(0)) + 60)
+    try:
+        memory.erase(first)
+    finally:
+        sys.setrecursionlimit(limit)
+    assert snapshot(memory.run(run.id)) == before
     assert sound(memory)
 
 

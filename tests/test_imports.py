@@ -730,6 +730,17 @@ def test_the_page_about_imports_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("command", ["import", "load"])
+def test_a_refused_file_leaves_no_new_store_behind(tmp_path: Path, command: str) -> None:
+    (tmp_path / "bad.json").write_text("[1, 2")
+    store = tmp_path / "new.db"
+    assert main(["--db", str(store), command, str(tmp_path / "bad.json")]) != 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.json"]
+    Memory(store).close()
+    assert main(["--db", str(store), command, str(tmp_path / "bad.json")]) != 0
+    assert store.exists()
+
+
 def test_the_command_imports_and_can_be_told_the_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = str(write(tmp_path / "nested.json", nested()))
     db = ["--db", str(tmp_path / "new.db")]

@@ -299,7 +299,48 @@ def test_the_web_is_recognised_by_what_was_called(memory: Memory, way: str) -> N
 )
 def test_tools_that_read_the_web_are_known_by_their_names(name: str, reads: bool) -> None:
     assert is_web_tool(name) is reads
-    assert reads_web(ActionStep(1, Timing(0.0), code_action=f"print({name}('x'))")) is reads
+    assert reads_web(ActionStep(1, Timing(0.0), code_action=f"print({name}('x'))"), {}) is reads
+
+
+class Helpdesk(Page):
+    """Its name does not tell that it reads the web, so it says so."""
+
+    name = "look_up"
+    reads_web = True
+
+
+class Webshop(Health):
+    """Its name sounds like the web, and it reads a table of the shop."""
+
+    name = "web_orders"
+    reads_web = False
+
+
+@pytest.mark.promise("S8")
+@pytest.mark.parametrize("kind", [code_agent, calling_agent])
+def test_a_tool_that_says_whether_it_reads_the_web_is_believed_by_every_process(
+    path: Path, tmp_path: Path, kind: Any
+) -> None:
+    said = {
+        code_agent: [
+            code("print(web_orders())"),
+            code(f"print(look_up({EVIL!r}))"),
+            code("final_answer('grapefruit')"),
+        ],
+        calling_agent: [calls(("web_orders", {})), calls(("look_up", {"url": EVIL})), answer("grapefruit")],
+    }
+    with Memory(path, strict=True, embedder="off") as memory:
+        memory.attach(kind(*said[kind], tools=[Helpdesk(), Webshop()])).run("Go")
+    with Memory(path, embedder="off") as memory, Memory(tmp_path / "copy.db", embedder="off") as copy:
+        memory.export(tmp_path / "export")
+        copy.load(tmp_path / "export", trust="keep")
+        for each in (memory, copy):
+            found = trusts(each)
+            assert (found["1 observation"], found["2 observation"], found["3 answer"]) == ("medium", "low", "low")
+            origins = {row["text"]: row["origin"] for row in each._store.rows("passage_after", {"id": 0})}
+            assert (origins[PAGE], origins[Webshop().forward()]) == ("web", "tool")
+            assert each.verify()
+            assert [one.why for one in each.purge(origin="web").sources] == ["from web"]
 
 
 def test_trust_does_not_rise_when_the_source_is_forgotten_or_erased(memory: Memory) -> None:

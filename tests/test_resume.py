@@ -189,6 +189,15 @@ def test_a_tool_that_is_safe_to_repeat_is_repeated(memory: Memory, kind: Any) ->
     assert "sent to Oslo" in memory.runs()[0].steps[1].text
 
 
+def test_what_a_tool_says_of_itself_when_it_is_called_again_is_stored_with_the_call(memory: Memory) -> None:
+    agent, _ = cut_in_tool(memory, CodeAgent, safe=True)
+    agent.tools["send"].reads_web = True
+    assert memory.resume(agent) == "ok"
+    assert memory.verify()
+    memory.index()
+    assert {found.trust for found in memory.recall("sent to Oslo", kind="observation", floor=0)} == {"low"}
+
+
 def test_a_finished_run_is_not_resumed(memory: Memory) -> None:
     agent = memory.attach(code_agent(code("final_answer(1)")))
     agent.run("Done")

@@ -1,8 +1,8 @@
 """Writes `docs/torture.md`: for each promise how many cases ran, with which seeds, and what failed.
 
-A pytest plugin (`-p torture`, see `make torture`). Results are kept by test in `docs/torture.json`, with their day and
-commit, so that a run of some promises (`make torture ARGS="-k power"`) replaces their results alone. That file is not
-in the repository: the page keeps its rows of promises that have no results there.
+A pytest plugin (`-p torture`, see `make torture`). `--promise D1 S12` runs all tests of these promises and no others.
+Results are kept by test in `docs/torture.json`, with their day and commit, so that a run of some promises replaces
+their results alone. That file is not in the repository: the page keeps its rows of promises that have no results there.
 
 A test that tries many cases reports them with `record_property("cases", 250)` and `record_property("seeds", "0–249")`;
 any other test is one case. smolagents' own tests are run by `smolagents_suite.py`, whose results are on the page, too.
@@ -14,7 +14,6 @@ import json
 import os
 import platform
 import re
-import shlex
 import subprocess
 import sys
 import time
@@ -33,24 +32,30 @@ PAGE = ROOT / "docs" / "torture.md"
 Result = dict[str, Any]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--promise", nargs="+", default=[], choices=PROMISES, help="run the tests of these promises alone")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if not os.environ.get("SMOLMEM_TORTURE"):
         raise pytest.UsageError("the report is of the long figures: set SMOLMEM_TORTURE=1, as `make torture` does.")
     if not hasattr(config, "workerinput"):  # not in a worker of xdist, which reports to the main process
-        config.pluginmanager.register(Collector(config), "torture-collector")
+        config.pluginmanager.register(Collector(), "torture-collector")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        for mark in item.iter_markers("promise"):
-            item.user_properties.append(("promise", str(mark.args[0])))
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    wanted = set(config.getoption("--promise"))
+    for item in items.copy():
+        promises = [str(mark.args[0]) for mark in item.iter_markers("promise")]
+        item.user_properties += [("promise", name) for name in promises]
+        if wanted and wanted.isdisjoint(promises):
+            items.remove(item)
 
 
 class Collector:
     """Gathers the results of all tests that hold the code to a promise."""
 
-    def __init__(self, config: pytest.Config) -> None:
-        self.command = f'make torture ARGS="{shlex.join(_own_arguments(config))}"'
+    def __init__(self) -> None:
         self.found: dict[str, Result] = {}
         self.run = this_run()
 
@@ -67,7 +72,6 @@ class Collector:
             "seeds": str(properties.get("seeds", "")),
             "seconds": was.get("seconds", 0.0) + report.duration,
             "error": _first_line(report) if report.failed else was.get("error", ""),
-            "command": self.command,
             "run": self.run,
         }
 
@@ -96,17 +100,6 @@ def _git(*arguments: str) -> str:
     return done.stdout.strip()
 
 
-def _own_arguments(config: pytest.Config) -> list[str]:
-    """The arguments that a user gave beside those of the Makefile."""
-    given = list(config.invocation_params.args)
-    together = ["-n", "auto", "--dist", "worksteal"]
-    for parallel in (together, []):  # one test after the other is slower, and otherwise the same
-        ours = ["-p", "torture", *parallel, "--timeout", "1800", "-m", "promise or sampled"]
-        if given[: len(ours)] == ours:
-            return given[len(ours) :]
-    return given
-
-
 def _first_line(report: pytest.TestReport) -> str:
     crash = getattr(report.longrepr, "reprcrash", None)
     text = getattr(crash, "message", None) or str(report.longrepr)
@@ -125,10 +118,8 @@ def page(results: dict[str, Result], before: str = "") -> str:
     failed = {name: one for name, one in sorted(results.items()) if one["outcome"] == "failed"}
     failures = [f"- `{name}` ({', '.join(one['promises'])}): {one['error']}" for name, one in failed.items()]
     failures += [line for line in lines if (match := re.match(r"- `.*?` \(([DS]\d+)", line)) and match[1] in kept]
-    commands = {one["command"].removesuffix(' ARGS=""') for one in results.values()}
-    commands.update(line for line in lines if line.startswith("make torture"))
     table = _table(by_promise, kept)
-    return "\n".join([*_head(table), *table, "", *_failures(failures), *_commands(commands)]) + "\n"
+    return "\n".join([*_head(table), *table, "", *_failures(failures)]).rstrip() + "\n"
 
 
 def _all_promises() -> list[str]:
@@ -152,7 +143,8 @@ def _head(table: list[str]) -> list[str]:
         "# Torture report",
         "",
         "`make torture` runs the tests of each promise at their long figures, and writes this page. It holds what ran,",
-        "and nothing else. Each row names the day and the commit of its run.",
+        'and nothing else. Each row names the day and the commit of its run. `make torture ARGS="--promise D1"` runs',
+        "one row again; D7 also counts smolagents' own tests, which `make torture-smolagents` runs.",
         "",
         f"- {when}; {versions}",
         f"- {cases:,} cases; {_many(failed, 'test')} failed",
@@ -205,10 +197,6 @@ def _seeds(results: Iterable[Result]) -> str:
 
 def _failures(lines: list[str]) -> list[str]:
     return ["## Failures", "", *lines, ""] if lines else []
-
-
-def _commands(commands: Iterable[str]) -> list[str]:
-    return ["## Commands", "", "```bash", *sorted(commands), "```"]
 
 
 def _many(count: int, what: str) -> str:

@@ -40,7 +40,7 @@ from smolmem.store.sqlite.encryption import CIPHER, SWAP, Key, encrypting_build,
 from smolmem.store.sqlite.header import APPLICATION_ID, is_locked, owner_of, read_header, read_version
 from smolmem.store.sqlite.rebuilding import rebuild
 from smolmem.store.sqlite.sqlite_store import SqliteStore
-from smolmem.store.verify import incomplete_runs
+from smolmem.store.verify import mark_incomplete_runs
 
 Level = Literal["ok", "hint", "warning", "problem"]
 SAFE_SQLITE = (3, 51, 3)
@@ -377,11 +377,11 @@ def repair(path: str | os.PathLike[str], key: str | bytes | None = None, progres
         return Finding("ok", text, f"smolmem verify --db {path}")
     text += f" These rows could not be read: {', '.join(done.lost)}."
     with closing(open_store(path, key=key)) as store:
-        incomplete = [run["id"][:8] for run in incomplete_runs(Journal(store))]
+        incomplete = [run["id"][:8] for run in mark_incomplete_runs(Journal(store))]
     if not incomplete:
         return Finding("problem", text, f"smolmem verify --db {path}")
     text += f" Incomplete runs: {', '.join(incomplete)}. All other runs are whole."
-    return Finding("problem", text, "smolmem steps --run ID lists what is left of a run, smolmem erase ID removes it")
+    return Finding("problem", text, "smolmem show ID shows what is left of a run, smolmem erase ID removes it")
 
 
 # --- from outside -------------------------------------------------------------------------------------------------

@@ -445,13 +445,6 @@ def is_builtin(name: str) -> bool:
     return name in BASE_PYTHON_TOOLS
 
 
-def is_safe_to_repeat(agent: Any, name: str) -> bool:
-    """Whether a call can be made again: a tool that says so, a managed agent (its run continues), `final_answer`."""
-    if name == "final_answer" or name in agent.managed_agents:
-        return True
-    return bool(getattr(agent.tools.get(name), "safe_to_repeat", False))
-
-
 def runs_code_locally(agent: Any) -> bool:
     """Whether an agent writes code that runs in this process."""
     return isinstance(agent, CodeAgent) and interpreter_of(agent) is not None

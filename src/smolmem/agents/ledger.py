@@ -52,6 +52,14 @@ class Fenced(BaseException):
         self.error = error
 
 
+def declared(agent: Any, name: str, attribute: str) -> bool | None:
+    """What a tool or managed agent says of itself; a managed agent can be called again, because its run continues."""
+    if attribute == "safe_to_repeat" and (name == "final_answer" or name in agent.managed_agents):
+        return True
+    said = getattr(agent.tools.get(name) or agent.managed_agents.get(name), attribute, None)
+    return said if isinstance(said, bool) else None
+
+
 class Ledger:
     """The model and tool calls of one agent."""
 
@@ -73,8 +81,8 @@ class Ledger:
         """
         self.outgoing: Callable[[Any], Any] = lambda messages: messages
         """The last change to the messages that a model is sent."""
-        self.safe_to_repeat: Callable[[str], bool] = lambda name: False
-        """Whether a tool has no effect that matters when it is called twice."""
+        self.declared: Callable[[str, str], bool | None] = lambda name, attribute: None
+        """What a tool says of itself: whether it is `safe_to_repeat`, and whether it `reads_web`."""
         self.classes: Callable[[], Mapping[str, type]] = dict
         """The data classes of the agent, by name, for results that hold instances."""
         self._journal = journal
@@ -168,7 +176,7 @@ class Ledger:
         outcome = self._recorded_outcome(recorded)
         if outcome is not None:
             return self._play_back(name, outcome, values)
-        if recorded is not None and not self.safe_to_repeat(name):
+        if recorded is not None and not self.declared(name, "safe_to_repeat"):
             if self._unknown == "skip":
                 skipped = f"(The outcome of this call of {name} is unknown: {_why_unknown(recorded)}.)"
                 self._ended(recorded.id, row, given, skipped)  # the same result again, should this process die, too
@@ -205,7 +213,7 @@ class Ledger:
             Fenced: if another process has taken the run over: then the call is not made.
         """
         try:
-            return self._journal.begin_call(row, given, sync=not self.safe_to_repeat(row["name"]))
+            return self._journal.begin_call(row, given, sync=not self.declared(row["name"], "safe_to_repeat"))
         except TakenOver as error:
             raise Fenced(error) from error
         except Exception as error:
@@ -236,6 +244,7 @@ class Ledger:
         turn = self._turn()
         if turn is None:
             return None
+        web = self.declared(name, "reads_web") if kind == "tool" else None
         return {
             "run": turn.run,
             "turn": turn.number,
@@ -244,6 +253,7 @@ class Ledger:
             "began": began,
             "ended": None,
             "failed": 0,
+            "web": None if web is None else int(web),
         }
 
     def _stored_name(self, name: str) -> str:

@@ -34,7 +34,7 @@ from smolagents.memory import ActionStep, FinalAnswerStep, TaskStep
 from smolmem.agents import compat, ledger
 from smolmem.agents.active_runs import ActiveRun, ActiveRuns
 from smolmem.agents.failures import Failures, described
-from smolmem.agents.ledger import Fenced, Ledger
+from smolmem.agents.ledger import Fenced, Ledger, declared
 from smolmem.agents.observing import observed_list, observed_models
 from smolmem.agents.prompting.prompt_renderer import PromptRenderer, RecorderState
 from smolmem.agents.restoring.known_classes import classes_of
@@ -101,7 +101,7 @@ class Recorder:
         )
         self.prompts = PromptRenderer(agent, journal, state)
         self.ledger.outgoing = self.prompts.chain.outgoing
-        self.ledger.safe_to_repeat = lambda name: compat.is_safe_to_repeat(agent, name)
+        self.ledger.declared = lambda name, attribute: declared(agent, name, attribute)
         self.ledger.classes = lambda: classes_of(agent)
         self._attach()
         _recorders.add(self)

@@ -32,7 +32,7 @@ from smolagents.utils import AgentMaxStepsError
 
 from smolmem.agents import compat
 from smolmem.agents.active_runs import ActiveRun
-from smolmem.agents.ledger import Diverged, Unknown
+from smolmem.agents.ledger import Diverged, Unknown, declared
 from smolmem.agents.recorder import Recorder
 from smolmem.agents.restoring import interpreter
 from smolmem.agents.restoring.interpreter import Restored
@@ -142,7 +142,7 @@ class Resumption:
                 helper = agent.managed_agents[child.agent]
                 self._refuse_unknown(helper, child, self.journal.session(child.session, child.id))
         for call in stored.calls:
-            repeatable = call.kind != "tool" or compat.is_safe_to_repeat(agent, call.name)
+            repeatable = call.kind != "tool" or declared(agent, call.name, "safe_to_repeat")
             why = None if repeatable or call.turn < stored.done else _why_unknown(agent, call)
             if why is not None:
                 raise UnknownOutcome(

@@ -175,18 +175,32 @@ class Environment:
 
         return Memory(self.readable, **{"scope": "*", "key": self.key, **options})
 
-    def open(self, *, create: bool = False, **options: Any) -> Memory:
-        """Opens the store for a command that changes it; a missing file is created only with `create`.
+    def open(self, **options: Any) -> Memory:
+        """Opens the store for a command that changes it.
 
         Raises:
             NotAStore: the file does not exist.
             StoreError: the file cannot be used, or is read-only.
         """
-        if not create:
-            self.require_file()
+        self.require_file()
         from smolmem.memory import Memory
 
         return Memory(self.writable, **{"scope": "*", "key": self.key, **options})
+
+    @contextmanager
+    def open_or_create(self) -> Iterator[Memory]:
+        """Opens the store, or a new file; a new file is removed if the command fails before it has written anything."""
+        from smolmem.memory import Memory
+
+        is_new = "://" not in self.path and not os.path.lexists(self.path)
+        with ExitStack() as after_closing, Memory(self.writable, scope="*", key=self.key) as memory:
+            try:
+                yield memory
+            except BaseException:
+                counts = memory.stats()
+                if is_new and not counts.runs and not counts.notes:
+                    after_closing.callback(os.unlink, self.path)
+                raise
 
     @contextmanager
     def open_journal(self) -> Iterator[Journal]:

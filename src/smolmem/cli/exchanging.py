@@ -78,7 +78,7 @@ def import_(env: Environment, source: str, format: str | None) -> None:
         raise NotFound(f"there is no {source}: give a file, or a URL such as http://localhost:6006.")
     from smolmem.integrations.document_import import import_collection, is_documents
 
-    with env.open(create=True) as memory, env.output.progress(f"importing {source}") as progress:
+    with env.open_or_create() as memory, env.output.progress(f"importing {source}") as progress:
         scope = env.scope or "default"
         if format == DOCUMENTS or (format is None and is_documents(source)):
             env.output.result(import_collection(memory, source, scope=scope, progress=progress))

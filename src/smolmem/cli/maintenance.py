@@ -48,7 +48,7 @@ def load(env: Environment, path: str) -> None:
     """
     if not os.path.lexists(path):  # before a store is created
         raise NotFound(f"there is no {path}: give the folder or .zip file that `smolmem export` wrote.")
-    with env.open(create=True) as memory, env.output.progress(f"loading {path}") as progress:
+    with env.open_or_create() as memory, env.output.progress(f"loading {path}") as progress:
         loaded = memory.load(path, scope=env.scope, progress=progress)
     env.output.result(loaded)
 

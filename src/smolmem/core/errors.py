@@ -23,7 +23,7 @@ from __future__ import annotations
 
 REPAIR = (
     "Run `smolmem doctor --repair`, which saves all that can be read, or restore the file from a backup. Of a run that "
-    "lost rows, `memory.steps(run=…)` lists what is left, and `smolmem erase` removes it."
+    "lost rows, `run.steps` has what a repair has left, and `smolmem erase` removes it."
 )
 """The advice for a damaged store."""
 

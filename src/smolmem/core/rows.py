@@ -65,6 +65,8 @@ class CallRow(TypedDict):
     began: float
     ended: float | None
     failed: int
+    web: int | None
+    """Whether the tool said that it reads the web."""
 
 
 class RunResult(TypedDict):

@@ -29,7 +29,7 @@ from smolmem.core.fork_lock import ForkLock
 from smolmem.core.rows import Origin, Passage
 from smolmem.recall.embedding.checked_embedder import CheckedEmbedder
 from smolmem.recall.notes import add_note_passages
-from smolmem.recall.passages import passages_of, spellings
+from smolmem.recall.passages import passages_of, spellings, web_tools
 from smolmem.recall.provenance import NOT_INDEXED, Provenance
 from smolmem.store.base import Progress, Row, Store
 from smolmem.store.fork_hooks import no_fork
@@ -153,7 +153,7 @@ def _passages(journal: Journal, row: Row, recalled_in: Callable[[str], frozenset
         recalled = recalled_in(row["run"])
         rows = journal.store.rows("helpers", {"run": row["run"]}) if recalled else []
         managed = {row["agent"] for row in rows}
-        called = {call["name"] for call in journal.store.rows("tools_called_in_step", row)}
+        called = web_tools(journal.store.rows("tools_called_in_step", row))
         found = passages_of(
             journal.step_of(row), asked_by=asked_by, recalled=recalled, managed_agents=managed, called=called
         )

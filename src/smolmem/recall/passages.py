@@ -13,7 +13,7 @@ import json
 import re
 import unicodedata
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any
@@ -39,7 +39,7 @@ _WEB = re.compile(
 )
 """Names of tools that read the web."""
 _FETCHES = re.compile(
-    rf"\b(?:{_WEB.pattern})\s*\(|\b\w*browser\s*\.|\b(?:requests|httpx|aiohttp)\s*\.\s*\w"
+    rf"\b({_WEB.pattern})\s*\(|\b\w*browser\s*\.|\b(?:requests|httpx|aiohttp)\s*\.\s*\w"
     r"|\burllib\s*\.\s*request\b|\burlopen\s*\("
 )
 """Code that reads the web."""
@@ -70,7 +70,7 @@ def passages_of(
     asked_by: Origin = "user",
     recalled: Collection[str] = (),
     managed_agents: Collection[str] = (),
-    called: Collection[str] = (),
+    called: Mapping[str, bool] | None = None,
 ) -> list[Passage]:
     """The searchable passages of a step.
 
@@ -79,16 +79,16 @@ def passages_of(
         asked_by: who gives this agent its tasks.
         recalled: lines that the agent was reminded of, as `spellings` gives them; they are not indexed again.
         managed_agents: agents whose reports may repeat those lines; what other tools return is new.
-        called: tools that the step called, also in ways that its code does not show.
+        called: tools that the step called, also in ways that its code does not show, and whether they read the web.
     """
     try:
-        parts = list(_parts(step, asked_by, called))
+        parts = list(_parts(step, asked_by, called or {}))
     except Exception:  # a step can hold anything
         parts = [Passage("other", "agent", wire.safe_text(str, step))]
-    called = " ".join(part.text for part in parts if part.role in ("code", "call"))
-    if _ASKS.search(called):  # recalled data cannot be told from new results
+    asked = " ".join(part.text for part in parts if part.role in ("code", "call"))
+    if _ASKS.search(asked):  # recalled data cannot be told from new results
         parts = [part for part in parts if part.role != "observation"]
-    echoes = any(re.search(rf"\b{re.escape(name)}\b", called) for name in ("recall_memory", *managed_agents))
+    echoes = any(re.search(rf"\b{re.escape(name)}\b", asked) for name in ("recall_memory", *managed_agents))
     return [
         Passage(part.role, part.origin, text, part.tool)
         for part in parts
@@ -101,7 +101,7 @@ def _own(part: Passage, recalled: Collection[str]) -> str:
     return without_recalled(storable(part.text), recalled, CODE if part.role == "code" else SHORTEST)
 
 
-def _parts(step: Any, asked_by: Origin, called: Collection[str]) -> Iterator[Passage]:
+def _parts(step: Any, asked_by: Origin, called: Mapping[str, bool]) -> Iterator[Passage]:
     if isinstance(step, TaskStep):
         yield Passage("task", asked_by, _own_task(_text(step.task)))
     elif isinstance(step, PlanningStep):
@@ -114,7 +114,7 @@ def _parts(step: Any, asked_by: Origin, called: Collection[str]) -> Iterator[Pas
         )
 
 
-def _action(step: ActionStep, called: Collection[str]) -> Iterator[Passage]:
+def _action(step: ActionStep, called: Mapping[str, bool]) -> Iterator[Passage]:
     code = _text(step.code_action)
     yield Passage("thought", "model", _thought(_text(step.model_output), code))
     yield Passage("code", "model", code)
@@ -133,19 +133,31 @@ def _action(step: ActionStep, called: Collection[str]) -> Iterator[Passage]:
     yield Passage("error", origin, _text(step.error), tools)
 
 
-def reads_web(step: Any, called: Collection[str] = ()) -> bool:
+def web_tools(calls: Iterable[Mapping[str, Any]]) -> dict[str, bool]:
+    """Whether tools read the web, from rows of their calls: as they say themselves, otherwise by their names."""
+    found: dict[str, bool] = {}
+    for call in calls:
+        web = is_web_tool(call["name"]) if call["web"] is None else bool(call["web"])
+        found[call["name"]] = web or found.get(call["name"], False)
+    return found
+
+
+def reads_web(step: Any, called: Mapping[str, bool]) -> bool:
     """Whether a step read the web, by the tools that it called and by its code."""
     calls = getattr(step, "tool_calls", None)
     names = [call.name for call in calls if isinstance(call, ToolCall)] if isinstance(calls, list) else []
     code = _text(getattr(step, "code_action", None))
-    return any(is_web_tool(name) for name in (*called, *names)) or (
-        may_read_web(code) and _FETCHES.search(code) is not None
+    fetches = _FETCHES.finditer(code) if may_read_web(code) else ()
+    return (
+        any(called.values())
+        or any(is_web_tool(name) for name in names if name not in called)
+        or any(called.get(match[1], True) for match in fetches)
     )
 
 
 @lru_cache(256)
 def is_web_tool(name: Any) -> bool:
-    """Whether a tool reads the web, by its name."""
+    """Whether a tool that does not say so itself reads the web, by its name."""
     return isinstance(name, str) and _WEB.fullmatch(name) is not None
 
 

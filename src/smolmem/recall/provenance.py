@@ -21,7 +21,7 @@ from typing import Any
 
 from smolmem.core.errors import Damaged
 from smolmem.core.rows import Passage, trust_in
-from smolmem.recall.passages import is_web_tool, may_read_web, reads_web
+from smolmem.recall.passages import may_read_web, reads_web, web_tools
 from smolmem.recall.unrelated import Corpus, is_unrelated, unknown_names, uses_other_values
 from smolmem.store.base import Row
 from smolmem.store.contents import Contents, seal, with_hash
@@ -135,7 +135,7 @@ class Provenance:
     def _web_call(self, run: str, until: float) -> float | None:
         """When a run first called a tool that reads the web."""
         calls = self._store.rows("tool_calls", {"run": run, "until": until})
-        return next((call["began"] for call in calls if is_web_tool(call["name"])), None)
+        return next((call["began"] for call in calls if web_tools([call])[call["name"]]), None)
 
     def _report(self, step: Row) -> float | None:
         """When an agent that this run called had read text of low trust."""
@@ -149,7 +149,8 @@ class Provenance:
             return None
         began = step["at"] - (step["seconds"] or 0.0)
         live = self._live(step)
-        return began if reads_web(live) or (left and self.uses_earlier_variables(step)) else None
+        called = web_tools(self._store.rows("tool_calls", {"run": step["run"], "until": step["at"]}))
+        return began if reads_web(live, called) or (left and self.uses_earlier_variables(step)) else None
 
     def uses_earlier_variables(self, step: Row) -> bool:
         """Whether code uses a variable that no step of its session made: a run keeps the variables of the last one."""

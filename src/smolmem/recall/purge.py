@@ -18,7 +18,7 @@ from smolmem.core.encoding import wire
 from smolmem.core.errors import Damaged
 from smolmem.core.rows import Origin
 from smolmem.core.text import one_line
-from smolmem.recall.passages import passages_of
+from smolmem.recall.passages import passages_of, web_tools
 from smolmem.recall.provenance import Provenance
 from smolmem.store.base import Row
 from smolmem.store.contents import Contents
@@ -86,7 +86,7 @@ def _is_source(contents: Contents, step: Row, origin: Origin | None, url: str | 
         live = contents.step_of(step)
     except Damaged:
         return False
-    called = {call["name"] for call in contents.store.rows("tools_called_in_step", step)}
+    called = web_tools(contents.store.rows("tools_called_in_step", step))
     parts = passages_of(live, asked_by="agent" if step["parent"] else "user", called=called)
     origins = {"import"} if step["writer"] == IMPORTED else {part.origin for part in parts}
     if origin is not None and origin not in origins:

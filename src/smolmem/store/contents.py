@@ -45,15 +45,17 @@ _UNSEALED = {
     "note": {"hash"},
     "step": {"id", "place", "hash", "scope", "agent"},
 }
-
+_ADDED = {"run": ("tags", "[]"), "call": ("web", None)}
+"""A column that rows of older formats lack, and the value with which it is not part of the hash."""
 
 _CACHED_PARTS = 1024
 
 
 def seal(table: str, row: Mapping[str, Any]) -> bytes:
     """The hash of a row's columns and their names, except ids that the database gives."""
-    if table == "run" and row["tags"] == "[]":  # rows of older formats have no tags in their hash
-        row = {name: value for name, value in row.items() if name != "tags"}
+    added, absent = _ADDED.get(table, ("", None))
+    if added and row[added] == absent:
+        row = {name: value for name, value in row.items() if name != added}
     try:
         text = wire.dumps([table, *((name, row[name]) for name in _sealed_columns(table, tuple(row)))])
     except (TypeError, ValueError):  # bytes or NaN where neither is written: a damaged row, which fits no hash

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, partial
 from itertools import chain
@@ -10,16 +11,18 @@ from typing import Any
 
 from smolmem.core.arguments import EVERYWHERE, ScopeFilter, in_scope
 from smolmem.core.encoding import wire
-from smolmem.core.errors import NotFound
+from smolmem.core.errors import Damaged, NotFound
 from smolmem.core.redaction import Known, Redactor, may_lack_secrets
 from smolmem.core.rows import RecordedCall, RecordedCode, SessionRow, Status, StoredEntry, StoredSession
 from smolmem.core.timeline import Misplaced, Timeline
 from smolmem.core.values import Event, Failure, Run, Step, when
 from smolmem.store.base import Row, Store
-from smolmem.store.contents import id_prefix, with_hash
+from smolmem.store.contents import id_prefix, seal, with_hash
 from smolmem.store.leases import Leases
 from smolmem.store.links import Links
 from smolmem.store.writer import IMPORTED, is_dead, needs_no_lease
+
+log = logging.getLogger("smolmem")
 
 _STEP_FILTERS: Row = dict.fromkeys(
     ("scope", "below", "run", "agent", "status", "kind", "tool", "failed", "error", "since", "until", "text")
@@ -147,6 +150,17 @@ class Records(Links):
         return self.store.rows("run_counts", {"run": run})[0]
 
     def _run_steps(self, row: Row) -> list[Step]:
+        """The steps of a run; of a run that lost rows, those that were left after a repair."""
+        try:
+            return self._all_run_steps(row)
+        except Damaged as error:
+            if not self.store.do("was_repaired", {"run": row["id"]}):
+                raise
+            log.warning("smolmem returns the steps that a repair has left of run %s. %s", row["id"][:8], error)
+        left = self.store.rows("run_steps", {"run": row["id"]})
+        return self._steps(step for step in left if step["hash"] == seal("step", step))
+
+    def _all_run_steps(self, row: Row) -> list[Step]:
         self.check_steps(row["id"], row["session"])
         own = self._steps(self.store.rows("run_steps", {"run": row["id"]}))
         if row["fork_of"] is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from functools import partial
 from typing import Any
 
@@ -11,6 +12,7 @@ from smolmem.core.display import Drawable
 from smolmem.core.encoding import codec
 from smolmem.core.errors import REPAIR, Damaged, SmolmemError, StoreError
 from smolmem.core.timeline import Misplaced, Timeline
+from smolmem.core.values import Alert
 from smolmem.store.base import Row, snapshot
 from smolmem.store.contents import seal
 from smolmem.store.erasure.erase import erased_events
@@ -262,7 +264,20 @@ def _pages(records: Records, query: str, report: Report | None = None, word: str
         report.checked[word] = count
 
 
-def incomplete_runs(journal: Journal) -> Iterator[Row]:
+def mark_incomplete_runs(journal: Journal) -> list[Row]:
+    """The runs that lost rows; each gets an alert, so that what is left of it can be read from then on."""
+    found = list(_incomplete_runs(journal))
+    reason, at = "rows of this run were lost: its steps are those that a repair could read", datetime.now(timezone.utc)
+
+    def mark() -> None:
+        for run in found:
+            journal.alerts.add_within(Alert("repair", reason, run["agent"], run["id"], None, at), run["scope"])
+
+    journal.store.transact(mark)
+    return found
+
+
+def _incomplete_runs(journal: Journal) -> Iterator[Row]:
     """The runs that lost steps, events, prompts or contents, and forks that lost what they are forks of."""
     for run in journal.store.rows("runs", {}):
         try:

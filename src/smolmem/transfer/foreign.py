@@ -229,6 +229,7 @@ class _Writing:
             "ended": call.ended,
             "failed": int(call.failed),
             "outcome": None if call.ended is None else self._keep(call.outcome),
+            "web": None,
         }
         self._journal.add("call", row)
         self.added["call"] += 1

@@ -100,6 +100,10 @@ def _number(value: Any) -> Any:
     return _checked(_integer(value) > 0, value)
 
 
+def _flag(value: Any) -> Any:
+    return _checked(type(value) is int and value in (0, 1), value)
+
+
 def _time(value: Any) -> float:
     made = float(_checked(type(value) in (int, float), value))
     return float(_checked(math.isfinite(made) and _EARLIEST < made < _LATEST, made))
@@ -196,6 +200,7 @@ SHAPES: dict[str, dict[str, Check]] = {
         "ended": _optional(_time),
         "failed": _count,
         "outcome": _optional(_hash),
+        "web": _optional(_flag),  # not in exports of 0.1
     },
     "recalled": {
         "id": _number,

@@ -96,7 +96,7 @@ class Sessions:
         self._owner: dict[int, str] = {}  # the session of each event that stays
         self._owned: dict[str, list[Row]] = {}
         self._place: dict[int, int | None] = {}
-        self._placed: set[str] = set()
+        self._new_views: dict[str, list[Row]] = {}
         self._moved_calls: set[int] = set()
         self.change = Change(dead=self._touched - living, touched=set(self._touched))
 
@@ -185,13 +185,13 @@ class Sessions:
             if event["id"] in self._owner:
                 self._owned.setdefault(self._owner[event["id"]], []).append(event)
         parents = {session: self._parent(session) for session in self._living}
-        for session in self._living:
-            self._place_events(session, parents)
+        for session in self._parents_first(parents):
+            self._place_events(session, parents[session])
         self._move_calls()
         self._write_events()
         for session in self._living:
             self._write_session(session, parents)
-            self._write_steps(session, parents)
+            self._write_steps(session)
         self._write_lineages()
         return self.change
 
@@ -241,22 +241,30 @@ class Sessions:
                 found = owner, number
         return found
 
-    def _new_view(self, session: str, parents: dict[str, tuple[str, int] | None]) -> list[Row]:
-        """The events of a session after the erase."""
-        parent = parents.get(session)
+    def _parents_first(self, parents: dict[str, tuple[str, int] | None]) -> Iterator[str]:
+        """The sessions that stay, each after the one that it is a fork of; forks of forks can be thousands deep."""
+        found: dict[str, None] = {}
+        for session in self._living:
+            way: dict[str, None] = {}
+            while session in parents and session not in found and session not in way:
+                way[session] = None
+                session = (parents[session] or ("", 0))[0]
+            found |= dict.fromkeys(reversed(way))
+        yield from found
+
+    def _new_view(self, session: str, parent: tuple[str, int] | None) -> list[Row]:
+        """The events of a session after the erase; the view of its parent is known."""
         shared: Iterable[Row] = ()
-        if session not in self._touched:
-            return list(self._view(session))
         if parent is not None:
-            shared = (event for event in self._new_view(parent[0], parents) if event["id"] <= parent[1])
+            views = self._new_views
+            before = views[parent[0]] if parent[0] in views else self._view(parent[0])
+            shared = (event for event in before if event["id"] <= parent[1])
         return [*shared, *sorted(self._owned.get(session, ()), key=lambda event: int(event["id"]))]
 
-    def _place_events(self, session: str, parents: dict[str, tuple[str, int] | None]) -> None:
+    def _place_events(self, session: str, parent: tuple[str, int] | None) -> None:
         """Computes the positions in a session's events without the erased steps."""
-        parent = parents[session]
-        if parent is not None and parent[0] in self._touched and parent[0] not in self._placed:
-            self._place_events(parent[0], parents)
-        included = {event["id"] for event in self._new_view(session, parents)}
+        self._new_views[session] = self._new_view(session, parent)
+        included = {event["id"] for event in self._new_views[session]}
         before, now = Timeline[Row](), Timeline[Row]()
         lost = False
         for event in self._views[session]:
@@ -273,7 +281,6 @@ class Sessions:
             apply_row(before, event)
         if lost:
             self.change.lossy.add(session)
-        self._placed.add(session)
 
     def _new_place(self, before: list[int], now: list[int], event: Row) -> int | None:
         place: int | None = event["place"]
@@ -361,11 +368,11 @@ class Sessions:
         if (of, at) != (self._rows[session]["fork_of"], self._rows[session]["fork_at"]):
             self._journal.store.do("put_session", with_hash("session", row))
 
-    def _write_steps(self, session: str, parents: dict[str, tuple[str, int] | None]) -> None:
+    def _write_steps(self, session: str) -> None:
         """Updates the steps of a session to match its events."""
         timeline: Timeline[Row] = Timeline()
         inserted: set[int] = set()
-        for event in self._new_view(session, parents):
+        for event in self._new_views[session]:
             apply_row(timeline, event)
             if event["session"] == session and event["act"] == "insert" and event["record"] is not None:
                 inserted.add(event["step"])

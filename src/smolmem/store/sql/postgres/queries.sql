@@ -51,8 +51,8 @@ VALUES
      :text, :revision, :record, :prompt, :hash);
 
 -- name: add_call
-INSERT INTO call (id, run, turn, kind, name, arguments, began, ended, failed, outcome, hash)
-VALUES (:new_id, :run, :turn, :kind, :name, :arguments, :began, :ended, :failed, :outcome, :hash);
+INSERT INTO call (id, run, turn, kind, name, arguments, began, ended, failed, outcome, web, hash)
+VALUES (:new_id, :run, :turn, :kind, :name, :arguments, :began, :ended, :failed, :outcome, :web, :hash);
 
 -- name: run_links
 SELECT count(*) AS runs, count(*) AS by_time, count(*) AS by_id FROM run;

@@ -150,6 +150,9 @@ SELECT
        AND run = :run AND act = 'insert' AND record IS NOT NULL) AS inserted,
     coalesce((SELECT steps FROM run WHERE id = :run AND status <> 'running'), 0) AS counted;
 
+-- name: was_repaired
+SELECT EXISTS (SELECT 1 FROM alert WHERE run = :run AND rule = 'repair');
+
 -- name: session_links
 WITH
     event_of (act, step, place, record) AS (SELECT act, step, place, record FROM event WHERE session = :session),
@@ -228,12 +231,14 @@ WHERE step.run = :run AND (step.kind <> 'system_prompt' OR step.place IS NOT NUL
 SELECT step.*, run.scope, run.agent FROM step LEFT JOIN run ON run.id = step.run WHERE step.id = :id;
 
 -- name: add_call
-INSERT INTO call (run, turn, kind, name, arguments, began, ended, failed, outcome, hash)
-VALUES (:run, :turn, :kind, :name, :arguments, :began, :ended, :failed, :outcome, :hash)
+INSERT INTO call (run, turn, kind, name, arguments, began, ended, failed, outcome, web, hash)
+VALUES (:run, :turn, :kind, :name, :arguments, :began, :ended, :failed, :outcome, :web, :hash)
 RETURNING id;
 
 -- name: end_call
-UPDATE call SET turn = :turn, began = :began, ended = :ended, failed = :failed, outcome = :outcome, hash = :hash WHERE id = :id;
+UPDATE call
+SET turn = :turn, began = :began, ended = :ended, failed = :failed, outcome = :outcome, web = :web, hash = :hash
+WHERE id = :id;
 
 -- name: calls
 SELECT * FROM call WHERE run = :run ORDER BY id;
@@ -617,11 +622,11 @@ ON CONFLICT DO NOTHING;
 SELECT * FROM exposure WHERE id > :id ORDER BY id LIMIT 500;
 
 -- name: tool_calls
-SELECT name, min(began) AS began FROM call WHERE run = :run AND kind = 'tool' AND began <= :until
-GROUP BY name ORDER BY 2;
+SELECT name, web, min(began) AS began FROM call WHERE run = :run AND kind = 'tool' AND began <= :until
+GROUP BY name, web ORDER BY 3;
 
 -- name: tools_called_in_step
-SELECT DISTINCT name FROM call
+SELECT DISTINCT name, web FROM call
 WHERE run = :run AND kind = 'tool' AND began <= :at
   AND began > coalesce((SELECT max(at) FROM step WHERE run = :run AND id < :id), 0);
 
