@@ -21,7 +21,6 @@ from smolmem.core.errors import Damaged, InvalidArgument
 from smolmem.store.base import Progress, Row
 from smolmem.store.journal import Journal
 from smolmem.store.verify import verify
-from smolmem.transfer.archive import LineWriter
 from smolmem.transfer.batches import batches
 from smolmem.transfer.export import export_rows
 from smolmem.transfer.load import load_part
@@ -57,9 +56,8 @@ def copy_store(source: Journal, target: Journal, progress: Progress | None = Non
     _refuse_damaged(source)
     added, skipped, differing = Counter[str](), Counter[str](), 0
     with tempfile.TemporaryFile(prefix="smolmem-") as file:
-        writer = LineWriter(file)
-        written = export_rows(source, writer)
-        bar = _Bar(progress, source.store.rows("export_sizes", {})[0]["contents"], writer.lines)
+        written = export_rows(source, file)
+        bar = _Bar(progress, source.store.rows("export_sizes", {})[0]["contents"], sum(written.values()))
         numbers, steps = _copy_contents(source, target, bar), dict[int, int]()
         for batch in batches(source.store.url, file, LINES):
             loaded = load_part(target, batch, numbers, steps)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 from collections import ChainMap, Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, cast
 
 from smolmem.core.arguments import check_scope
 from smolmem.core.encoding import codec, packing, wire
-from smolmem.core.errors import InvalidArgument, SmolmemError, TooNew
+from smolmem.core.errors import InvalidArgument, TooNew, Undone
 from smolmem.core.timeline import Misplaced, Timeline
 from smolmem.core.values import Failure
 from smolmem.store.base import Progress, Row
@@ -32,6 +33,17 @@ _LINES = (
     *("forgotten", "end"),
 )
 """The kinds of lines after the header; a method loads each."""
+
+
+@contextmanager
+def _refused(why: str) -> Iterator[None]:
+    """Refuses a line whose contents cannot be used: they can be anything. What a server says has another reason."""
+    try:
+        yield
+    except Undone:
+        raise
+    except Exception as error:
+        raise InvalidLine(f"{why} ({error})") from error
 
 
 class LineLoader:
@@ -311,10 +323,8 @@ class LineLoader:
         return int(self._store.rows("last_event", {"session": session, "until": None})[0]["last"])
 
     def _facts(self, record: int) -> Row:
-        try:
+        with _refused("the record is not a step"):
             return {**codec.facts(self._journal.value(record))}
-        except Exception as error:  # the record can be anything
-            raise InvalidLine(f"the record is not a step ({error})") from error
 
     def _check_event(self, event: Row, timeline: Timeline[Row], *, new: bool) -> None:
         """Refuses an event that cannot have happened, before anything of it is written."""
@@ -367,10 +377,8 @@ class LineLoader:
 
     def _check_failure(self, number: int | None) -> None:
         if number is not None:
-            try:
+            with _refused("the failure of the run is not a failure"):
                 Failure(**self._journal.value(number))
-            except (TypeError, SmolmemError) as error:
-                raise InvalidLine("the failure of the run is not a failure") from error
 
     def _is_run(self, run: str) -> bool:
         return run in self._runs or bool(self._store.rows("run_row", {"id": run}))
@@ -394,10 +402,8 @@ class LineLoader:
         step = None if row["step"] is None else self.step_numbers.get(row["step"])
         made = self._numbered(row, "block") | {"step": step, "found": json.dumps(found)}
         del made["id"]
-        try:
+        with _refused("the reminder is not a list of messages"):
             quoted_lines(self._journal.part(made["block"]) if made["block"] is not None else [])
-        except (SmolmemError, AttributeError, TypeError, KeyError) as error:
-            raise InvalidLine("the reminder is not a list of messages") from error
         self._add("recalled", made)
 
     def _cut(self, row: Row) -> None:

@@ -36,6 +36,7 @@ from typing import Any, NamedTuple
 
 from smolmem.core.encoding import instances
 from smolmem.core.encoding.packing import Undecodable
+from smolmem.core.errors import Undone
 
 INLINE = 4096
 """Texts and bytes longer than this are stored once, by hash, beside the record."""
@@ -356,7 +357,7 @@ class Decoder:
         self._made, self._sizes = [], []
         try:
             return self(wire)
-        except Undecodable:
+        except (Undecodable, Undone):
             raise
         except Exception as error:  # an error of a library about bytes that are not in its format
             raise Undecodable(f"not a stored value: {type(error).__name__}: {error}") from error
