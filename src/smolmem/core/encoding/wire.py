@@ -6,9 +6,8 @@ themselves. Every value becomes JSON that a person can read and any program can 
     None, bool, int, finite float, str, list, dict with text keys    as they are
     everything else                                                   {"$": "<tag>", …}
 
-A value with no tag of its own becomes `{"$": "object", "type": …, "repr": …}` and comes back as a `Placeholder`, which
-describes the value and has its attributes, but no code of its class. Types are named on disk and never
-looked up by name: decoding imports nothing and calls nothing that the data chooses.
+A value with no tag of its own becomes `{"$": "object", "type": …, "repr": …}` and comes back as a `Placeholder`, with
+its attributes and no code of its class. Decoding imports nothing and calls nothing that the data chooses.
 
 A container met a second time is written as `{"$": "ref", "n": k}`, the k-th container of the value in reading
 order. That keeps aliasing, ends cycles and stops a small nest of lists from growing without bound.
