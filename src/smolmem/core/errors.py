@@ -6,7 +6,8 @@
     │   ├── Damaged           the content is not what was written
     │   ├── TooNew            a later smolmem wrote it
     │   ├── Busy              another process holds it for too long
-    │   └── Unwritable        no space, no permission, an I/O error
+    │   ├── Unwritable        no space, no permission, an I/O error
+    │   └── Undone            a server undid a transaction, or cannot be reached
     ├── EmbedderFailed        the embedding model does not answer, or not with vectors
     ├── CollectorFailed       the collector of traces does not answer, or refuses
     ├── NotFound              no such run or step, or the beginning of an id that fits several
@@ -54,6 +55,10 @@ class Busy(StoreError):
 
 class Unwritable(StoreError):
     """The store cannot be written: no space, no permission, an I/O error."""
+
+
+class Undone(StoreError):
+    """A server undid a transaction because of another one, or cannot be reached: that is no damage."""
 
 
 class EmbedderFailed(SmolmemError):

@@ -8,13 +8,19 @@ no code builds them from strings. The meaning of the tables is implemented once,
 from __future__ import annotations
 
 import os
+import random
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from functools import cache
 from importlib import resources
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
+from smolmem.core.errors import Undone
+
+TRIES = 20
+"""How often a transaction that a server undoes runs again."""
 T = TypeVar("T")
 Row = dict[str, Any]
 Durability = Literal["full", "normal"]
@@ -166,12 +172,27 @@ class Store(Protocol):
         ...
 
 
-@contextmanager
-def snapshot(store: Store) -> Iterator[Store]:
-    """One state of a store, through a connection of its own; others continue to write."""
-    with closing(store.reopened()) as other:
-        other.do("begin_reading", {})
-        yield other
+def in_snapshot(store: Store, body: Callable[[Store], T]) -> T:
+    """Runs `body` with one state of a store, through a connection of its own; others continue to write.
+
+    The body runs again if a server undoes the transaction, as distributed engines do also with those that only read.
+    """
+    tries = 0
+    while True:
+        try:
+            with closing(store.reopened()) as other:
+                other.do("begin_reading", {})
+                return body(other)
+        except Undone:
+            tries += 1
+            if tries >= TRIES:
+                raise
+        pause(tries)
+
+
+def pause(tries: int) -> None:
+    """Waits a moment before a transaction runs again; longer each time, and others wait differently."""
+    time.sleep(random.uniform(0, min(0.5, 0.005 * 2**tries)))  # noqa: S311
 
 
 @cache

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import partial
 from typing import Any
 
 from smolmem.core.display import Drawable
 from smolmem.core.encoding import codec
-from smolmem.core.errors import REPAIR, Damaged, SmolmemError, StoreError
+from smolmem.core.errors import REPAIR, Damaged, SmolmemError, StoreError, Undone
 from smolmem.core.timeline import Misplaced, Timeline
 from smolmem.core.values import Alert
-from smolmem.store.base import Row, snapshot
+from smolmem.store.base import Row, Store, in_snapshot
 from smolmem.store.contents import seal
 from smolmem.store.erasure.erase import erased_events
 from smolmem.store.journal import Journal
@@ -81,26 +82,45 @@ def verify(records: Records) -> Report:
 
     All rows are read in one state of the store: agents may be writing, and a step that is added between two queries
     would look like damage.
+
+    Raises:
+        StoreError: a server cannot be reached, so nothing is known.
     """
-    report = Report(records.store.url)
-    _look(records, report, _check_engine, _check_full_text)
+    first = Report(records.store.url)
+    _look(records, first, _check_engine, _check_full_text)
+
+    def look(store: Store) -> Report:
+        found = replace(first, problems=list(first.problems), checked={})
+        frozen = Records(store, records.redactor)
+        _look(frozen, found, _check_contents, _check_seals, _check_links, _check_steps, _check_recall)
+        return found
+
     try:
-        with snapshot(records.store) as store:
-            frozen = Records(store, records.redactor)
-            _look(frozen, report, _check_contents, _check_seals, _check_links, _check_steps, _check_recall)
+        return in_snapshot(records.store, look)
+    except Undone:
+        raise
     except StoreError as error:
-        report.add(str(error))
-    return report
+        first.add(str(error))
+        return first
 
 
 def _look(records: Records, report: Report, *checks: Callable[[Records, Report], None]) -> None:
     for check in checks:
-        try:
+        with _reported(report, check.__name__.removeprefix("_check_")):
             check(records, report)
-        except StoreError as error:
-            report.add(str(error))
-        except Exception as error:  # a damaged row can hold anything
-            report.add(f"{check.__name__.removeprefix('_check_')}: {type(error).__name__}: {error}")
+
+
+@contextmanager
+def _reported(report: Report, what: str) -> Iterator[None]:
+    """Reports an error as a problem, unless it tells nothing about the store."""
+    try:
+        yield
+    except Undone:
+        raise
+    except StoreError as error:
+        report.add(str(error))
+    except Exception as error:  # a damaged row can hold anything
+        report.add(f"{what}: {type(error).__name__}: {error}")
 
 
 def _check_engine(records: Records, report: Report) -> None:
@@ -141,10 +161,8 @@ def _check_links(records: Records, report: Report) -> None:
     checks += [partial(records.check_events, row["id"]) for row in sessions]
     checks += [partial(records.check_steps, row["id"], row["session"]) for row in runs]
     for check in checks:
-        try:
+        with _reported(report, "links"):
             check()
-        except StoreError as error:
-            report.add(str(error))
     for table, rows in (("session", sessions), ("run", runs)):
         for circle in _circles({row["id"]: row["fork_of"] for row in rows}):
             report.add(f"{table} {circle[:8]} is a fork of itself")
@@ -212,14 +230,11 @@ def _check_steps(records: Records, report: Report) -> None:
         if (row["place"], row["revision"], row["record"], row["prompt"]) != (place, revision, record, prompt):
             report.add(f"step {row['id']} does not stand where its events put it")
             continue
-        try:
+        with _reported(report, f"step {row['id']}"):
             facts = codec.facts(records.value(row["record"]))
-        except StoreError as error:
-            report.add(str(error))
-            continue
-        wrong = [name for name, value in facts.items() if row[name] != value]
-        if wrong:
-            report.add(f"step {row['id']}: {', '.join(wrong)} differ from its record")
+            wrong = [name for name, value in facts.items() if row[name] != value]
+            if wrong:
+                report.add(f"step {row['id']}: {', '.join(wrong)} differ from its record")
     for step in places:
         report.add(f"step {step} is missing")
 

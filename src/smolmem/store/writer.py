@@ -17,6 +17,8 @@ IMPORTED = ""
 """The writer of a run that was loaded from an export, and is not trusted."""
 RESTORED = "restored"
 """The writer of a run that was loaded from an export whose origins the user chose to keep."""
+COPYING = "copying"
+"""The writer of a run that a copy has begun and not completed: it can be neither resumed nor taken over."""
 
 _FORMAT = "2"
 
@@ -49,13 +51,15 @@ def is_dead(writer: str) -> bool:
 
 
 def needs_no_lease(writer: str) -> bool:
-    """Whether a writer is of an earlier release, which had no leases, and of this host, where its process is seen."""
+    """Whether a writer is a copy, or of an earlier release without leases, on this host, where its process is seen."""
     process = _process(writer)
-    return process is not None and process.place == ("host", socket.gethostname())
+    return writer == COPYING or (process is not None and process.place == ("host", socket.gethostname()))
 
 
 def describe(writer: str) -> str:
     """A writer in words."""
+    if writer == COPYING:
+        return "a copy that was not completed (make it again with `smolmem copy`)"
     process = _process(writer)
     return "another process" if process is None else f"process {process.pid} on {process.host}"
 

@@ -1,7 +1,9 @@
 """The rows of a copy, in batches that are each copied in a transaction of their own.
 
 A batch holds whole sessions, with everything that belongs to them: events, runs, calls, reminders, trims, alerts. So a
-copy that is interrupted between two batches has complete sessions, and no others. Sessions that only work together are
+copy that is interrupted between two batches has complete sessions, and no others; except that long sessions come in
+several batches: their events some at a time, all other rows with the last one, and until then their runs are in use
+by the copy (`writer.COPYING`). Sessions that only work together are
 in one batch: a fork and what it is a fork of, a run and the runs that it called. A session that was reminded of a step
 of another session comes after that session, or in the same batch if each was reminded of the other. Notes follow, each
 with the line that forgets it.
@@ -11,11 +13,13 @@ from __future__ import annotations
 
 import io
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
 from smolmem.store.base import Row, Store
+from smolmem.store.writer import COPYING
 from smolmem.transfer import archive
 
 Owner = str
@@ -25,19 +29,33 @@ _LAST = "~"
 
 
 class Batch:
-    """Some lines of a copy, to be read like an export."""
+    """Some lines of a copy, to be read like an export.
+
+    Attributes:
+        is_last: whether its sessions are complete with it.
+        skip: how many events of each session earlier batches hold.
+        until: how many events of its sessions there are after it.
+        prompts: the numbers in the target of the prompts of those events.
+    """
 
     def __init__(self, url: str, owners: list[Owner], lines: list[bytes]) -> None:
         self.path = Path(url)
         self.count = len(lines)
+        self.is_last = True
+        self.skip: Mapping[str, int] = {}
+        self.until: Mapping[str, int] = {}
+        self.prompts: dict[int, int] = {}
         self._owners, self._lines = owners, lines
 
     def is_in(self, store: Store) -> bool:
-        """Whether a store has all sessions and notes of this batch."""
+        """Whether a store has all sessions and notes of this batch, complete, or as far as this batch goes."""
+        if not self.is_last:
+            asked = [{"session": session, "skip": count - 1} for session, count in self.until.items()]
+            return all(store.rows("session_events", values) for values in asked)
         asked = [{"id": owner} for owner in self._owners]
         sessions = store.rows_of_each("session_row", asked)
         notes = store.rows_of_each("note_row", [row for row, found in zip(asked, sessions, strict=True) if not found])
-        return all(notes)
+        return all(notes) and not any(is_incomplete(store, found[0]["id"]) for found in sessions if found)
 
     def journal(self) -> tuple[IO[bytes], int]:
         """The lines, with the end line that an export has."""
@@ -65,7 +83,48 @@ def batches(url: str, file: IO[bytes], most: int) -> Iterator[Batch]:
         for place in sorted(place for owner in owners for place in plan.places[owner]):
             file.seek(place)
             lines.append(file.readline())
+        yield from _parts(url, owners, lines, most) if len(lines) > 2 * most else [Batch(url, owners, lines)]
+
+
+def is_incomplete(store: Store, session: str) -> bool:
+    """Whether a store has a session, of which a copy wrote some events and was interrupted."""
+    return {"writer": COPYING} in store.rows("session_writers", {"session": session})
+
+
+def _parts(url: str, owners: list[Owner], lines: list[bytes], most: int) -> Iterator[Batch]:
+    """The lines of long sessions in several batches. Forks stay in one: the other session has to be there by then."""
+    header, *rows = [(json.loads(line), line) for line in lines]
+    sessions = {row["id"]: line for row, line in rows if row["type"] == "session"}
+    runs = {row["id"]: line for row, line in rows if row["type"] == "run"}
+    if any(row.get("fork_of") for row, _ in rows if row["type"] == "session"):
         yield Batch(url, owners, lines)
+        return
+    prompts, waiting = dict[int, int](), dict[int, tuple[Row, bytes]]()
+    done, seen = Counter[str](), Counter[str]()
+    part, named = list[bytes](), dict[str, bytes]()
+    for row, line in rows:
+        if row["type"] == "prompt":
+            waiting[row["id"]] = row, line
+        if row["type"] != "event":
+            continue
+        place, prompt = len(part), row.get("prompt")
+        while prompt in waiting:
+            before, text = waiting.pop(prompt)
+            part.insert(place, text)
+            prompt = before.get("parent")
+        part.append(line)
+        seen[row["session"]] += 1
+        named |= {run: runs[run] for run in runs.keys() & {row["run"]}}
+        if len(part) >= most:
+            until = {session: count for session, count in seen.items() if count > done[session]}
+            batch = Batch(url, owners, [header[1], *map(sessions.__getitem__, until), *named.values(), *part])
+            batch.is_last, batch.skip, batch.until, batch.prompts = False, done, until, prompts
+            yield batch
+            done, part, named = seen.copy(), [], {}
+    rest = [line for row, line in rows if row["type"] not in ("session", "prompt", "event")]
+    batch = Batch(url, owners, [header[1], *sessions.values(), *part, *rest])
+    batch.skip, batch.prompts = done, prompts
+    yield batch
 
 
 class _Plan:

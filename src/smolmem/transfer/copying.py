@@ -1,7 +1,8 @@
 """Copies a whole store to another one, of either kind, and verifies both sides.
 
 Contents are copied first, then the rows that refer to them, some at a time, each time in a transaction of their own
-(`batches.py`): sessions arrive complete, or not at all. What is there already is skipped, so a copy that was
+(`batches.py`): sessions arrive complete, or not at all; a long one, whose events come in several transactions, can be
+neither resumed nor recalled until it is complete. What is there already is skipped, so a copy that was
 interrupted continues where it was, and an outdated copy gets the sessions and notes that are new.
 
 The target indexes passages and vectors itself, once the copy is complete: whether a step can be trusted depends on
@@ -21,7 +22,6 @@ from smolmem.core.errors import Damaged, InvalidArgument
 from smolmem.store.base import Progress, Row
 from smolmem.store.journal import Journal
 from smolmem.store.verify import verify
-from smolmem.transfer.archive import LineWriter
 from smolmem.transfer.batches import batches
 from smolmem.transfer.export import export_rows
 from smolmem.transfer.load import load_part
@@ -29,7 +29,7 @@ from smolmem.transfer.load import load_part
 COUNT, BYTES = 200, 4 << 20
 """Contents, and bytes of contents, that are copied in one transaction."""
 LINES = 2_000
-"""Rows that are copied in one transaction; more, if they belong to one session."""
+"""Rows that are copied in one transaction, about."""
 
 
 @dataclass(frozen=True)
@@ -55,17 +55,16 @@ def copy_store(source: Journal, target: Journal, progress: Progress | None = Non
     if source.store.url == target.store.url:
         raise InvalidArgument(f"{source.store.url} cannot be copied to itself: name another store.")
     _refuse_damaged(source)
-    added, skipped, differing = Counter[str](), Counter[str](), 0
+    added, skipped, differing = Counter[str](), Counter[str](), set[str]()
     with tempfile.TemporaryFile(prefix="smolmem-") as file:
-        writer = LineWriter(file)
-        written = export_rows(source, writer)
-        bar = _Bar(progress, source.store.rows("export_sizes", {})[0]["contents"], writer.lines)
+        written = export_rows(source, file)
+        bar = _Bar(progress, source.store.rows("export_sizes", {})[0]["contents"], sum(written.values()))
         numbers, steps = _copy_contents(source, target, bar), dict[int, int]()
         for batch in batches(source.store.url, file, LINES):
             loaded = load_part(target, batch, numbers, steps)
             added.update(loaded.added)
             skipped.update(loaded.skipped)
-            differing += loaded.differing
+            differing |= loaded.differing
             bar.add_lines(batch.count)
     for kind in ("session", "run", "note"):
         there = added[kind] + skipped[kind]
@@ -73,7 +72,7 @@ def copy_store(source: Journal, target: Journal, progress: Progress | None = Non
             raise Damaged(f"{target.store.url}: {there} of {written[kind]} {kind}s arrived. Copy again.")
     target.store.transact(lambda: _index_later(target))
     _refuse_damaged(target)
-    return Copied(source.store.url, target.store.url, dict(added), dict(skipped), differing)
+    return Copied(source.store.url, target.store.url, dict(added), dict(skipped), len(differing))
 
 
 class _Bar:

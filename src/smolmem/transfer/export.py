@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from smolmem.core.arguments import ScopeFilter, in_scope
 from smolmem.core.display import Drawable
@@ -38,7 +38,7 @@ from smolmem.core.encoding import wire
 from smolmem.core.encoding.chunks import NAMED
 from smolmem.core.redaction import Redactor
 from smolmem.core.version import __version__
-from smolmem.store.base import Progress, Row, snapshot
+from smolmem.store.base import Progress, Row, Store, in_snapshot
 from smolmem.store.journal import Journal
 from smolmem.store.records import Records
 from smolmem.transfer.archive import LineWriter, create
@@ -81,14 +81,18 @@ def export(
         Unwritable: if the path exists or cannot be written.
         Damaged: if the store is damaged.
     """
-    with create(Path(path)) as writer, snapshot(journal.store) as store:
-        made = _Export(Records(store), writer, ScopeFilter(scope=scope, below=below), progress, redactor)
-        written = made.write()
-    size = os.stat(path).st_size if Path(path).is_file() else writer.bytes
-    return Exported(os.fspath(path), scope, written, writer.media_files, size)
+
+    def write(store: Store) -> Exported:
+        with create(Path(path)) as writer:
+            made = _Export(Records(store), writer, ScopeFilter(scope=scope, below=below), progress, redactor)
+            written = made.write()
+        size = os.stat(path).st_size if Path(path).is_file() else writer.bytes
+        return Exported(os.fspath(path), scope, written, writer.media_files, size)
+
+    return in_snapshot(journal.store, write)
 
 
-def export_rows(journal: Journal, writer: LineWriter) -> dict[str, int]:
+def export_rows(journal: Journal, file: IO[bytes]) -> dict[str, int]:
     """Writes the lines of everything except contents and steps; returns how many of each type.
 
     The lines refer to contents by hash, and to steps by the events that made them.
@@ -96,8 +100,14 @@ def export_rows(journal: Journal, writer: LineWriter) -> dict[str, int]:
     Raises:
         Damaged: if the store is damaged.
     """
-    with snapshot(journal.store) as store:
-        return _Export(Records(store), writer, ScopeFilter(scope=None, below=None), None, None).write_rows()
+
+    def write(store: Store) -> dict[str, int]:
+        file.seek(0)
+        file.truncate()
+        whole = ScopeFilter(scope=None, below=None)
+        return _Export(Records(store), LineWriter(file), whole, None, None).write_rows()
+
+    return in_snapshot(journal.store, write)
 
 
 _EVERYTHING = range(1 << 62)

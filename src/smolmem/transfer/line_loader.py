@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 from collections import ChainMap, Counter
-from collections.abc import Callable, Mapping
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple, cast
 
 from smolmem.core.arguments import check_scope
 from smolmem.core.encoding import codec, packing, wire
-from smolmem.core.errors import InvalidArgument, SmolmemError, TooNew
+from smolmem.core.errors import InvalidArgument, TooNew, Undone
 from smolmem.core.timeline import Misplaced, Timeline
 from smolmem.core.values import Failure
 from smolmem.store.base import Progress, Row
@@ -20,9 +21,10 @@ from smolmem.store.contents import with_hash
 from smolmem.store.journal import Journal
 from smolmem.store.passage_rows import drop_passages
 from smolmem.store.side_tables import quoted_lines
-from smolmem.store.writer import IMPORTED, RESTORED
+from smolmem.store.writer import COPYING, IMPORTED, RESTORED
 from smolmem.transfer import archive
 from smolmem.transfer.archive import ExportReader
+from smolmem.transfer.batches import is_incomplete
 from smolmem.transfer.lines import FORMAT, VERSION, InvalidLine, Numbers, parse_line
 
 WAITING = 10_000
@@ -32,6 +34,29 @@ _LINES = (
     *("forgotten", "end"),
 )
 """The kinds of lines after the header; a method loads each."""
+_NOT_ENDED = dict.fromkeys(("ended", "answer", "failure")) | {"status": "running", "writer": COPYING}
+"""Columns of a run whose session is not complete."""
+
+
+@contextmanager
+def _refused(why: str) -> Iterator[None]:
+    """Refuses a line whose contents cannot be used: they can be anything. What a server says has another reason."""
+    try:
+        yield
+    except Undone:
+        raise
+    except Exception as error:
+        raise InvalidLine(f"{why} ({error})") from error
+
+
+class CopiedPart(NamedTuple):
+    """What a part of a copy can refer to: numbers here of what earlier parts hold, and how many events they had."""
+
+    contents: Mapping[str, int]
+    steps: Mapping[int, int]
+    prompts: Mapping[int, int]
+    skip: Mapping[str, int]
+    is_last: bool
 
 
 class LineLoader:
@@ -44,21 +69,21 @@ class LineLoader:
         scope: str | None,
         *,
         keep: bool,
-        contents: Mapping[str, int] | None = None,
-        steps: Mapping[int, int] | None = None,
+        copied: CopiedPart | None = None,
     ) -> None:
         self._keeps_origins = keep
         self._store, self._export, self._scope = journal.store, export, scope
         self._journal = Journal(journal.store, journal.redactor)  # with caches of its own, should all be undone
         self._exported_scope: str | None = None
-        self._contents = ChainMap({}, cast("dict[str, int]", contents or {}))  # the numbers here, by hash
+        self._copied = copied or CopiedPart({}, {}, {}, {}, is_last=True)
+        self._contents = ChainMap({}, cast("dict[str, int]", self._copied.contents))  # the numbers here, by hash
         self.added: Counter[str] = Counter()
         self.skipped: Counter[str] = Counter()
         self.differing: set[str] = set()
         self._lines, self._ended = 0, False
-        self._events, self._prompts = Numbers("event"), Numbers("prompt")
-        self.step_numbers = Numbers("step", steps)
-        self._lists: dict[str, Timeline[Row] | None] = {}  # of new sessions; None: here already, or left out
+        self._events, self.prompt_numbers = Numbers("event"), Numbers("prompt", self._copied.prompts)
+        self.step_numbers = Numbers("step", self._copied.steps)
+        self._lists: dict[str, Timeline[Row] | None] = {}  # of new and incomplete sessions; None: here, or left out
         self._waiting: dict[int, list[Row]] = {}  # forks, by the event they begin after
         self._parents: dict[str, str] = {}
         self._stored_events: dict[str, list[Row]] = {}
@@ -192,12 +217,14 @@ class LineLoader:
         while at in self._next_prompts:
             rows.append(self._next_prompts.pop(at))
             at = rows[-1]["parent"]
+        stored = [0 if here is None else here["prompt"]]
+        while not new and len(stored) < len(rows):
+            stored.append(self._journal.prompt_row(stored[-1])["parent"] if stored[-1] else 0)
         for row in reversed(rows):
-            found = here["prompt"] if here is not None and row["id"] == wanted else None
-            self._prompts.put(row["id"], self._add_prompt(row) if new else found or 0)
+            self.prompt_numbers.put(row["id"], self._add_prompt(row) if new else stored.pop() or 0)
 
     def _add_prompt(self, row: Row) -> int:
-        parent = None if row["parent"] is None else self._prompts.get(row["parent"])
+        parent = None if row["parent"] is None else self.prompt_numbers.get(row["parent"])
         parts = 0
         if parent is not None:
             before = self._journal.prompt_row(parent)
@@ -216,9 +243,14 @@ class LineLoader:
             raise InvalidLine(f"session {session} comes twice")
         row["scope"] = self._scope_here(row["scope"])
         if self._store.rows("session_row", {"id": session}):
-            self._lists[session] = None
-            self._stored_events[session] = self._store.rows("session_events", {"session": session, "skip": 0})
-            self.skipped["session"] += 1
+            skip = self._copied.skip.get(session, 0)
+            self._stored_events[session] = self._store.rows("session_events", {"session": session, "skip": skip})
+            if self._keeps_origins and is_incomplete(self._store, session):
+                self._lists[session] = self._journal.timeline(self._journal.session_row(session))
+                self.added["session"] += self._copied.is_last
+            else:
+                self._lists[session] = None
+                self.skipped["session"] += self._copied.is_last
         elif row["fork_of"] is None:
             self._lists[session] = Timeline()
             self._add("session", row | {"fork_at": None})
@@ -231,8 +263,8 @@ class LineLoader:
             self._waiting.setdefault(row["fork_at"], []).append(row)
 
     def _event(self, row: Row) -> None:
-        timeline = self._list_of(row)
-        if timeline is None:
+        timeline, session = self._list_of(row), row["session"]
+        if timeline is None or self._matched[session] < len(self._stored_events.get(session, ())):
             self._match(row)
         else:
             self._put_prompts(row["prompt"], None, new=True)
@@ -254,6 +286,10 @@ class LineLoader:
         here = events[place] if place < len(events) and session not in self.differing else None
         if here is not None and (here["act"], here["at"], here["place"]) != (row["act"], row["at"], row["place"]):
             here = None
+        if here is None and self._lists[session] is not None:
+            raise InvalidLine(
+                f"session {session} changed since a part of it was copied: erase its runs in the copy first"
+            )
         if here is None and session in self._stored_events:
             self.differing.add(session)
         self._put_prompts(row["prompt"], here, new=False)
@@ -265,15 +301,12 @@ class LineLoader:
         """A fork's list begins as the list was after an event."""
         session, of = fork["id"], event["session"]
         self._check_lineage(fork, of)
-        at, timeline = self._events.get(event["id"]), self._lists[of]
+        at = self._events.get(event["id"])
         if at == 0:
             self._lists[session] = None
             self.skipped["session"] += 1
             return
-        if timeline is None:
-            self._lists[session] = self._journal.timeline(self._journal.session_row(of), at)
-        else:
-            self._lists[session] = timeline.fork()
+        self._lists[session] = self._journal.timeline(self._journal.session_row(of), at)
         self._add("session", fork | {"fork_at": at})
 
     def _check_lineage(self, fork: Row, of: str) -> None:
@@ -290,7 +323,7 @@ class LineLoader:
         self._named_runs.add(row["run"])
         event = self._numbered(row, "record", "shown", "state")
         del event["id"]
-        event["prompt"] = None if row["prompt"] is None else self._prompts.get(row["prompt"])
+        event["prompt"] = None if row["prompt"] is None else self.prompt_numbers.get(row["prompt"])
         new = row["act"] == "insert" and self.step_numbers.find(row["step"]) is None
         event["step"] = None if new else self.step_numbers.get(row["step"])
         facts = None if event["record"] is None else self._facts(event["record"])
@@ -311,10 +344,8 @@ class LineLoader:
         return int(self._store.rows("last_event", {"session": session, "until": None})[0]["last"])
 
     def _facts(self, record: int) -> Row:
-        try:
+        with _refused("the record is not a step"):
             return {**codec.facts(self._journal.value(record))}
-        except Exception as error:  # the record can be anything
-            raise InvalidLine(f"the record is not a step ({error})") from error
 
     def _check_event(self, event: Row, timeline: Timeline[Row], *, new: bool) -> None:
         """Refuses an event that cannot have happened, before anything of it is written."""
@@ -348,29 +379,39 @@ class LineLoader:
             raise InvalidLine(f"run {run} is a fork of {row['fork_of']}, which no earlier line holds")
         self._runs[run] = new
         if not new:
-            self.skipped["run"] += 1
+            self.skipped["run"] += self._copied.is_last
             if not here:
                 self.differing.add(session)
             return
-        if here:
+        if here and (here[0]["writer"] != COPYING or here[0]["session"] != session):
             raise InvalidLine(f"run {run} is here already, in another session")
+        row |= {"scope": self._scope_here(row["scope"]), "tags": json.dumps(row["tags"])}
+        if not self._copied.is_last:
+            if not here:
+                self._put_run(row | _NOT_ENDED, again=False)
+            return
         if row["parent"] is not None:
             self._named_runs.add(row["parent"])
             self._children[run] = row["parent"]
-        row = self._numbered(row, "answer", "failure") | {"scope": self._scope_here(row["scope"])}
-        row |= {"writer": RESTORED if self._keeps_origins else IMPORTED, "tags": json.dumps(row["tags"])}
+        row = self._numbered(row, "answer", "failure") | {"writer": RESTORED if self._keeps_origins else IMPORTED}
         self._check_failure(row["failure"])
         if row["status"] == "running":  # on the other machine, perhaps
             row |= {"status": "interrupted", **self._store.rows("run_counts", {"run": run})[0]}
-        self._store.do("put_run", with_hash("run", row))
+        self._put_run(row, again=bool(here))
         self.added["run"] += 1
+
+    def _put_run(self, row: Row, *, again: bool) -> None:
+        row = with_hash("run", row)
+        self._store.do("put_run", row)
+        if again:  # the run of an incomplete session may have changed in the source
+            self._store.do("set_tags", row)
+            if row["parent"] is None:
+                self._store.do("unlink_run", row)
 
     def _check_failure(self, number: int | None) -> None:
         if number is not None:
-            try:
+            with _refused("the failure of the run is not a failure"):
                 Failure(**self._journal.value(number))
-            except (TypeError, SmolmemError) as error:
-                raise InvalidLine("the failure of the run is not a failure") from error
 
     def _is_run(self, run: str) -> bool:
         return run in self._runs or bool(self._store.rows("run_row", {"id": run}))
@@ -394,10 +435,8 @@ class LineLoader:
         step = None if row["step"] is None else self.step_numbers.get(row["step"])
         made = self._numbered(row, "block") | {"step": step, "found": json.dumps(found)}
         del made["id"]
-        try:
+        with _refused("the reminder is not a list of messages"):
             quoted_lines(self._journal.part(made["block"]) if made["block"] is not None else [])
-        except (SmolmemError, AttributeError, TypeError, KeyError) as error:
-            raise InvalidLine("the reminder is not a list of messages") from error
         self._add("recalled", made)
 
     def _cut(self, row: Row) -> None:

@@ -25,7 +25,7 @@ from smolmem.store.base import Progress
 from smolmem.store.journal import Journal
 from smolmem.transfer import archive
 from smolmem.transfer.batches import Batch
-from smolmem.transfer.line_loader import LineLoader
+from smolmem.transfer.line_loader import CopiedPart, LineLoader
 
 Trusted = Literal["import", "keep"]
 
@@ -69,10 +69,11 @@ def load(
         with archive.opened(Path(path)) as export:
             return LineLoader(journal, export, below, keep=trust == "keep").load_lines(progress)
 
-    return _imported(os.fspath(path), journal.store.transact(read))
+    loaded = journal.store.transact(read)
+    return Imported(os.fspath(path), dict(loaded.added), dict(loaded.skipped), len(loaded.differing))
 
 
-def load_part(journal: Journal, part: Batch, contents: Mapping[str, int], steps: dict[int, int]) -> Imported:
+def load_part(journal: Journal, part: Batch, contents: Mapping[str, int], steps: dict[int, int]) -> LineLoader:
     """Loads a part of a copy in one transaction: all of it, or nothing. Its steps and notes are not indexed yet.
 
     A part that is here already is only read, to learn the numbers of its steps.
@@ -86,7 +87,8 @@ def load_part(journal: Journal, part: Batch, contents: Mapping[str, int], steps:
     """
 
     def read() -> LineLoader:
-        return LineLoader(journal, part, None, keep=True, contents=contents, steps=steps).load_lines(None)
+        copied = CopiedPart(contents, steps, part.prompts, part.skip, part.is_last)
+        return LineLoader(journal, part, None, keep=True, copied=copied).load_lines(None)
 
     def write() -> LineLoader:
         last = int(journal.store.do("last_pending", {}))
@@ -96,8 +98,7 @@ def load_part(journal: Journal, part: Batch, contents: Mapping[str, int], steps:
 
     loaded = read() if part.is_in(journal.store) else journal.store.transact(write)
     steps.update(loaded.step_numbers.items())
-    return _imported(str(part.path), loaded)
-
-
-def _imported(path: str, loaded: LineLoader) -> Imported:
-    return Imported(path, dict(loaded.added), dict(loaded.skipped), len(loaded.differing))
+    if not part.is_last:  # the last part counts the session
+        del loaded.added["session"]
+        part.prompts.update(loaded.prompt_numbers.items())
+    return loaded

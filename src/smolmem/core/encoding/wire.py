@@ -6,9 +6,8 @@ themselves. Every value becomes JSON that a person can read and any program can 
     None, bool, int, finite float, str, list, dict with text keys    as they are
     everything else                                                   {"$": "<tag>", …}
 
-A value with no tag of its own becomes `{"$": "object", "type": …, "repr": …}` and comes back as a `Placeholder`, which
-describes the value and has its attributes, but no code of its class. Types are named on disk and never
-looked up by name: decoding imports nothing and calls nothing that the data chooses.
+A value with no tag of its own becomes `{"$": "object", "type": …, "repr": …}` and comes back as a `Placeholder`, with
+its attributes and no code of its class. Decoding imports nothing and calls nothing that the data chooses.
 
 A container met a second time is written as `{"$": "ref", "n": k}`, the k-th container of the value in reading
 order. That keeps aliasing, ends cycles and stops a small nest of lists from growing without bound.
@@ -36,6 +35,7 @@ from typing import Any, NamedTuple
 
 from smolmem.core.encoding import instances
 from smolmem.core.encoding.packing import Undecodable
+from smolmem.core.errors import Undone
 
 INLINE = 4096
 """Texts and bytes longer than this are stored once, by hash, beside the record."""
@@ -356,7 +356,7 @@ class Decoder:
         self._made, self._sizes = [], []
         try:
             return self(wire)
-        except Undecodable:
+        except (Undecodable, Undone):
             raise
         except Exception as error:  # an error of a library about bytes that are not in its format
             raise Undecodable(f"not a stored value: {type(error).__name__}: {error}") from error

@@ -36,7 +36,7 @@ from smolmem.store.erasure.erased_variables import snapshots_with_variables_of
 from smolmem.store.journal import Journal
 from smolmem.store.passage_rows import drop_passages, json_list
 from smolmem.store.records import Records
-from smolmem.store.writer import describe
+from smolmem.store.writer import COPYING, describe
 
 PLACEHOLDER = "[erased]"
 
@@ -176,7 +176,7 @@ def erased_events(records: Records) -> list[tuple[int, int]]:
 
 
 def _is_running(journal: Journal, run: Row) -> bool:
-    return run["status"] == "running" and not journal.is_gone(run["writer"])
+    return run["status"] == "running" and run["writer"] != COPYING and not journal.is_gone(run["writer"])
 
 
 def _with_called(journal: Journal, selection: Selection) -> Selection:

@@ -21,7 +21,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,8 +30,8 @@ from typing import Any
 
 from smolmem.core import faults
 from smolmem.core.errors import SmolmemError, StoreError, Unwritable
-from smolmem.store import fork_hooks
-from smolmem.store.base import AGENT, Durability, Limits, Progress, Row, T
+from smolmem.store import base, fork_hooks
+from smolmem.store.base import AGENT, Durability, Limits, Progress, Row, T, pause
 from smolmem.store.postgres import server_select, server_words
 from smolmem.store.postgres.address import Address, parse
 from smolmem.store.postgres.connection import Link, Pool, Result, time_limit
@@ -47,8 +46,6 @@ log = logging.getLogger("smolmem")
 
 PATIENCE = 5.0
 """Seconds to wait for a server that went away; none while it stays away, so that an agent is not held up."""
-TRIES = 20
-"""How often a transaction that conflicts with others runs again."""
 _REPEATABLE = frozenset({"end_call"})
 """Statements that change nothing more when they run again."""
 
@@ -147,7 +144,7 @@ class PostgresStore:
                     raise
                 quick = False
             except Conflict:
-                if tries >= TRIES:
+                if tries >= base.TRIES:
                     raise
             except Unsent as unsent:
                 if time.monotonic() > deadline:
@@ -156,7 +153,7 @@ class PostgresStore:
             else:
                 self._patience = PATIENCE
                 return done
-            time.sleep(random.uniform(0, min(0.5, 0.005 * 2**tries)))  # noqa: S311
+            pause(tries)
 
     def _attempt(self, body: Callable[[], T], *, sync: bool, quick: bool) -> T:
         is_sent = False

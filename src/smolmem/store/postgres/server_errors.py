@@ -7,7 +7,7 @@ import re
 import psycopg
 from psycopg import errors
 
-from smolmem.core.errors import Busy, NotAStore, StoreError, Unwritable
+from smolmem.core.errors import Busy, NotAStore, StoreError, Undone, Unwritable
 from smolmem.store.postgres.address import Address
 
 CONFLICTS = ("40001", "40P01")
@@ -18,15 +18,15 @@ _RECOVERING = ("57P01", "57P02", "57P03", "25P03", "57P05")
 """The server ends a connection, or does not take one yet."""
 
 
-class Conflict(StoreError):
-    """The server undid a transaction because of another one: it can run again."""
+class Conflict(Undone):
+    """The server undid a transaction because of another one."""
 
 
 class WrongAssumption(StoreError):
     """A statement that checks an assumption failed, or a row is there already."""
 
 
-class ConnectionLost(StoreError):
+class ConnectionLost(Undone):
     """The server cannot be reached, or the connection to it broke."""
 
 

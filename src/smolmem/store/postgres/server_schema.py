@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import random
-import time
-
 import psycopg
 from psycopg import errors
 
 from smolmem.core.errors import TooNew
-from smolmem.store.base import migrations
+from smolmem.store.base import TRIES, migrations, pause
 from smolmem.store.postgres.connection import Link, schema_name
 from smolmem.store.postgres.server_errors import CONFLICTS, explained
 
@@ -18,7 +15,6 @@ LOCK = "SELECT format FROM store WHERE id = 1 FOR UPDATE"
 _FIRST = """CREATE SCHEMA IF NOT EXISTS {schema};
 CREATE TABLE IF NOT EXISTS store (id bigint PRIMARY KEY CHECK (id = 1), format bigint NOT NULL);
 INSERT INTO store (id, format) VALUES (1, 0) ON CONFLICT (id) DO NOTHING"""
-_TRIES = 20
 
 
 def prepare(link: Link) -> None:
@@ -50,7 +46,7 @@ def _format(link: Link) -> int:
 
 def _migrate(link: Link, latest: int) -> None:
     """Brings the tables up to date; several processes may be at it."""
-    for left in reversed(range(_TRIES)):
+    for tries in range(1, TRIES + 1):
         connection = link.live()
         try:
             connection.execute(_FIRST.format(schema=schema_name(link.address, connection)))
@@ -62,6 +58,6 @@ def _migrate(link: Link, latest: int) -> None:
             return
         except psycopg.Error as error:
             racing = isinstance(error, (errors.UniqueViolation, errors.DuplicateTable))
-            if not left or not (racing or error.sqlstate in CONFLICTS):
+            if tries == TRIES or not (racing or error.sqlstate in CONFLICTS):
                 raise explained(error, link.address, "created") from error
-            time.sleep(random.uniform(0, 0.1))  # noqa: S311
+            pause(tries)

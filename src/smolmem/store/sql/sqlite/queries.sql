@@ -172,6 +172,9 @@ FROM own;
 SELECT run, count(*) AS calls FROM call NOT INDEXED
 WHERE run IN (SELECT value FROM json_each(:runs)) GROUP BY run;
 
+-- name: session_writers
+SELECT DISTINCT writer FROM run WHERE session = :session;
+
 -- name: session_is_used
 SELECT 1 FROM run NOT INDEXED WHERE session = :id LIMIT 1;
 
