@@ -28,7 +28,7 @@ INDEXING = ("test_recall", "test_postgres_recall", "test_models", "test_provenan
 CREATING = ("test_durability", "test_power_cut", "test_vanished", "test_damage", "test_locks", "test_sqlite")
 """Modules whose tests make each store with all its tables; so do processes that tests start."""
 
-WITH_MODEL = ("test_models", "test_private", "test_examples")
+WITH_MODEL = ("test_models", "test_private")
 """Modules whose tests use the local model, where it is installed; so do processes that tests start."""
 
 
