@@ -28,6 +28,9 @@ INDEXING = ("test_recall", "test_postgres_recall", "test_models", "test_provenan
 CREATING = ("test_durability", "test_power_cut", "test_vanished", "test_damage", "test_locks", "test_sqlite")
 """Modules whose tests make each store with all its tables; so do processes that tests start."""
 
+WITH_MODEL = ("test_models", "test_private")
+"""Modules whose tests use the local model, where it is installed; so do processes that tests start."""
+
 
 def pytest_configure() -> None:
     """Lets children be interrupted where the tests themselves are started with interrupts ignored (`make test &`).
@@ -51,6 +54,15 @@ def _no_indexer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     """Without the thread that indexes, threads and writes of a test are those that the test makes."""
     if request.module.__name__ not in INDEXING:
         monkeypatch.setattr(BackgroundIndexer, "wake", lambda indexer: None)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _recall_by_words(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Without the local model, which each memory takes a second to load, where no test is about meaning."""
+    with pytest.MonkeyPatch.context() as patched:
+        if request.module.__name__ not in WITH_MODEL and not TORTURE:
+            patched.setenv("SMOLMEM_MODELS", "none")
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,6 @@ import os
 import pty
 import re
 import secrets
-import select
 import shlex
 import sys
 import time
@@ -76,6 +75,15 @@ def fill(memory: Memory) -> None:
     memory.remember(f"a note with {MARKERS['note']}", tags=[MARKERS["tag"]])
     assert memory.alerts(scope="*")
     assert memory.recall(MARKERS["note"])
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A plain file with every marker in it."""
+    path = tmp_path_factory.mktemp("filled") / "agent.db"
+    with Memory(path, embedder="off") as memory:
+        fill(memory)
+    return path.read_bytes()
 
 
 def files(*folders: Path) -> dict[Path, bytes]:
@@ -147,14 +155,14 @@ def test_every_connection_gets_the_key_first_and_keeps_temporary_data_in_memory(
 
     apsw.connection_hooks.append(listen)
     try:
-        with Memory(path, key=KEY, embedder="off") as memory:
+        with Memory(path, key=RAW_KEY, embedder="off") as memory:
             fill(memory)
             store: Any = memory._store
             store.select("default", "SELECT count(*) FROM runs")
             assert store._live().pragma("temp_store") == 2
             memory.backup(tmp_path / "copy.db"), memory.export(tmp_path / "export.zip"), memory.doctor()
-            versions(path, KEY)
-            assert examine_path(path, KEY)
+            versions(path, RAW_KEY)
+            assert examine_path(path, RAW_KEY)
     finally:
         apsw.connection_hooks.remove(listen)
     used = [said for name, said in heard.values() if name and said]
@@ -178,7 +186,7 @@ def test_an_export_is_plain_on_purpose(path: Path, tmp_path: Path) -> None:
 def left_behind(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """The encrypted file and the write-ahead log that a killed process leaves."""
     folder = tmp_path_factory.mktemp("killed")
-    with Memory(folder / "agent.db", key=KEY, embedder="off") as memory:
+    with Memory(folder / "agent.db", key=RAW, embedder="off") as memory:
         fill(memory)
         return {name: (folder / name).read_bytes() for name in ("agent.db", "agent.db-wal")}
 
@@ -196,7 +204,7 @@ def interrupted(tmp_path: Path, left_behind: dict[str, bytes]) -> Path:
 OPEN: dict[str, Callable[[Path, Any], Any]] = {
     "Memory": lambda path, key: Memory(path, key=key).close(),
     "versions": versions,
-    "encrypt": lambda path, key: change_key(path, None if key is None else Key(key), Key("new")),
+    "encrypt": lambda path, key: change_key(path, None if key is None else Key(key), Key(b"n" * 32)),
 }
 
 
@@ -206,8 +214,8 @@ OPEN: dict[str, Callable[[Path, Any], Any]] = {
     [
         (None, "is encrypted, and was left as it is: give its key with key=… or SMOLMEM_KEY"),
         ("wrong", "The key does not open"),
-        (KEY + " ", "The key does not open"),
-        (RAW, "The key does not open"),
+        (OTHER_RAW_KEY, "The key does not open"),
+        (RAW_KEY[:-1] + "e", "The key does not open"),
     ],
 )
 def test_a_wrong_or_missing_key_is_one_sentence_and_changes_nothing(
@@ -221,7 +229,7 @@ def test_a_wrong_or_missing_key_is_one_sentence_and_changes_nothing(
     diagnosis = examine_path(interrupted, key)
     assert not diagnosis
     assert files(interrupted.parent) == before
-    with Memory(interrupted, key=KEY, embedder="off") as memory:
+    with Memory(interrupted, key=RAW, embedder="off") as memory:
         assert memory.stats().runs == 2
         assert memory.verify()
 
@@ -271,23 +279,23 @@ def test_a_changed_byte_is_an_error_and_never_other_content(path: Path) -> None:
 
 
 def test_a_repair_of_a_damaged_file_saves_what_can_be_read_and_keeps_the_old_file(path: Path) -> None:
-    with Memory(path, key=KEY, embedder="off") as memory:
+    with Memory(path, key=RAW, embedder="off") as memory:
         memory.attach(code_agent(code("print(1)"), code("final_answer(2)"))).run("Kept")
         memory.remember("a note that stays")
     root = _root_of(path, "call")
     whole = path.read_bytes()
     path.write_bytes(bad := whole[: (root - 1) * 4096 + 100] + bytes(40) + whole[(root - 1) * 4096 + 140 :])
-    done = rebuild(path, Key(KEY))
+    done = rebuild(path, Key(RAW))
     assert done.lost == ("call 1 to its end",)
     assert Path(done.backup).read_bytes() == bad
     assert not path.read_bytes().startswith(b"SQLite format 3")
-    with Memory(path, key=KEY, embedder="off") as memory:
+    with Memory(path, key=RAW, embedder="off") as memory:
         assert memory.runs()[0].answer == 2
         assert [note.text for note in memory.notes()] == ["a note that stays"]
 
 
 def _root_of(path: Path, table: str) -> int:
-    connection = connect(str(path), apsw.SQLITE_OPEN_READWRITE, Key(KEY))
+    connection = connect(str(path), apsw.SQLITE_OPEN_READWRITE, Key(RAW))
     root = connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = ?", (table,)).get
     connection.close()
     return int(root)
@@ -317,6 +325,8 @@ def test_the_forms_of_a_key_are_the_same_key(path: Path, monkeypatch: pytest.Mon
     other = path.with_name("other.db")
     Memory(other, key="caf\u00e9 with a 'quote' and \0").close()
     Memory(other, key="cafe\u0301 with a 'quote' and \0").close()
+    with pytest.raises(NotAStore):
+        Memory(other, key="cafe\u0301 with a 'quote' and \0 ")
 
 
 def test_the_key_is_in_no_message_and_no_representation(
@@ -371,7 +381,7 @@ def test_a_file_is_encrypted_rekeyed_and_decrypted_with_all_its_content(path: Pa
     os.chmod(path, 0o644)
     expected = content_of(path, None)
     reports: list[tuple[int, int]] = []
-    for old, new in ((None, KEY), (KEY, RAW), (RAW, "third"), ("third", None), (None, "again")):
+    for old, new in ((None, KEY), (KEY, RAW), (RAW, OTHER_RAW_KEY), (OTHER_RAW_KEY, None), (None, RAW)):
         change_key(path, old and Key(old), new and Key(new), lambda done, total: reports.append((done, total)))
         assert path.stat().st_mode & 0o777 == 0o600
         assert {file.name for file in files(path.parent)} <= {"agent.db", "agent.db-wal"}
@@ -382,7 +392,7 @@ def test_a_file_is_encrypted_rekeyed_and_decrypted_with_all_its_content(path: Pa
         assert content_of(path, new) == expected
     assert reports
     with pytest.raises(InvalidArgument, match="same"):
-        change_key(path, Key("again"), Key("again"))
+        change_key(path, Key(RAW), Key(RAW))
 
 
 HOLD = """
@@ -397,7 +407,7 @@ memory.close()
 """
 
 
-@pytest.mark.parametrize("key", [None, KEY])
+@pytest.mark.parametrize("key", [None, RAW_KEY])
 def test_a_file_that_another_program_has_open_is_refused(path: Path, key: str | None) -> None:
     Memory(path, key=key).close()
     with programs.start(["-c", HOLD, path, key or ""], stdin=programs.PIPE) as other:
@@ -405,12 +415,12 @@ def test_a_file_that_another_program_has_open_is_refused(path: Path, key: str | 
         assert other.stdout is not None
         assert other.stdout.readline() + other.stdout.readline() == "opening\nopen\n"
         with pytest.raises(Busy, match="open in another program, and was left as it is"):
-            change_key(path, key and Key(key), Key("new"))
+            change_key(path, key and Key(key), Key(OTHER_RAW_KEY))
         other.communicate("go\n", timeout=60)
     with Memory(path, key=key, embedder="off") as memory:
         assert [note.text for note in memory.notes()] == ["written by the other program"]
         with pytest.raises(Busy):  # also within one process
-            change_key(path, key and Key(key), Key("new"))
+            change_key(path, key and Key(key), Key(OTHER_RAW_KEY))
     assert [file.name for file in files(path.parent) if ".part" in file.name] == []
 
 
@@ -429,9 +439,12 @@ change_key(Path(sys.argv[1]), old, new)
 
 @pytest.mark.parametrize("point", ["replace.begun", "replace.done", "replace.committed"])
 @pytest.mark.parametrize(("old", "new"), [(None, RAW_KEY), (RAW_KEY, None), (RAW_KEY, OTHER_RAW_KEY)])
-def test_a_kill_leaves_the_old_file_or_the_new_one(path: Path, old: str | None, new: str | None, point: str) -> None:
-    with Memory(path, key=old, embedder="off") as memory:
-        fill(memory)
+def test_a_kill_leaves_the_old_file_or_the_new_one(
+    path: Path, filled: bytes, old: str | None, new: str | None, point: str
+) -> None:
+    path.write_bytes(filled)
+    if old:
+        change_key(path, None, Key(old))
     expected = content_of(path, old)
     done = programs.run(["-c", DIE, path, old or "", new or "", point])
     assert done.returncode == -9, done.stderr
@@ -439,26 +452,26 @@ def test_a_kill_leaves_the_old_file_or_the_new_one(path: Path, old: str | None, 
 
 
 def test_who_waits_for_a_file_that_gets_a_key_does_not_write_to_the_old_one(path: Path) -> None:
-    Memory(path, key=KEY).close()
+    Memory(path, key=RAW_KEY).close()
     waiting: list[Any] = []
 
     def meanwhile(name: str) -> None:
         if name == "replace.done":
-            for key in (KEY, "new"):
+            for key in (RAW_KEY, OTHER_RAW_KEY):
                 waiting.append(programs.start(["-c", HOLD, path, key], stdin=programs.PIPE))
             assert [program.stdout.readline() for program in waiting] == ["opening\n"] * 2
             time.sleep(1)  # both are at the lock, or were refused
 
     faults.hook = meanwhile
     try:
-        change_key(path, Key(KEY), Key("new"))
+        change_key(path, Key(RAW_KEY), Key(OTHER_RAW_KEY))
     finally:
         faults.hook = None
     ends = [program.communicate("go\n", timeout=60) for program in waiting]
     assert "The key does not open" in ends[0][1]
     wrote = waiting[1].returncode == 0
     assert wrote or "The key does not open" in ends[1][1]  # it came before the new file did
-    with Memory(path, key="new", embedder="off") as memory:
+    with Memory(path, key=OTHER_RAW_KEY, embedder="off") as memory:
         assert len(memory.notes()) == wrote
         assert memory.verify()
 
@@ -482,16 +495,16 @@ def test_a_link_stays_a_link(path: Path) -> None:
     Memory(path).close()
     link = path.with_name("link.db")
     link.symlink_to(path)
-    change_key(link, None, Key(KEY))
+    change_key(link, None, Key(RAW_KEY))
     assert link.is_symlink()
-    Memory(path, key=KEY).close()
+    Memory(path, key=RAW_KEY).close()
 
 
 # --- processes ----------------------------------------------------------------------------------------------------
 
 
 def test_a_forked_child_opens_the_file_with_the_key(path: Path) -> None:
-    with Memory(path, key=KEY, embedder="off") as memory:
+    with Memory(path, key=RAW_KEY, embedder="off") as memory:
         child = os.fork()
         if not child:
             memory.remember("by the child")
@@ -535,12 +548,12 @@ def test_many_processes_create_one_encrypted_file(path: Path, empty: bool) -> No
 
 
 @pytest.fixture
-def in_folder(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def in_folder(path: Path, filled: bytes, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(path.parent)
-    with Memory("smolmem.db", embedder="off") as memory:
-        fill(memory)
-    (path.parent / "key.txt").write_text(f"{KEY}\n")
-    (path.parent / "new.txt").write_text(f"raw:{RAW.hex()}")
+    Path("smolmem.db").write_bytes(filled)
+    Path("smolmem.db").chmod(0o600)
+    (path.parent / "key.txt").write_text(f"{RAW_KEY}\n")
+    (path.parent / "new.txt").write_text(OTHER_RAW_KEY)
     return path.parent / "smolmem.db"
 
 
@@ -553,10 +566,10 @@ def test_every_example_runs(
     in_folder: Path, example: str, as_json: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if "encrypt" not in example:
-        change_key(in_folder, None, Key(KEY))
+        change_key(in_folder, None, Key(RAW_KEY))
     if "--key-file" not in example:
-        monkeypatch.setenv("SMOLMEM_KEY", KEY)
-        monkeypatch.setenv("SMOLMEM_NEW_KEY", f"raw:{RAW.hex()}")
+        monkeypatch.setenv("SMOLMEM_KEY", RAW_KEY)
+        monkeypatch.setenv("SMOLMEM_NEW_KEY", OTHER_RAW_KEY)
     assert main([*shlex.split(example)[1:], *(["--json"] if as_json else [])]) == 0, capsys.readouterr().err
     out = capsys.readouterr().out
     assert out.startswith("{" if as_json else "smolmem.db is ")
@@ -564,14 +577,13 @@ def test_every_example_runs(
         assert json.loads(out) == {"path": "smolmem.db", "encrypted": "decrypt" not in example}
     for name in ("SMOLMEM_KEY", "SMOLMEM_NEW_KEY"):
         monkeypatch.delenv(name, raising=False)
-    key = KEY if "encrypt" in example else RAW if "rekey" in example else None
+    key = RAW_KEY if "encrypt" in example else OTHER_RAW_KEY if "rekey" in example else None
     assert content_of(in_folder, key)[0]
 
 
 def test_every_command_reads_an_encrypted_store_with_a_key(
     in_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (in_folder.parent / "key.txt").write_text(f"{RAW_KEY}\n")
     assert main(["encrypt", "--key-file", "key.txt"]) == 0
     words = (
         *("runs", "steps", "replay", "show", "stats", "notes", "alerts", "verify", "doctor", "migrate"),
@@ -636,14 +648,13 @@ def typed(words: list[str], *answers: str) -> tuple[int, str]:
     child, terminal = pty.fork()
     if not child:
         os.execv(sys.executable, [sys.executable, "-m", "smolmem.cli.main", *words])
-    shown, left, deadline = b"", list(answers), time.monotonic() + 60
-    while time.monotonic() < deadline:
-        ready, _, _ = select.select([terminal], [], [], 0.3)
+    shown, left = b"", list(answers)
+    while True:
         try:
-            shown += os.read(terminal, 4096) if ready else b""
-        except OSError:
+            shown += os.read(terminal, 4096)
+        except OSError:  # the command has ended
             break
-        if not ready and left and shown.rstrip().endswith(b":"):
+        if left and shown.rstrip().endswith(b":"):
             os.write(terminal, f"{left.pop(0)}\n".encode())
             shown += b"\n"
     os.close(terminal)
@@ -673,10 +684,10 @@ def test_a_completion_reads_an_encrypted_store_and_asks_nothing(
     from smolmem.cli.environment import Environment
     from smolmem.cli.options import complete_run
 
-    change_key(in_folder, None, Key(KEY))
+    change_key(in_folder, None, Key(RAW_KEY))
     context = group.make_context("smolmem", ["runs"], obj=Environment())
     assert complete_run(context, group.params[0], "") == []
-    monkeypatch.setenv("SMOLMEM_KEY", KEY)
+    monkeypatch.setenv("SMOLMEM_KEY", RAW_KEY)
     assert len(complete_run(context, group.params[0], "")) == 2
 
 
@@ -688,8 +699,8 @@ def test_the_inspector_takes_the_key(path: Path, monkeypatch: pytest.MonkeyPatch
 
     opened: list[Any] = []
     monkeypatch.setattr(serve.uvicorn.Server, "run", lambda self, sockets: opened.append(sockets))
-    Memory(path, key=KEY).close()
-    serve.serve(str(path), port=0, open_browser=False, key=KEY)
+    Memory(path, key=RAW_KEY).close()
+    serve.serve(str(path), port=0, open_browser=False, key=RAW_KEY)
     assert opened
     with pytest.raises(NotAStore):
         serve.serve(str(path), port=0, open_browser=False)

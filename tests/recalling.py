@@ -136,25 +136,20 @@ class Recalling:
 
     # --- what is found ---------------------------------------------------------------------------------------------
 
-    @pytest.mark.parametrize(
-        ("question", "kind", "text"),
-        [
+    def test_each_part_of_a_step_is_found_by_what_it_says(self, shop: Memory) -> None:
+        for question, kind, text in (
             ("which step complained about the missing column?", "error", "column price"),
             ("what is in stock", "task", "Add up what"),
             ("the column must have another name", "thought", "another name"),
             ("columns id cost stock", "observation", "columns: id"),
             ("total cost in crowns", "answer", "42 crowns"),
             ("weather in Oslo", "call", "Oslo"),
-        ],
-    )
-    def test_each_part_of_a_step_is_found_by_what_it_says(
-        self, shop: Memory, question: str, kind: str, text: str
-    ) -> None:
-        best = shop.recall(question, kind=[kind], floor=0)[0]
-        assert best.kind == kind
-        assert text in best.text
-        assert best.run is not None
-        assert shop.step(best.step or 0).run == best.run
+        ):
+            best = shop.recall(question, kind=[kind], floor=0)[0]
+            assert best.kind == kind
+            assert text in best.text
+            assert best.run is not None
+            assert shop.step(best.step or 0).run == best.run
 
     def test_a_step_is_found_the_moment_it_is_written(self, memory: Memory) -> None:
         agent = memory.attach(code_agent(*[code("print('zebra crossing')")] * 3, code("final_answer(1)")))
@@ -208,16 +203,24 @@ class Recalling:
         assert shop.step(after.step or 0).number == 3
         assert len(found.neighbours(3)) == 3
 
-    @pytest.mark.parametrize("place", [0, 0.25, 0.5, 0.77, 1])
-    def test_a_long_observation_is_found_by_any_part_of_it(self, memory: Memory, place: float) -> None:
+    def test_a_long_observation_is_found_by_any_part_of_it(self, memory: Memory) -> None:
         words = [f"word{number}" for number in range(6_500)]
-        words.insert(int(place * len(words)), "xylophone quartet")
+        places = {
+            1: "xylophone quartet",
+            0.77: "yellow zeppelin",
+            0.5: "quiet volcano",
+            0.25: "jade fox",
+            0: "big kiwi",
+        }
+        for place, pair in places.items():
+            words.insert(int(place * len(words)), pair)
         text = " ".join(words)
         assert len(text) > 52_000
         memory.attach(calling_agent(calls(("look", {})), answer("done"), tools=[Says(text)])).run("Look")
-        found = memory.recall("the xylophone quartet")[0]
-        assert "xylophone quartet" in found.text
-        assert len(found.text) <= 1_000
+        for pair in places.values():
+            found = memory.recall(f"the {pair}")[0]
+            assert pair in found.text
+            assert len(found.text) <= 1_000
 
     def test_a_revised_step_is_found_as_it_is_now(self, shop: Memory) -> None:
         step = shop.steps(kind="task", text="stock")[0]
@@ -396,10 +399,10 @@ class Recalling:
             search._search(text, _only("default"), 100)
             query.times(text, datetime.now())
 
-    @pytest.mark.parametrize("text", ["", "  ", "\n"])
-    def test_an_empty_question_says_so(self, shop: Memory, text: str) -> None:
-        with pytest.raises(InvalidArgument, match="empty"):
-            shop.recall(text)
+    def test_an_empty_question_says_so(self, shop: Memory) -> None:
+        for text in ("", "  ", "\n"):
+            with pytest.raises(InvalidArgument, match="empty"):
+                shop.recall(text)
 
     def test_an_enormous_question_is_answered(self, shop: Memory) -> None:
         began = time.process_time()
@@ -410,10 +413,16 @@ class Recalling:
         memory.remember("to be or not to be")
         assert memory.recall("to be or not to be")
 
-    @pytest.mark.parametrize("wrong", [{"limit": -1}, {"min_trust": "some"}, {"scope": "a//*b"}, {"since": "soon"}])
-    def test_wrong_filters_say_what_is_wanted(self, shop: Memory, wrong: Any) -> None:
-        with pytest.raises(InvalidArgument):
-            shop.recall("x", **wrong)
+    def test_wrong_filters_say_what_is_wanted(self, memory: Memory) -> None:
+        wrong: tuple[dict[str, Any], ...] = (
+            {"limit": -1},
+            {"min_trust": "some"},
+            {"scope": "a//*b"},
+            {"since": "soon"},
+        )
+        for given in wrong:
+            with pytest.raises(InvalidArgument):
+                memory.recall("x", **given)
 
     # --- by meaning ------------------------------------------------------------------------------------------------
 
@@ -573,10 +582,11 @@ class Recalling:
         step.edit(task="Count the giraffes")
         assert shop.recall("giraffes") == []
 
-    @pytest.mark.parametrize("wrong", ["", "   ", None, 5, "x" * 100_001])
-    def test_a_note_must_be_a_text(self, memory: Memory, wrong: Any) -> None:
-        with pytest.raises(InvalidArgument):
-            memory.remember(wrong)
+    def test_a_note_must_be_a_text(self, memory: Memory) -> None:
+        wrong: tuple[Any, ...] = ("", "   ", None, 5, "x" * 100_001)
+        for given in wrong:
+            with pytest.raises(InvalidArgument):
+                memory.remember(given)
         assert memory.notes() == []
 
     def test_notes_with_hostile_text_come_back_as_they_were(self, memory: Memory) -> None:
@@ -753,50 +763,48 @@ class Recalling:
         assert "memory" in seen[4]
         assert agent.memory.steps[5].error is not None
 
-    @pytest.mark.parametrize(
-        "statement",
-        [
-            *(
-                "DELETE FROM steps",
-                "SELECT * FROM passage",
-                "SELECT * FROM main.note",
-                "PRAGMA user_version",
-                "ATTACH 'x' AS y",
-            ),
-            *(
-                "SELECT * FROM temp.mine",
-                "UPDATE temp.mine SET scope = 'other'",
-                "INSERT INTO notes VALUES (1)",
-                "",
-                "x",
-            ),
-            *("SELECT load_extension('x')", "SELECT * FROM sqlite_schema", "SELECT 1; DROP VIEW runs", "VACUUM"),
-            *("SELECT * FROM pragma_table_info('step')", "CREATE TABLE t (x)", "SELECT readfile('/etc/passwd')"),
-            *(
-                "SELECT * FROM document_words",
-                "SELECT zeroblob(1000000000)",
-                "SELECT * FROM run",
-                "BEGIN",
-                "SELECT * FROM fts5vocab",
-            ),
-            *(
-                "WITH notes AS (SELECT * FROM main.note) SELECT * FROM notes",
-                "WITH runs AS (SELECT 1) SELECT * FROM main.run",
-            ),
-            *("WITH steps AS (SELECT text FROM main.passage) SELECT * FROM steps", "SELECT * FROM temp.sqlite_schema"),
-            *("SELECT instr(printf('%.*c', 999999, 'a'), 'b')", "WITH mine AS (SELECT 1) SELECT * FROM temp.mine"),
-            "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n",
-        ],
+    STATEMENTS = (
+        "DELETE FROM steps",
+        "SELECT * FROM passage",
+        "SELECT * FROM main.note",
+        "PRAGMA user_version",
+        "ATTACH 'x' AS y",
+        "SELECT * FROM temp.mine",
+        "UPDATE temp.mine SET scope = 'other'",
+        "INSERT INTO notes VALUES (1)",
+        "",
+        "x",
+        "SELECT load_extension('x')",
+        "SELECT * FROM sqlite_schema",
+        "SELECT 1; DROP VIEW runs",
+        "VACUUM",
+        "SELECT * FROM pragma_table_info('step')",
+        "CREATE TABLE t (x)",
+        "SELECT readfile('/etc/passwd')",
+        "SELECT * FROM document_words",
+        "SELECT zeroblob(1000000000)",
+        "SELECT * FROM run",
+        "BEGIN",
+        "SELECT * FROM fts5vocab",
+        "WITH notes AS (SELECT * FROM main.note) SELECT * FROM notes",
+        "WITH runs AS (SELECT 1) SELECT * FROM main.run",
+        "WITH steps AS (SELECT text FROM main.passage) SELECT * FROM steps",
+        "SELECT * FROM temp.sqlite_schema",
+        "SELECT instr(printf('%.*c', 999999, 'a'), 'b')",
+        "WITH mine AS (SELECT 1) SELECT * FROM temp.mine",
+        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n",
     )
-    def test_only_a_select_over_the_own_scope_is_run(self, shop: Memory, statement: str) -> None:
+
+    def test_only_a_select_over_the_own_scope_is_run(self, shop: Memory) -> None:
         before = replace(shop.stats(), bytes=0)
-        try:
-            rows = shop._store.select("default", statement)
-        except InvalidArgument:
-            rows = []
-        assert rows == [] or rows == [{"1": 1}]
-        assert replace(shop.stats(), bytes=0) == before
-        assert len(shop._store.select("default", "SELECT * FROM steps")) == 9
+        for statement in self.STATEMENTS:
+            try:
+                rows = shop._store.select("default", statement)
+            except InvalidArgument:
+                rows = []
+            assert rows in ([], [{"1": 1}]), statement
+            assert replace(shop.stats(), bytes=0) == before, statement
+            assert len(shop._store.select("default", "SELECT * FROM steps")) == 9, statement
 
     def test_a_select_is_cut_at_many_rows(self, memory: Memory) -> None:
         for number in range(210):

@@ -31,10 +31,21 @@ def server(request: pytest.FixtureRequest) -> Iterator[str]:
         run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or secrets.token_hex(8)
         folder = Path(MEMORY if MEMORY.is_dir() else tempfile.gettempdir()) / f"smolmem-pg-{run[:12]}"
         running: Any = package.get_server(folder, cleanup_mode="delete")
+        _make_quick(running.get_uri())
         yield running.get_uri()
         running.cleanup()
     if not (folder / "postmaster.pid").exists():
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _make_quick(url: str) -> None:
+    """Compiles no queries, which takes longer than running them once, and waits for no disk."""
+    import psycopg
+
+    with psycopg.connect(url, autocommit=True) as connection:
+        for setting in ("jit", "fsync", "full_page_writes"):
+            connection.execute(f"ALTER SYSTEM SET {setting} = off")
+        connection.execute("SELECT pg_reload_conf()")
 
 
 DEBIAN = Path("/usr/lib/postgresql/15/bin")
@@ -52,7 +63,9 @@ def oldest_server() -> Iterator[str]:
     run = partial(subprocess.run, check=True, user=user, cwd=folder, capture_output=True)
     try:
         run([DEBIAN / "initdb", "-D", folder / "data", "-A", "trust", "-U", "postgres", "--no-sync"])
-        options = f"-k {folder} -c listen_addresses='' -c fsync=off -c default_transaction_isolation=serializable"
+        options = (
+            f"-k {folder} -c listen_addresses='' -c fsync=off -c jit=off -c default_transaction_isolation=serializable"
+        )
         run([DEBIAN / "pg_ctl", "-D", folder / "data", "-l", folder / "log", "-o", options, "-w", "start"])
         try:
             yield f"postgresql://postgres:@/postgres?host={folder}"

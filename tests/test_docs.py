@@ -68,9 +68,7 @@ def test_the_pages_run_on_the_oldest_smolagents_too(tmp_path: Path) -> None:
         check=False,
         cwd=tmp_path,
         timeout=280,
-        env=os.environ
-        | {"PYTHONPATH": os.pathsep.join(map(str, (OLDEST, ROOT / "tests")))}
-        | ({} if TORTURE else {"SMOLMEM_MODELS": "none"}),  # without the local model, which takes a second to load
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (OLDEST, ROOT / "tests")))},
     )
     assert done.returncode == 0, done.stderr
 

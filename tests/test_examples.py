@@ -38,15 +38,11 @@ OLDEST = Path(sys.prefix) / "oldest"
 PROGRAMS = ("simple_memory_example.py", "05-main.py", "06-memory_example.py")
 
 
-def begin(*words: object, on: Path | None = None, by_meaning: bool = False) -> Any:
-    """Starts a program in the examples folder, without the log of smolagents; packages in `on` come first.
-
-    Without the local model, which takes a second to load, recall goes by words.
-    """
+def begin(*words: object, on: Path | None = None) -> Any:
+    """Starts a program in the examples folder, without the log of smolagents; packages in `on` come first."""
     if words[0] == "05-main.py" and "--verbosity_level" not in words:
         words = (*words, "--verbosity_level", "-1")
     env = {name: value for name, value in os.environ.items() if name != "OPENAI_API_KEY"} | {"COLUMNS": "200"}
-    env |= {} if by_meaning else {"SMOLMEM_MODELS": "none"}
     env |= {} if on is None else {"PYTHONPATH": os.pathsep.join([str(on), str(EXAMPLES.parent / "src")])}
     loaded = ["openai"] if "--llm_url" in words else []
     return programs.start(words, cwd=EXAMPLES, env=env, stderr=programs.STDOUT, loaded=loaded)
@@ -104,13 +100,13 @@ def test_the_simple_example_runs_every_chapter(tmp_path: Path) -> None:
 
 
 def test_the_second_incident_takes_fewer_steps_and_fires_the_rule(place: list[object]) -> None:
-    first = run("05-main.py", "--fault", "errors", *place, by_meaning=True)
+    first = run("05-main.py", "--fault", "errors", *place)
     assert "no LLM" in first
     assert (
         "Answer: Resolved: health check 500, no such column: currency (release 41). Remedy: roll_back_release." in first
     )
     assert "The shop now: health check: 200 OK (release 40)" in first
-    second = run("05-main.py", "--fault", "errors", *place, by_meaning=True)
+    second = run("05-main.py", "--fault", "errors", *place)
     assert "Reminded of ❘" in second
     assert "▲ [ALERT] health: 3 of the last 4 steps" in second
     assert "📟 to the person on call" in second
@@ -124,7 +120,7 @@ def test_the_second_incident_takes_fewer_steps_and_fires_the_rule(place: list[ob
     [
         (["simple_memory_example.py"], "memory.inject(agent, …): 2 hours yesterday"),
         (["05-main.py", "--fault", "errors"], "Remedy: roll_back_release."),
-        (["06-memory_example.py", "--demo_mode", "step_by_step"], "health check"),
+        (["06-memory_example.py", "--demo_mode", "step_by_step"], "7 steps, finished; resumed after a kill."),
     ],
     ids=lambda given: given[0] if isinstance(given, list) else "",
 )
@@ -147,12 +143,6 @@ def test_a_plain_callback_notices_it_too(place: list[object]) -> None:
     assert "[ALERT] Pattern detected: 3 failures in the last 10 steps" in told
     assert "▲ health" not in told, "the rule does not watch"
     assert "Step 1" in told, "smolagents logs"
-
-
-def test_detailed_replay_shows_the_prompts(place: list[object]) -> None:
-    told = run("06-memory_example.py", "--demo_mode", "replay", *place)
-    detailed = told.split("agent.replay(detailed=True)")[1].split("run.replay()")[0]
-    assert '"role"' in detailed or "'role'" in detailed
 
 
 @pytest.mark.skipif(
@@ -267,6 +257,8 @@ def test_replay_shows_patterns_the_run_and_its_analysis(place: list[object]) -> 
         "steps were not in the history",
     ):
         assert line in told, line
+    detailed = told.split("agent.replay(detailed=True)")[1].split("run.replay()")[0]
+    assert '"role"' in detailed or "'role'" in detailed, "the prompts are shown"
 
 
 def test_inject_changes_what_the_agent_does_and_expires(place: list[object]) -> None:
@@ -274,13 +266,6 @@ def test_inject_changes_what_the_agent_does_and_expires(place: list[object]) -> 
     assert steps(told) == [9, 9, 4]
     assert INJECTED[0] in told
     assert told.count("maintenance window") == 1
-
-
-def test_step_by_step_survives_a_kill(place: list[object]) -> None:
-    told = run("06-memory_example.py", "--demo_mode", "step_by_step", *place)
-    for line in RESUMED:
-        assert line in told, line
-    assert told.count(" 3 check_health") == 1
 
 
 def test_full_is_the_default_and_shows_everything(place: list[object]) -> None:
@@ -367,18 +352,18 @@ def operate(asked: dict[str, Any]) -> dict[str, Any]:
 
 def test_a_model_on_a_server_does_the_same_work(place: list[object]) -> None:
     with server(operate) as url:
-        llm = ["--llm_url", url, "--model", "tiny"]
-        first = run("05-main.py", "--fault", "errors", *llm, *place)
-        second = run("05-main.py", "--fault", "errors", *llm, *place)
-        assert "Model: tiny" in first
-        assert "no LLM" not in first
-        assert steps(second) == [9, 5]
+        told = run("05-main.py", "--fault", "errors", "--llm_url", url, "--model", "tiny", *place)
+    assert "Model: tiny" in told
+    assert "no LLM" not in told
+    assert steps(told) == [9]
 
 
 def test_a_model_on_a_server_is_resumed_after_a_kill(place: list[object]) -> None:
     with server(operate) as url:
         told = run("06-memory_example.py", "--demo_mode", "step_by_step", "--llm_url", url, "--model", "tiny", *place)
-    assert RESUMED[1] in told
+    for line in RESUMED:
+        assert line in told, line
+    assert told.count(" 3 check_health") == 1
 
 
 def test_a_failing_server_is_reported_and_the_run_is_resumed_later(place: list[object]) -> None:
@@ -432,8 +417,7 @@ def test_an_invalid_address_is_reported(place: list[object]) -> None:
     assert "use one such as http://localhost:11434/v1" in told
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
-@pytest.mark.parametrize("content", ["Bananas are a fruit.", "", None])
+@pytest.mark.parametrize(("program", "content"), list(zip(PROGRAMS, ["Bananas are a fruit.", "", None], strict=True)))
 def test_a_model_that_talks_nonsense_is_stopped_and_reported(program: str, content: str | None, tmp_path: Path) -> None:
     words = [program, "--db", tmp_path / "agent.db", "--model", "tiny"]
     if program != PROGRAMS[0]:

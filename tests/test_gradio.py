@@ -19,12 +19,16 @@ from smolagents.remote_executors import RemotePythonExecutor
 from smolmem import Memory
 from smolmem.core.errors import InvalidArgument
 
-gradio = pytest.importorskip("gradio", reason="needs smolagents[gradio]")
-gradio_client = pytest.importorskip("gradio_client", reason="needs smolagents[gradio]")
-
-from smolmem.integrations.gradio import MemoryUI  # noqa: E402
-
 ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def memory_ui() -> Any:
+    """The class `MemoryUI`. Loading Gradio takes four seconds: it is loaded where a test needs it."""
+    pytest.importorskip("gradio", reason="needs smolagents[gradio]")
+    from smolmem.integrations.gradio import MemoryUI
+
+    return MemoryUI
 
 
 def talker() -> CodeAgent:
@@ -38,12 +42,14 @@ def talker() -> CodeAgent:
 
 
 @contextmanager
-def page(agent: CodeAgent, memory: Memory, **options: Any) -> Iterator[Any]:
+def page(ui: Any) -> Iterator[Any]:
     """A client of the running page."""
-    app = MemoryUI(agent, memory, **options).create_app()
+    from gradio_client import Client
+
+    app = ui.create_app()
     _, url, _ = app.launch(prevent_thread_lock=True, quiet=True, share=False, server_name="127.0.0.1")
     try:
-        yield gradio_client.Client(url, verbose=False)
+        yield Client(url, verbose=False)
     finally:
         app.close(verbose=False)
 
@@ -54,15 +60,17 @@ def texts(past: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 
 @pytest.mark.filterwarnings("ignore")  # of gradio itself
-def test_a_conversation_survives_a_restart_and_a_reload_shows_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_conversation_survives_a_restart_and_a_reload_shows_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch, memory_ui: Any
+) -> None:
     monkeypatch.setenv("GRADIO_ANALYTICS_ENABLED", "False")
-    with Memory(path) as memory, page(talker(), memory) as client:
+    with Memory(path) as memory, page(memory_ui(talker(), memory)) as client:
         assert client.predict(api_name="/past") == []
         said = client.predict(message="hello", api_name="/_stream_response")
         assert "I know of 1 tasks" in str(said)
         assert ("user", "hello") in texts(client.predict(api_name="/past")), "a reload shows what was said"
     agent = talker()
-    with Memory(path) as memory, page(agent, memory) as client:
+    with Memory(path) as memory, page(memory_ui(agent, memory)) as client:
         past = texts(client.predict(api_name="/past"))
         assert past[0] == ("user", "hello")
         assert past[-1] == ("assistant", "**Final answer:** I know of 1 tasks")
@@ -72,23 +80,23 @@ def test_a_conversation_survives_a_restart_and_a_reload_shows_it(path: Path, mon
         assert memory.verify()
 
 
-def test_with_a_reset_at_each_task_or_steps_of_its_own_an_agent_continues_nothing(path: Path) -> None:
+def test_with_a_reset_at_each_task_or_steps_of_its_own_an_agent_continues_nothing(path: Path, memory_ui: Any) -> None:
     with Memory(path) as memory:
         memory.attach(talker()).run("hello")
-        assert MemoryUI(talker(), memory, reset_agent_memory=True).continued is None
+        assert memory_ui(talker(), memory, reset_agent_memory=True).continued is None
         busy = talker()
         busy.run("another")
-        assert MemoryUI(busy, memory).continued is None
-        assert MemoryUI(talker(), memory.scoped("else")).continued is None, "another scope has another conversation"
+        assert memory_ui(busy, memory).continued is None
+        assert memory_ui(talker(), memory.scoped("else")).continued is None, "another scope has another conversation"
 
 
-def test_an_imported_conversation_is_not_continued(path: Path, tmp_path: Path) -> None:
+def test_an_imported_conversation_is_not_continued(path: Path, tmp_path: Path, memory_ui: Any) -> None:
     with Memory(path) as memory:
         memory.attach(talker()).run("hello")
         memory.export(tmp_path / "export")
     with Memory(tmp_path / "other.db") as other:
         other.load(tmp_path / "export")
-        assert MemoryUI(talker(), other).continued is None, "its recorded code is not run in this process"
+        assert memory_ui(talker(), other).continued is None, "its recorded code is not run in this process"
 
 
 # --- save and from_folder ---------------------------------------------------------------------------------------------
@@ -236,9 +244,11 @@ def test_a_resumed_run_whose_code_runs_elsewhere_repeats_its_interrupted_step_an
 
 
 @pytest.mark.filterwarnings("ignore")  # of gradio and of smolagents' serialization
-def test_the_page_about_smolagents_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_about_smolagents_runs_as_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory_ui: Any
+) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(MemoryUI, "launch", lambda ui, **options: ui.create_app())
+    monkeypatch.setattr(memory_ui, "launch", lambda ui, **options: ui.create_app())
     names = pages.run(ROOT / "docs/smolagents.md")
     names["memory"].close()
     assert sys.modules["smolmem.integrations.gradio"]

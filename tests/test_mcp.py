@@ -21,7 +21,7 @@ import mcp.types
 import pages
 import pytest
 from mcp import ClientSession, StdioServerParameters
-from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamablehttp_client
 from mcp.shared.exceptions import McpError
 from mcp.shared.memory import create_connected_server_and_client_session
 from scripted import Scripted, answer, calling_agent, calls, code, code_agent
@@ -192,14 +192,12 @@ def test_a_users_note_is_neither_superseded_nor_forgotten_by_a_client(address: s
 # --- the SDK as the client --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sdk", SDKS)
-async def test_the_sdks_client_reads_resources_prompt_and_structured_content(
-    store: Path, sdk: tuple[Path, ...]
-) -> None:
-    async with stdio_client(stdio(sdk, store)) as streams, ClientSession(*streams) as session:
+async def test_the_sdks_client_reads_resources_prompt_and_structured_content(address: str) -> None:
+    connected = streamablehttp_client(address, headers=with_token(address)["headers"])
+    async with connected as (reading, writing, _), ClientSession(reading, writing) as session:
         await session.initialize()
         tools = (await session.list_tools()).tools
-        assert all(tool.annotations and tool.annotations.readOnlyHint for tool in tools)
+        assert [tool.name for tool in tools if tool.annotations and tool.annotations.readOnlyHint] == READING
         assert all(tool.description and tool.outputSchema for tool in tools)
         templates = (await session.list_resource_templates()).resourceTemplates
         assert {one.uriTemplate for one in templates} == {"smolmem://run/{id}", "smolmem://note/{id}"}

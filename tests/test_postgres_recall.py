@@ -15,7 +15,7 @@ from smolmem.store.passage_rows import scope_term
 
 
 class TestRecallOnPostgres(Recalling):
-    every = 1 if os.environ.get("SMOLMEM_TORTURE") else 25
+    every = 1 if os.environ.get("SMOLMEM_TORTURE") else 50
 
     @pytest.fixture
     def url(self, pg_url: str) -> str:

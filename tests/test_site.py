@@ -165,7 +165,6 @@ def test_the_notebook_of_the_quickstart_runs(tmp_path: Path) -> None:
     with fake_ollama.serving() as address:
         line = [sys.executable, "-c", NOTEBOOK_RUNNER, DOCS / "quickstart.ipynb", fake_ollama.ADDRESS, address]
         env = os.environ | {"PYTHONPATH": str(SOURCE), "IPYTHONDIR": str(tmp_path / "ipython")}
-        env |= {"SMOLMEM_MODELS": "none"}  # without the local model, which takes a second to load
         done = subprocess.run(line, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=200)
     assert done.returncode == 0, done.stderr
     assert "\n55\n" in done.stdout, "the resumed run answers"

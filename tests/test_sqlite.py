@@ -11,9 +11,11 @@ import apsw
 import pytest
 from conformance import Conformance
 from conftest import TORTURE
+from schema_script import migrated, schema_script
 from scripted import answer, calling_agent, calls, code, code_agent
 
 from smolmem import Memory, SmolmemError
+from smolmem.store.base import migrations, script
 
 
 class TestSqlite(Conformance):
@@ -34,6 +36,17 @@ def test_the_file_is_in_wal_mode_with_full_sync(memory: Memory) -> None:
     assert connection.pragma("journal_mode") == "wal"
     assert connection.pragma("synchronous") == 2
     assert not connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, -1)
+
+
+def test_a_new_file_has_what_the_numbered_scripts_leave(memory: Memory) -> None:
+    assert script("sqlite", "schema") == schema_script(), "run tests/schema_script.py again"
+    new, old = memory._store._live(), migrated()  # type: ignore[attr-defined]
+    assert new.pragma("user_version") == len(migrations("sqlite"))
+    names = [name for (name,) in old.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+    for name in names:
+        columns = "id, length(key)" if name == "fingerprint_key" else "*"
+        assert new.execute(f"SELECT {columns} FROM {name}").get == old.execute(f"SELECT {columns} FROM {name}").get
+        assert new.execute(f"PRAGMA table_xinfo({name})").get == old.execute(f"PRAGMA table_xinfo({name})").get
 
 
 def test_durability_can_be_relaxed(path: Path) -> None:

@@ -216,7 +216,7 @@ def migrations(backend: str) -> list[str]:
 
 
 def script(backend: str, name: str) -> str:
-    """A script of a backend: `views` that a user's SELECT can read, or `roles`."""
+    """A script of a backend: `schema` of a new file, `views` that a user's SELECT can read, or `roles`."""
     text: str = _sql(backend).joinpath(f"{name}.sql").read_text(encoding="utf-8")
     return text
 

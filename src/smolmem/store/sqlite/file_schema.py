@@ -8,12 +8,12 @@ from functools import cache
 
 import apsw
 
-from smolmem.store.base import migrations
+from smolmem.store.base import migrations, script
 from smolmem.store.packed_text import add_functions
 
 
 def migrate(connection: apsw.Connection, latest: int) -> None:
-    """Brings the schema up to date in one transaction: all of it, or nothing.
+    """Brings the schema up to date in one transaction: all of it, or nothing. A new file gets it from one script.
 
     Data for the rollback of a statement is kept in memory, not in temporary files.
     """
@@ -21,9 +21,9 @@ def migrate(connection: apsw.Connection, latest: int) -> None:
     connection.pragma("temp_store", "MEMORY")
     connection.execute("BEGIN IMMEDIATE")
     try:
-        for number in range(connection.pragma("user_version"), latest):
-            connection.execute(migrations("sqlite")[number])
-            connection.pragma("user_version", number + 1)
+        for statements in _scripts(connection.pragma("user_version"), latest):
+            connection.execute(statements)
+        connection.pragma("user_version", latest)
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
@@ -31,6 +31,12 @@ def migrate(connection: apsw.Connection, latest: int) -> None:
         raise
     finally:
         connection.pragma("temp_store", before)
+
+
+def _scripts(version: int, wanted: int) -> list[str]:
+    """The scripts that bring a file from one version to another one."""
+    every = migrations("sqlite")
+    return every[version:wanted] if version or wanted < len(every) else [script("sqlite", "schema")]
 
 
 def schema(connection: apsw.Connection) -> frozenset[tuple[str, str, str]]:
@@ -44,8 +50,8 @@ def expected_schema(version: int) -> frozenset[tuple[str, str, str]]:
     """The schema that our scripts create in an empty database."""
     with closing(apsw.Connection(":memory:")) as scratch:
         add_functions(scratch)
-        for script in migrations("sqlite")[:version]:
-            scratch.execute(script)
+        for statements in _scripts(0, version):
+            scratch.execute(statements)
         return schema(scratch)
 
 
