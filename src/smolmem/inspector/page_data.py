@@ -1,7 +1,6 @@
 """The data of the pages, read from a memory.
 
-The only module of the inspector that reaches into the journal and the store of a `Memory`. Lists read summaries, never
-whole steps, so that a page costs the same in a large memory as in a small one.
+Lists read summaries, never whole steps, so that a page costs the same in a large memory as in a small one.
 """
 
 from __future__ import annotations
@@ -81,16 +80,6 @@ def outlines(memory: Memory, runs: Sequence[Run]) -> dict[str, list[StepSummary]
     for row in memory._journal.store.rows("outline", {"runs": json_list(run.id for run in runs)}):
         steps.setdefault(row["run"], []).append(_step_summary(row))
     return steps
-
-
-def descendants(memory: Memory, runs: Iterable[str], depth: int) -> list[Run]:
-    """The runs that were called by runs, directly or through other runs, down to a depth."""
-    found, level = list[Run](), list(runs)
-    while level and depth > 0:
-        called = memory._journal.called_by(level)
-        found += called
-        level, depth = [run.id for run in called], depth - 1
-    return found
 
 
 def _outline_row(step: Step) -> dict[str, Any]:
