@@ -57,7 +57,7 @@ def serve_app(app: Any, listening: socket.socket) -> None:
 
 
 def read_headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """The headers of a request. Of a header that is sent twice, neither value is trusted; browsers may split cookies."""
+    """The headers of a request. Of a header that is sent twice, no value is trusted; browsers may split cookies."""
     headers: dict[str, str] = {}
     for name, value in pairs:
         key, text = name.decode("latin-1").lower(), value.decode("latin-1")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from smolmem.core.errors import NotFound
 from smolmem.core.text import managed_task
 from smolmem.core.values import Note, Run, Step, when
-from smolmem.inspector import formatting
+from smolmem.inspector import formatting, parameters
 from smolmem.inspector.charts import Bar
 from smolmem.memory import Memory
 from smolmem.store.passage_rows import json_list
@@ -169,14 +169,15 @@ class EraseTarget(NamedTuple):
     back: str
 
 
-def erase_target(memory: Memory, id: str | int) -> EraseTarget:
-    """The step with a number, or the run or note whose id begins with a text.
+def erase_target(memory: Memory, form: Mapping[str, str]) -> EraseTarget:
+    """The step that a form names, or the note or run whose id begins as its `id`.
 
     Raises:
         NotFound: there is none.
     """
-    if isinstance(id, int):
-        step = memory.step(id)
+    number, id = parameters.number(form.get("step"), "step"), form.get("id", "")
+    if number is not None:
+        step = memory.step(number)
         return EraseTarget(step, "step", str(step.id), step.text, f"/runs/{step.run}?step={step.id}")
     try:
         note = memory.note(id)
