@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import re
+import runpy
 import shlex
 import shutil
 import signal
@@ -45,7 +46,6 @@ from smolmem.cli.commands import EXIT_CODES, SECTIONS, Command
 from smolmem.cli.main import group, main
 from smolmem.cli.options import future, past
 from smolmem.cli.output import Output
-from smolmem.cli.reference import page
 from smolmem.cli.watching import make_rule, watch
 from smolmem.core import rows
 from smolmem.core.text import sanitize as harmless
@@ -247,7 +247,8 @@ def test_every_example_runs(example: str, sample: Sample, run: Run) -> None:
 
 def test_the_page_is_current() -> None:
     written = (ROOT / "docs/cli.md").read_text(encoding="utf-8")
-    assert "\n".join(page()) + "\n" == written, "python -m smolmem.cli.reference > docs/cli.md"
+    page = runpy.run_path(str(ROOT / "docs/site/make_cli.py"))["page"]
+    assert "\n".join(page()) + "\n" == written, "python docs/site/make_cli.py > docs/cli.md"
     for name in NAMES:
         assert f"\n### smolmem {name}\n" in written
         assert f"\n| `{name}` | " in written

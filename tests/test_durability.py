@@ -158,7 +158,7 @@ def content(memory: Memory) -> list[Any]:
     """All that a user can read."""
     return [
         [
-            vars(run) | {"_load_steps": 0, "_load_answer": 0, "_load_failure": 0, "_operations": 0},
+            {name: value for name, value in vars(run).items() if not name.startswith("_")},
             run.answer,
             repr(run.failure),
         ]

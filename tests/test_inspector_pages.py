@@ -38,16 +38,15 @@ from smolmem.cli import sample
 from smolmem.core import prices
 from smolmem.core.errors import InvalidArgument
 from smolmem.core.text import managed_task
+from smolmem.core.totals import Totals
 from smolmem.core.values import Run
 from smolmem.inspector import comparison, dashboard, marks, page_data, run_list, step_data, timeline_chart
 from smolmem.inspector import waterfall as waterfall_module
 from smolmem.inspector.app import make_app
-from smolmem.inspector.calls import Span
 from smolmem.inspector.guard import new_access
 from smolmem.inspector.serve import link_of
 from smolmem.inspector.time_axis import time_axis
-from smolmem.inspector.totals import Totals
-from smolmem.inspector.waterfall import Row, Waterfall, waterfall
+from smolmem.inspector.waterfall import Row, Span, Waterfall, waterfall
 from smolmem.listening import hosts_of, listen
 
 ROOT = Path(__file__).parent.parent

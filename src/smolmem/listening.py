@@ -1,9 +1,13 @@
-"""Where the servers of smolmem listen, and the host names by which they may be called."""
+"""What the servers of smolmem share: where they listen, their host names, and how a request's headers are read."""
 
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterable
 from contextlib import suppress
+from typing import Any
+
+import uvicorn
 
 from smolmem.core.errors import InvalidArgument
 
@@ -37,8 +41,29 @@ def hosts_of(host: str, port: int) -> frozenset[str]:
     own = (
         {host, *LOOPBACK} if host in LOOPBACK else {host, *LOOPBACK, *_machine_names()} if host in ANYWHERE else {host}
     )
-    names = {f"[{name}]" if ":" in name else name for name in own}
+    names = set(map(in_url, own))
     return frozenset({f"{name}:{port}".lower() for name in names} | (names if port == 80 else set()))
+
+
+def in_url(host: str) -> str:
+    """A host name as a URL holds it."""
+    return f"[{host}]" if ":" in host else host
+
+
+def serve_app(app: Any, listening: socket.socket) -> None:
+    """Serves an ASGI app until it is stopped."""
+    config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False)
+    uvicorn.Server(config).run(sockets=[listening])
+
+
+def read_headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """The headers of a request. Of a header that is sent twice, no value is trusted; browsers may split cookies."""
+    headers: dict[str, str] = {}
+    for name, value in pairs:
+        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        twice = f"{headers.get(key)};{text}" if key == "cookie" else "\0"
+        headers[key] = twice if key in headers else text
+    return headers
 
 
 def _machine_names() -> set[str]:

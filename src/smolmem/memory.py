@@ -29,8 +29,7 @@ from smolmem.core.values import Run
 from smolmem.exchange import Exchange
 from smolmem.operations import Operations
 from smolmem.policies.attached_rules import AttachedRules
-from smolmem.policies.detectors import alert_lines
-from smolmem.policies.recorded_rules import Backtest, backtest
+from smolmem.policies.recorded_rules import Backtest, backtest, recorded_steps
 from smolmem.policies.transcript import TOKENS, as_text
 from smolmem.policies.watch import Watch
 from smolmem.recall.engine import EmbedderChoice, RecallEngine
@@ -367,9 +366,9 @@ class Memory(Exchange):
         limit: int = 10_000,
     ) -> Backtest:
         """When a rule would have fired on the newest `limit` recorded steps; the rule does not act."""
-        found = self.steps(scope=scope, agent=agent, run=run, since=since, until=until, limit=limit)
-        lines = alert_lines(self.alerts(scope=scope, limit=limit))
-        return backtest(rule, [step for step in reversed(found) if step.kind in rule.kinds], lines)
+        scopes, filters = self._step_filters(scope, run, agent, since, until)
+        found = recorded_steps(self._journal, scopes, **filters, limit=check_count(limit))
+        return backtest(rule, [step for step in reversed(found) if step.row["kind"] in rule.kinds])
 
     # --- maintenance -----------------------------------------------------------------------------------------------
 

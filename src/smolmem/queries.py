@@ -169,22 +169,31 @@ class Queries:
         Raises:
             InvalidArgument: if `kind` or `status` is unknown.
         """
-        chosen = None if run is None else self.run(run)
+        scopes, filters = self._step_filters(scope, run, agent, since, until)
         found = self._journal.find_steps(
-            **self._scope_filter(chosen.scope if chosen is not None and scope is None else scope),
-            run=None if chosen is None else chosen.id,
-            agent=check_text(agent, "agent"),
+            **scopes,
+            **filters,
             status=check_choice(status, STATUSES, "status"),
             kind=check_choice(kind, STEP_KINDS, "kind"),
             tool=check_text(tool, "tool"),
             failed=int(error) if isinstance(error, bool) else None,
             error=check_text(error, "error") if not isinstance(error, bool) else None,
-            since=to_timestamp(since),
-            until=to_timestamp(until),
             text=check_text(text, "text"),
             limit=check_count(limit),
         )
         return self._operations.bind_all(found)
+
+    def _step_filters(
+        self, scope: str | None, run: Run | str | None, agent: str | None, since: Time | None, until: Time | None
+    ) -> tuple[ScopeFilter, dict[str, Any]]:
+        chosen = None if run is None else self.run(run)
+        scopes = self._scope_filter(chosen.scope if chosen is not None and scope is None else scope)
+        return scopes, {
+            "run": None if chosen is None else chosen.id,
+            "agent": check_text(agent, "agent"),
+            "since": to_timestamp(since),
+            "until": to_timestamp(until),
+        }
 
     def step(self, id: int | str) -> Step:
         """One step of this memory's scope, by its id, or by a reference such as `646430df/3`: step 3 of that run.

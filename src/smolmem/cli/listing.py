@@ -29,6 +29,7 @@ from smolmem.core.errors import NotFound
 from smolmem.core.text import byte_size, counted, one_line
 
 if TYPE_CHECKING:
+    from smolmem.core.totals import Totals
     from smolmem.core.values import Diff, Run, Step
     from smolmem.queries import Queries
     from smolmem.store.verify import Stats
@@ -71,33 +72,19 @@ class Listed(NamedTuple):
     called: list[Run]
 
     @property
-    def steps(self) -> int:
-        """The steps of the run and of the runs that it called."""
-        return sum(run.action_count for run in (self.run, *self.called))
+    def totals(self) -> Totals:
+        """What the run used together with the runs that it called."""
+        from smolmem.core.totals import run_totals, summed
 
-    @property
-    def errors(self) -> int:
-        """The failed steps of the run and of the runs that it called."""
-        return sum(run.error_count for run in (self.run, *self.called))
-
-    @property
-    def tokens(self) -> int:
-        """The tokens of the run and of the runs that it called."""
-        return sum(run.input_tokens + run.output_tokens for run in (self.run, *self.called))
-
-    @property
-    def cost(self) -> float | None:
-        """The cost of the run and of the runs that it called, in dollars."""
-        from smolmem.render.plain_values import cost
-
-        return cost([self.run, *self.called])
+        return summed(map(run_totals, (self.run, *self.called)))
 
     def as_json(self) -> dict[str, Any]:
         """The run, and what it used together with the runs that it called."""
         from smolmem.render.plain_values import plain
 
-        totals = {"total_steps": self.steps, "total_errors": self.errors, "total_tokens": self.tokens}
-        return {**plain(self.run), **totals, "total_cost": self.cost}
+        used = self.totals
+        totals = {"total_steps": used.steps, "total_errors": used.failed, "total_tokens": used.tokens}
+        return {**plain(self.run), **totals, "total_cost": used.dollars}
 
 
 def _nested(memory: Queries, scope: str, filters: dict[str, Any]) -> Iterator[Listed]:
@@ -123,7 +110,7 @@ def _print_runs(out: Output, found: list[Listed]) -> None:
     if out.json:
         out.result([each.as_json() for each in found])
         return
-    priced = any(each.cost is not None for each in found)
+    priced = any(each.totals.dollars is not None for each in found)
     scopes = len({each.run.scope for each in found}) > 1 or not out.terminal
     columns = [
         Column("run"),
@@ -140,16 +127,16 @@ def _print_runs(out: Output, found: list[Listed]) -> None:
     ]
 
     def row(each: Listed) -> list[Any]:
-        run = each.run
+        run, used = each.run, each.totals
         return [
             (run.id[:8], "bold"),
             (run.label, STYLES[run.status]),
             out.time(run.began),
             duration(run.seconds),
-            f"{each.steps:,}",
-            (f"{each.errors:,}" if each.errors else "", "red"),
-            f"{each.tokens:,}",
-            *(["" if each.cost is None else f"${each.cost:.4f}"] if priced else []),
+            f"{used.steps:,}",
+            (f"{used.failed:,}" if used.failed else "", "red"),
+            f"{used.tokens:,}",
+            *(["" if used.dollars is None else f"${used.dollars:.4f}"] if priced else []),
             *([run.scope] if scopes else []),
             run.agent,
             f"{'· ' * (each.depth - 1)}{'↳ ' if run.parent else '↱ ' if run.fork_of else ''}{run.title}"
@@ -203,8 +190,8 @@ def _with_answer(run: Run, called: list[Run]) -> Any:
 
     lines = []
     if called:
-        below = Listed(run, 0, called)
-        figures = f"{counted(below.steps, 'step')} and {below.tokens:,} tokens with {counted(len(called), 'run')}"
+        used = Listed(run, 0, called).totals
+        figures = f"{counted(used.steps, 'step')} and {used.tokens:,} tokens with {counted(len(called), 'run')}"
         lines.append(Text.assemble(("total  ", "dim"), f"{figures} of managed agents"))
     if run.status == "finished":
         lines.append(Text.assemble(("answer  ", "dim"), one_line(str(run.answer), 2_000)))

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import cached_property
 from typing import Any, Literal
 
 from smolmem.core.display import Drawable
@@ -218,6 +219,7 @@ class Run(Drawable):
     """Whether the run was loaded from an export: its content is not trusted."""
     tags: tuple[str, ...]
     _load_steps: Callable[[], list[Step]] = field(repr=False, compare=False)
+    _count_actions: Callable[[], int] = field(repr=False, compare=False)
     _load_answer: Callable[[], Any] = field(repr=False, compare=False)
     _load_failure: Callable[[], Failure | None] = field(repr=False, compare=False)
     _operations: Any = field(repr=False, compare=False, default=_DETACHED)
@@ -254,10 +256,10 @@ class Run(Drawable):
         untouched = self.fork_of is not None and self.status == "interrupted" and not self.step_count
         return "forked" if untouched and self.began == self.ended else self.status
 
-    @property
+    @cached_property
     def action_count(self) -> int:
         """How many actions the run has; unlike `step_count`, a fork includes the actions that it shares."""
-        return self.step_count if self.fork_of is None else sum(step.kind == "action" for step in self.steps)
+        return self.step_count if self.fork_of is None else self._count_actions()
 
     @property
     def seconds(self) -> float | None:

@@ -29,7 +29,7 @@ from starlette.staticfiles import StaticFiles
 from smolmem.core.errors import InvalidArgument, NotFound, SmolmemError, StoreError
 from smolmem.core.rows import STATUSES
 from smolmem.core.text import managed_task
-from smolmem.core.values import Recollection
+from smolmem.core.values import Recollection, Run
 from smolmem.inspector import (
     charts,
     comparison,
@@ -145,8 +145,7 @@ class Inspector:
 
     def step(self, request: Request) -> Response:
         """One step in full, as a fragment."""
-        id = request.query_params.get("run")
-        run = self.memory.run(id) if id else None
+        run = self._named_run(request.query_params)
         detail = step_data.step_detail(self.memory, parameters.step_id(request), run)
         return self.render("_step.html", detail=detail, words=(), page_run=detail.run.id if run is None else run.id)
 
@@ -249,6 +248,10 @@ class Inspector:
         disposition = f'attachment; filename="run-{run.id[:8]}.json"'
         return Response(body, media_type="application/json", headers={"content-disposition": disposition})
 
+    def _named_run(self, given: Mapping[str, str]) -> Run | None:
+        """The run that an address or a form names, if it names one."""
+        return self.memory.run(given["run"]) if given.get("run") else None
+
     # --- actions ------------------------------------------------------------------------------------------------------
 
     def fork(self, request: Request, form: Mapping[str, str]) -> Response:
@@ -269,7 +272,7 @@ class Inspector:
 
     def edit(self, request: Request, form: Mapping[str, str]) -> Response:
         """Edits a text of a step; earlier versions are kept."""
-        run = self.memory.run(form["run"]) if form.get("run") else None
+        run = self._named_run(form)
         detail = step_data.step_detail(self.memory, parameters.step_id(request), run)
         if form.get("field") not in detail.editable_fields:
             raise InvalidArgument(f"step {detail.step.id} has no field {form.get('field')!r} that can be edited.")
@@ -282,7 +285,7 @@ class Inspector:
         """Makes an earlier version of a step the current one."""
         step = self.memory.step(parameters.step_id(request))
         step_data.restore_version(step, parameters.number(form.get("event"), "version") or 0)
-        run = self.memory.run(form["run"]) if form.get("run") else None
+        run = self._named_run(form)
         return RedirectResponse(f"/runs/{run.id if run else step.run}?step={step.id}", 303)
 
     def remember(self, request: Request, form: Mapping[str, str]) -> Response:
@@ -295,8 +298,7 @@ class Inspector:
 
     def forget(self, request: Request, form: Mapping[str, str]) -> Response:
         """Removes a note, step or run from recall, with `influenced` also what depends on it; or undoes that."""
-        step, undo = parameters.number(form.get("step"), "step"), bool(form.get("undo"))
-        target = page_data.erase_target(self.memory, form.get("id", "") if step is None else step)
+        target, undo = page_data.erase_target(self.memory, form), bool(form.get("undo"))
         changed = self.memory.forget(target.what, influenced=bool(form.get("influenced")), undo=undo)
         names = ", ".join(map(str, changed)) or "nothing that it did not before"
         if undo:
@@ -309,8 +311,7 @@ class Inspector:
 
     def erase(self, request: Request, form: Mapping[str, str]) -> Response:
         """Shows what erasing a note, step or run would delete; erases it once the user confirms."""
-        step = parameters.number(form.get("step"), "step")
-        target = page_data.erase_target(self.memory, form.get("id", "") if step is None else step)
+        target = page_data.erase_target(self.memory, form)
         if not form.get("confirmed"):
             planned = self.memory.erase(target.what, dry_run=True)
             counts = page_data.counted(planned.counts)

@@ -9,10 +9,9 @@ from difflib import SequenceMatcher
 from itertools import zip_longest
 
 from smolmem.core.text import sanitize
+from smolmem.core.totals import Totals, run_totals, summed
 from smolmem.core.values import Run, Step
 from smolmem.inspector.formatting import ago, title
-from smolmem.inspector.page_data import descendants
-from smolmem.inspector.totals import Totals, run_totals, summed
 from smolmem.memory import Memory
 
 MAX_STEPS = 600
@@ -86,10 +85,8 @@ def choices(runs: Iterable[Run]) -> list[tuple[str, str]]:
 def compare(memory: Memory, left: Run, right: Run) -> Comparison:
     """Aligns the steps of two runs."""
     steps = (left.steps, right.steps)
-    totals = tuple(
-        run_totals(run) + summed(run_totals(child) for child in descendants(memory, [run.id], 6))
-        for run in (left, right)
-    )
+    called = memory.called_by([left, right])
+    totals = [summed(map(run_totals, (run, *called[run.id]))) for run in (left, right)]
     lines = _aligned(*(each[:MAX_STEPS] for each in steps))
     return Comparison((left, right), (totals[0], totals[1]), lines, max(map(len, steps)) > MAX_STEPS)
 

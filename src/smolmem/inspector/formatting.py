@@ -168,16 +168,6 @@ SIGNALS = {
 }
 
 
-def origin(value: str) -> str:
-    """The origin of a text, as a label."""
-    return ORIGINS.get(value, value)
-
-
-def signal(value: str) -> str:
-    """The label of a signal."""
-    return SIGNALS.get(value, value)
-
-
 def _flat(value: str) -> str:
     return " ".join(sanitize(value).split("\n"))
 
@@ -200,21 +190,19 @@ def message_role(message: Any) -> str:
     return core_text.one_line(core_text.message_role(message), 20)
 
 
-def python_literal(value: str) -> str:
-    """A text as a Python string literal."""
-    return repr(value)
-
-
 def choice_value(option: Any) -> str:
     """The value of an option of a list: the option itself, or the first of value and label."""
     return option if isinstance(option, str) else str(option[0])
 
 
+_FUNCTIONS = (
+    *(number, seconds, time, ago, short, dollars, title, status, choice_value),
+    *(with_marks, code, text, one_line, marked, message_text, message_role),
+)
 FILTERS: dict[str, Callable[..., Any]] = {
-    each.__name__: each
-    for each in (
-        *(number, seconds, time, ago, short, dollars, title, status, choice_value),
-        *(origin, signal, with_marks, code, text, one_line, marked, message_text, message_role, python_literal),
-    )
+    **{each.__name__: each for each in _FUNCTIONS},
+    "origin": lambda value: ORIGINS.get(value, value),
+    "signal": lambda value: SIGNALS.get(value, value),
+    "python_literal": repr,
 }
 """The filters by the names that templates use."""

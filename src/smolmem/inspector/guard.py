@@ -21,6 +21,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode
 
 from smolmem.core.errors import InvalidArgument
+from smolmem.listening import read_headers
 
 SAFE = ("GET", "HEAD")
 HEADERS = {
@@ -182,23 +183,10 @@ _PAGE = (
 
 
 def _request(scope: Any, cookie: str) -> Request:
-    headers: dict[str, str] = {}
-    for name, value in scope["headers"]:
-        key, text = name.decode("latin-1"), value.decode("latin-1")
-        if key not in headers:
-            headers[key] = text
-        else:  # of a header that is sent twice, neither value is trusted; browsers may split cookies
-            headers[key] = f"{headers[key]};{text}" if key == "cookie" else "\0"
-    query = parse_qs(scope["query_string"].decode("latin-1"))
-    token = query.get("token", [None])[0]
-    return Request(
-        scope["method"],
-        headers.get("host"),
-        headers.get("origin"),
-        headers.get("sec-fetch-site"),
-        _cookie(headers, cookie),
-        token,
-    )
+    headers = read_headers(scope["headers"])
+    token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [None])[0]
+    host, origin, site = (headers.get(name) for name in ("host", "origin", "sec-fetch-site"))
+    return Request(scope["method"], host, origin, site, _cookie(headers, cookie), token)
 
 
 def _cookie(headers: Mapping[str, str], cookie: str) -> str | None:

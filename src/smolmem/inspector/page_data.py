@@ -1,7 +1,6 @@
 """The data of the pages, read from a memory.
 
-The only module of the inspector that reaches into the journal and the store of a `Memory`. Lists read summaries, never
-whole steps, so that a page costs the same in a large memory as in a small one.
+Lists read summaries, never whole steps, so that a page costs the same in a large memory as in a small one.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 from smolmem.core.errors import NotFound
 from smolmem.core.text import managed_task
 from smolmem.core.values import Note, Run, Step, when
-from smolmem.inspector import formatting
+from smolmem.inspector import formatting, parameters
 from smolmem.inspector.charts import Bar
 from smolmem.memory import Memory
 from smolmem.store.passage_rows import json_list
@@ -81,16 +80,6 @@ def outlines(memory: Memory, runs: Sequence[Run]) -> dict[str, list[StepSummary]
     for row in memory._journal.store.rows("outline", {"runs": json_list(run.id for run in runs)}):
         steps.setdefault(row["run"], []).append(_step_summary(row))
     return steps
-
-
-def descendants(memory: Memory, runs: Iterable[str], depth: int) -> list[Run]:
-    """The runs that were called by runs, directly or through other runs, down to a depth."""
-    found, level = list[Run](), list(runs)
-    while level and depth > 0:
-        called = memory._journal.called_by(level)
-        found += called
-        level, depth = [run.id for run in called], depth - 1
-    return found
 
 
 def _outline_row(step: Step) -> dict[str, Any]:
@@ -180,14 +169,15 @@ class EraseTarget(NamedTuple):
     back: str
 
 
-def erase_target(memory: Memory, id: str | int) -> EraseTarget:
-    """The step with a number, or the run or note whose id begins with a text.
+def erase_target(memory: Memory, form: Mapping[str, str]) -> EraseTarget:
+    """The step that a form names, or the note or run whose id begins as its `id`.
 
     Raises:
         NotFound: there is none.
     """
-    if isinstance(id, int):
-        step = memory.step(id)
+    number, id = parameters.number(form.get("step"), "step"), form.get("id", "")
+    if number is not None:
+        step = memory.step(number)
         return EraseTarget(step, "step", str(step.id), step.text, f"/runs/{step.run}?step={step.id}")
     try:
         note = memory.note(id)

@@ -11,16 +11,14 @@ from typing import Any
 from smolmem.core.arguments import scope_filter, to_timestamp
 from smolmem.core.errors import InvalidArgument
 from smolmem.core.rows import STATUSES
+from smolmem.core.totals import Totals, run_totals, summed
 from smolmem.core.values import Run
 from smolmem.inspector import parameters
-from smolmem.inspector.page_data import descendants
-from smolmem.inspector.totals import Totals, run_totals, summed
 from smolmem.memory import Memory
 from smolmem.store.passage_rows import json_list
 
 RUNS_PER_PAGE = 50
 SPARKLINE_BARS = 48
-MAX_DEPTH = 6
 ORDERS = {
     "newest": "newest first",
     "oldest": "oldest first",
@@ -129,7 +127,8 @@ def _next_page(
 
 def _summaries(memory: Memory, found: Sequence[Run]) -> list[RunSummary]:
     listed = {run.id for run in found}
-    below = [run for run in descendants(memory, listed, MAX_DEPTH) if run.id not in listed]
+    found_below = (run for runs in memory.called_by(found).values() for run in runs)
+    below = list({run.id: run for run in found_below if run.id not in listed}.values())
     called: dict[str, list[Run]] = {}
     for child in below:
         called.setdefault(str(child.parent), []).append(child)

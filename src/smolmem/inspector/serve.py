@@ -6,13 +6,11 @@ import logging
 import webbrowser
 from functools import partial
 
-import uvicorn
-
 from smolmem.core.text import sanitize
 from smolmem.inspector.app import make_app
 from smolmem.inspector.guard import Access, new_access, new_token
 from smolmem.inspector.page_data import database_url
-from smolmem.listening import hosts_of, listen
+from smolmem.listening import hosts_of, in_url, listen, serve_app
 from smolmem.memory import Memory
 
 PORT = 8265
@@ -58,8 +56,7 @@ def serve(
         print(f"smolmem shows {name} at\n\n    {link}\n\n{hint} Press Ctrl-C to stop.", flush=True)
         if open_browser:
             webbrowser.open(link)
-        config = uvicorn.Config(make_app(memory, access), log_level="warning", access_log=False, server_header=False)
-        uvicorn.Server(config).run(sockets=[listening])
+        serve_app(make_app(memory, access), listening)
 
 
 def _print_next_link(host: str, port: int, access: Access) -> None:
@@ -72,5 +69,4 @@ def _print_next_link(host: str, port: int, access: Access) -> None:
 
 def link_of(host: str, port: int, access: Access) -> str:
     """The link that opens the inspector."""
-    name = f"[{host}]" if ":" in host else host
-    return f"http://{name}:{port}/?token={access.token}"
+    return f"http://{in_url(host)}:{port}/?token={access.token}"

@@ -12,10 +12,9 @@ from html import escape
 from markupsafe import Markup
 
 from smolmem.inspector import formatting
-from smolmem.inspector.calls import Span
 from smolmem.inspector.marks import Mark
 from smolmem.inspector.time_axis import TimeAxis
-from smolmem.inspector.waterfall import Row, Waterfall
+from smolmem.inspector.waterfall import Row, Span, Waterfall
 
 LANES = (("model", 20), ("tool", 32), ("agents", 44))
 """The lanes of the overview and where each begins."""

@@ -6,21 +6,37 @@ duration. If a run calls very many runs, the steps of the first runs are listed;
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from smolmem.core.prices import cost
+from smolmem.core.totals import Totals, run_totals, summed
 from smolmem.core.values import Run
-from smolmem.inspector.calls import Span, assigned, run_spans, with_agents
 from smolmem.inspector.marks import IN_LIST, Mark, run_marks
-from smolmem.inspector.page_data import StepSummary, descendants, outlines, step_summaries
+from smolmem.inspector.page_data import StepSummary, outlines, step_summaries
 from smolmem.inspector.time_axis import Interval, TimeAxis, time_axis
-from smolmem.inspector.totals import Totals, run_totals, summed
 from smolmem.memory import Memory
+from smolmem.store.passage_rows import json_list
 
 MAX_EXPANDED = 40
 """Of at most so many called runs, the steps are listed."""
-MAX_DEPTH = 6
+
+
+@dataclass(frozen=True)
+class Span:
+    """A call of the model, a tool or an agent; `ended` is None if it is unknown whether the call happened."""
+
+    kind: str
+    name: str
+    began: float
+    ended: float | None
+    failed: bool
+
+    @property
+    def seconds(self) -> float:
+        """How long the call took."""
+        return 0.0 if self.ended is None else max(0.0, self.ended - self.began)
 
 
 @dataclass(frozen=True)
@@ -91,18 +107,18 @@ class _Tree:
 
     def __init__(self, memory: Memory, run: Run) -> None:
         self._children: dict[str, list[Run]] = {}
-        below = descendants(memory, [run.id], MAX_DEPTH)
+        below = memory.called_by([run])[run.id]
         for child in below:
             self._children.setdefault(str(child.parent), []).append(child)
         listed = below[:MAX_EXPANDED]
         self._steps = outlines(memory, listed) | {run.id: step_summaries(memory, run)}
-        self._spans = run_spans(memory, [run, *listed])
+        self._spans = _run_spans(memory, [run, *listed])
         self._spans[run.id] = [*self._shared_spans(memory, run), *self._spans.get(run.id, ())]
 
     def _shared_spans(self, memory: Memory, run: Run) -> list[Span]:
         """The calls of shared steps: a fork has the calls that its origin made up to the last shared step."""
         last = {step.run: step.at for step in self._steps[run.id] if step.run != run.id}
-        origins = run_spans(memory, [memory.run(id) for id in last])
+        origins = _run_spans(memory, [memory.run(id) for id in last])
         return [span for id, at in last.items() for span in origins.get(id, ()) if span.began <= at]
 
     def rolled_up(self, run: Run) -> Totals:
@@ -112,8 +128,8 @@ class _Tree:
     def rows(self, run: Run, depth: int) -> list[Row]:
         """The rows of a run; each called run stands below the step that called it."""
         waiting = list(self._children.get(run.id, ()))
-        steps, spans = self._steps.get(run.id, []), with_agents(self._spans.get(run.id, []), waiting)
-        by_step, unfinished = assigned(steps, spans)
+        steps, spans = self._steps.get(run.id, []), _with_agents(self._spans.get(run.id, []), waiting)
+        by_step, unfinished = _assigned(steps, spans)
         rows: list[Row] = []
         for step in steps:
             rows.append(_step_row(run, step, by_step.get(step.id, []), depth))
@@ -129,6 +145,39 @@ class _Tree:
         ended = began if run.ended is None else run.ended.timestamp()
         head = Row("run", run, depth, totals=self.rolled_up(run), intervals=[(began, ended)])
         return [head, *self.rows(run, depth + 1)]
+
+
+# --- calls -----------------------------------------------------------------------------------------------------------
+
+
+def _run_spans(memory: Memory, runs: Sequence[Run]) -> dict[str, list[Span]]:
+    """The calls of each run, in order."""
+    rows = memory._journal.store.rows("call_times", {"runs": json_list(run.id for run in runs)})
+    spans: dict[str, list[Span]] = {}
+    for row in rows:
+        span = Span(row["kind"], row["name"], row["began"], row["ended"], failed=bool(row["failed"]))
+        spans.setdefault(row["run"], []).append(span)
+    return spans
+
+
+def _with_agents(spans: Iterable[Span], called: Iterable[Run]) -> list[Span]:
+    """The calls, with those of managed agents as calls of agents: an agent's time is that of its own run."""
+    agents = {run.agent for run in called}
+    return [replace(span, kind="agent") if span.kind == "tool" and span.name in agents else span for span in spans]
+
+
+def _assigned(steps: Iterable[StepSummary], spans: Iterable[Span]) -> tuple[dict[int, list[Span]], list[Span]]:
+    """The calls of each step: a step is recorded when it is done, so its calls began before; and the calls left."""
+    worked = sorted((step.at, step.id) for step in steps if step.kind in ("action", "planning"))
+    by_step: dict[int, list[Span]] = {}
+    left: list[Span] = []
+    for span in spans:
+        index = bisect_left(worked, (span.began, 0))
+        (by_step.setdefault(worked[index][1], []) if index < len(worked) else left).append(span)
+    return by_step, left
+
+
+# --- rows ------------------------------------------------------------------------------------------------------------
 
 
 def _step_row(run: Run, step: StepSummary, spans: list[Span], depth: int) -> Row:

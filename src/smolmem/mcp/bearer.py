@@ -12,6 +12,8 @@ import hmac
 from collections.abc import Collection
 from typing import Any
 
+from smolmem.listening import read_headers
+
 
 def check(headers: dict[str, str], hosts: Collection[str], token: str) -> tuple[int, str]:
     """Status 200, or the status and the sentence of a refusal."""
@@ -39,22 +41,13 @@ class BearerGuard:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
-            status, reason = check(_headers(scope), self._hosts, self._token)
+            status, reason = check(read_headers(scope["headers"]), self._hosts, self._token)
             if status == 200:
                 await self._app(scope, receive, send)
             else:
                 await _refuse(send, status, reason)
         else:
             await send({"type": "websocket.close", "code": 1008})
-
-
-def _headers(scope: Any) -> dict[str, str]:
-    """The headers; of a header that is sent twice, neither value is trusted."""
-    headers: dict[str, str] = {}
-    for name, value in scope["headers"]:
-        key = name.decode("latin-1").lower()
-        headers[key] = "\0" if key in headers else value.decode("latin-1")
-    return headers
 
 
 async def _refuse(send: Any, status: int, reason: str) -> None:

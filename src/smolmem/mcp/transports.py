@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import uvicorn
 from mcp.server.transport_security import TransportSecuritySettings
 
 from smolmem.core.errors import InvalidArgument
 from smolmem.core.text import sanitize
-from smolmem.listening import LOOPBACK, hosts_of, listen
+from smolmem.listening import LOOPBACK, hosts_of, in_url, listen, serve_app
 from smolmem.mcp.bearer import BearerGuard
 from smolmem.mcp.server import MemoryServer, make_server
 from smolmem.memory import Memory
@@ -37,14 +36,12 @@ def serve_http(
     """
     with _opened(url, scope, write, key) as memory, listen(host, port, strict=True, option="--http") as listening:
         number = listening.getsockname()[1]
-        name = f"[{host}]" if ":" in host else host
-        where = f"{sanitize(url)}, scope {sanitize(scope)}, at http://{name}:{number}{PATH}"
+        where = f"{sanitize(url)}, scope {sanitize(scope)}, at http://{in_url(host)}:{number}{PATH}"
         print(f"smolmem serves {where}", file=sys.stderr, flush=True)
         if host not in LOOPBACK:
             print("The token and all answers are sent unencrypted: use a proxy with TLS.", file=sys.stderr, flush=True)
         app = BearerGuard(http_app(make_server(memory, write=write)), hosts_of(host, number), token)
-        config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False)
-        uvicorn.Server(config).run(sockets=[listening])
+        serve_app(app, listening)
 
 
 def http_app(server: MemoryServer) -> Any:

@@ -6,15 +6,14 @@ import time
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any
 
 from smolagents.memory import ActionStep, FinalAnswerStep, PlanningStep
 
 from smolmem.agents.compat import Patches, agent_name
 from smolmem.agents.recorder import Recorder
 from smolmem.core.errors import Damaged, InvalidArgument
-from smolmem.policies.detectors import SeenStep, alert_lines
-from smolmem.policies.recorded_rules import MAX_STEPS, WINDOWS, seen_by
+from smolmem.policies.detectors import RecordedStep
+from smolmem.policies.recorded_rules import MAX_STEPS, WINDOWS, applies, recorded_steps
 from smolmem.policies.watch import Watch
 from smolmem.store.journal import Journal
 
@@ -48,17 +47,19 @@ class AttachedRules:
             patches.register(agent, cls, rule)
         return patches
 
-    def _earlier_steps(self, rule: Watch) -> Iterator[SeenStep]:
+    def _earlier_steps(self, rule: Watch) -> Iterator[RecordedStep]:
         """The steps of this agent in earlier runs that fit the rule's window."""
-        filters: dict[str, Any] = {"scope": self._recorder.scope, "agent": agent_name(self._recorder.agent)}
-        since = None if rule.hours is None else time.time() - rule.hours * 3600
-        found = self._journal.find_steps(**filters, since=since, limit=min(MAX_STEPS, rule.window * WINDOWS))
-        lines = alert_lines(self._journal.alerts.find(scope=filters["scope"], limit=MAX_STEPS))
-        fitting = list[SeenStep]()
+        found = recorded_steps(
+            self._journal,
+            {"scope": self._recorder.scope},
+            agent=agent_name(self._recorder.agent),
+            since=None if rule.hours is None else time.time() - rule.hours * 3600,
+            limit=min(MAX_STEPS, rule.window * WINDOWS),
+        )
+        fitting = list[RecordedStep]()
         for step in found:
             with suppress(Damaged):
-                if (seen := seen_by(rule, step, lines)) is not None:
-                    fitting.append(seen)
+                fitting += [step] if applies(rule, step) else []
         return reversed(fitting[: rule.window])
 
 

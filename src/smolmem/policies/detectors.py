@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable
+from functools import cached_property
 from statistics import median
 from typing import Any, Protocol
 
@@ -37,11 +38,32 @@ class SeenStep:
         """A step of a run; `at` is its time if it has no timing, `notes` are lines that rules have written into it."""
         self.step = step
         self.run = run
+        self._seen_at = time.time() if at is None else at
         self._notes = notes
-        timing, now = getattr(step, "timing", None), time.time() if at is None else at
-        began, ended = getattr(timing, "start_time", None), getattr(timing, "end_time", None)
-        self.began = now if began is None else began
-        self.at = now if ended is None else ended
+
+    @property
+    def began(self) -> float:
+        """When the step began."""
+        return self._time("start_time")
+
+    @property
+    def at(self) -> float:
+        """When the step ended."""
+        return self._time("end_time")
+
+    def _time(self, name: str) -> float:
+        time = getattr(getattr(self.step, "timing", None), name, None)
+        return self._seen_at if time is None else time
+
+    @property
+    def failed(self) -> bool:
+        """Whether the step has an error."""
+        return getattr(self.step, "error", None) is not None
+
+    @property
+    def error(self) -> str:
+        """The class and message of the error; empty if there is none."""
+        return f"{type(self.step.error).__name__}: {self.step.error}" if self.failed else ""
 
     @property
     def text(self) -> str:
@@ -76,6 +98,47 @@ class SeenStep:
         return (0, 0) if used is None else (used.input_tokens or 0, used.output_tokens or 0)
 
 
+class RecordedStep(SeenStep):
+    """A recorded step, which is decoded only if a rule asks for more than the columns of its row.
+
+    Args:
+        row: a row of `rule_steps`.
+        load: decodes the record of a row.
+        notes: lines that rules have written into steps.
+    """
+
+    def __init__(self, row: dict[str, Any], load: Callable[[dict[str, Any]], Any], notes: Collection[str]) -> None:
+        self.row, self.run = row, row["run"]
+        self._load = load
+        self._seen_at, self._notes = row["at"], notes
+
+    @cached_property
+    def step(self) -> Any:
+        """The step of smolagents.
+
+        Raises:
+            Damaged: if the record is damaged.
+        """
+        return self._load(self.row)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the step has an error."""
+        return self.row["error"] is not None
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        seconds = self.row["seconds"]
+        return super().seconds if seconds is None else max(0.0, seconds)
+
+    @property
+    def tokens(self) -> tuple[int, int]:
+        """Tokens in and out."""
+        used = self.row["input_tokens"], self.row["output_tokens"]
+        return super().tokens if None in used else used
+
+
 def _canonical(arguments: Any) -> str:
     try:
         return json.dumps(arguments, sort_keys=True, default=str)
@@ -104,12 +167,11 @@ class Repeated:
         """Fires when a key occurs often enough, and not again before it occurs less often."""
         key = self._key(seen)
         self._keys.append(key)
-        counts = Counter(self._keys)
-        self._open = {old for old in self._open if counts[old] >= self._threshold}
-        if key is None or key in self._open or counts[key] < self._threshold:
+        self._open = {old for old in self._open if self._keys.count(old) >= self._threshold}
+        if key is None or key in self._open or self._keys.count(key) < self._threshold:
             return key is not None, None
         self._open.add(key)
-        of = f"{counts[key]} of the last {len(self._keys)} steps"
+        of = f"{self._keys.count(key)} of the last {len(self._keys)} steps"
         return True, of if key is True else f"{of}: {_brief(key)}"
 
 

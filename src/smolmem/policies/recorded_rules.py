@@ -10,14 +10,14 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from smolmem.core.arguments import scope_filter
 from smolmem.core.display import Drawable
-from smolmem.core.values import Alert, Run, Step, when
-from smolmem.policies.detectors import Detector, Gap, SeenStep, alert_lines
+from smolmem.core.values import Alert, Run, when
+from smolmem.policies.detectors import Detector, Gap, RecordedStep, alert_lines
 from smolmem.policies.watch import Watch
 from smolmem.store.journal import Journal
 
@@ -31,19 +31,19 @@ MAX_STEPS = 2_000
 _FIRST_LIMIT = 64
 
 
-def seen_by(rule: Watch, step: Step, lines: Collection[str]) -> SeenStep | None:
-    """A recorded step as a rule sees it; None if the rule does not apply to it.
+def recorded_steps(journal: Journal, scope: Mapping[str, Any], *, limit: int, **filters: Any) -> list[RecordedStep]:
+    """Recorded steps as rules see them, the newest first; takes the parameters of `rule_steps` in queries.sql."""
+    notes = alert_lines(journal.alerts.find(**scope, limit=max(limit, MAX_STEPS)))
+    return [RecordedStep(row, journal.step_of, notes) for row in journal.rule_steps(**scope, **filters, limit=limit)]
 
-    Args:
-        rule: the rule.
-        step: the step.
-        lines: lines that rules have written into steps; they do not count.
+
+def applies(rule: Watch, seen: RecordedStep) -> bool:
+    """Whether a rule applies to a recorded step.
 
     Raises:
-        Damaged: if the step is damaged.
+        Damaged: if the rule has to read the step, and it is damaged.
     """
-    live = step.to_smolagents()
-    return SeenStep(live, step.run, step.at.timestamp(), lines) if rule.applies_to(live) else None
+    return seen.row["kind"] in rule.kinds and (rule.tools is None or rule.applies_to(seen.step))
 
 
 class _Detectors:
@@ -53,11 +53,20 @@ class _Detectors:
         self.rule = rule
         self._detectors: dict[tuple[str, str], Detector] = {}
 
-    def of(self, owner: Step | Run) -> Detector:
-        key = (owner.scope, owner.agent)
-        if key not in self._detectors:
-            self._detectors[key] = self.rule.detector()
-        return self._detectors[key]
+    def of(self, scope: str, agent: str) -> Detector:
+        if (scope, agent) not in self._detectors:
+            self._detectors[scope, agent] = self.rule.detector()
+        return self._detectors[scope, agent]
+
+    def see(self, seen: RecordedStep) -> tuple[bool, Alert | None] | None:
+        """Whether a step counts, and the alert if the rule fires; None if the rule does not apply to the step."""
+        if not applies(self.rule, seen):
+            return None
+        row = seen.row
+        counts, reason = self.of(row["scope"], row["agent"]).see(seen)
+        if reason is None:
+            return counts, None
+        return counts, Alert(self.rule.name, reason, row["agent"], row["run"], row["number"], when(seen.at))
 
 
 # --- a backtest -------------------------------------------------------------------------------------------------------
@@ -81,28 +90,27 @@ class Backtest(Drawable):
         return bool(self.alerts)
 
 
-def backtest(rule: Watch, steps: Sequence[Step], lines: Collection[str]) -> Backtest:
-    """Shows a rule recorded steps, the oldest first; `lines` are those that rules have written into the steps."""
+def backtest(rule: Watch, steps: Sequence[RecordedStep]) -> Backtest:
+    """Shows a rule recorded steps, the oldest first."""
     detectors = _Detectors(rule)
     alerts, counted, fired, skipped = list[Alert](), list[bool](), list[bool](), 0
     for step in _with_progress(steps, rule.name):
         try:
-            seen = seen_by(rule, step, lines)
-            if seen is None:
-                continue
-            counts, reason = detectors.of(step).see(seen)
+            found = detectors.see(step)
         except Exception as error:  # a damaged step, a test that raises, a pattern that takes forever
-            log.info("smolmem: the rule %r failed on step %d: %s", rule.name, step.id, error)
+            log.info("smolmem: the rule %r failed on step %d: %s", rule.name, step.row["id"], error)
             skipped += 1
             continue
+        if found is None:
+            continue
+        counts, alert = found
         counted.append(counts)
-        fired.append(reason is not None)
-        if reason is not None:
-            alerts.append(Alert(rule.name, reason, step.agent, step.run, step.number, when(seen.at)))
+        fired.append(alert is not None)
+        alerts += [] if alert is None else [alert]
     return Backtest(rule.name, alerts, len(counted), len({step.run for step in steps}), counted, fired, skipped)
 
 
-def _with_progress(steps: Sequence[Step], name: str) -> Iterator[Step]:
+def _with_progress(steps: Sequence[RecordedStep], name: str) -> Iterator[RecordedStep]:
     from rich.console import Console
     from rich.progress import track
 
@@ -132,47 +140,41 @@ class StoreWatcher:
         self._journal = journal
         self._rules = [_Detectors(rule) for rule in rules]
         self._scope = scope_filter(scope)
-        self._filters: dict[str, Any] = {**self._scope, "agent": agent}
+        self._agent = agent
         self._reported: set[tuple[Watch, str, float]] = set()
         window = max(rule.window for rule in rules)
-        earlier = journal.find_steps(**self._filters, limit=min(MAX_STEPS, WINDOWS * window))
-        self._last = earlier[0].id if earlier else 0
+        earlier = self._newest(min(MAX_STEPS, WINDOWS * window))
+        self._last = earlier[0].row["id"] if earlier else 0
         self._detect(earlier)
 
     def alerts(self) -> list[Alert]:
         """The rules that fired since the last call."""
         return self._detect(self._new_steps()) + self._silences()
 
-    def _new_steps(self) -> list[Step]:
+    def _newest(self, limit: int) -> list[RecordedStep]:
+        return recorded_steps(self._journal, self._scope, agent=self._agent, limit=limit)
+
+    def _new_steps(self) -> list[RecordedStep]:
         """The steps that were recorded since the last call, the newest first."""
         limit = _FIRST_LIMIT
         while True:
-            found = self._journal.find_steps(**self._filters, limit=limit)
-            new = [step for step in found if step.id > self._last]
+            new = [step for step in self._newest(limit) if step.row["id"] > self._last]
             if len(new) < limit:
                 break
             limit *= 4
-        self._last = new[0].id if new else self._last
+        self._last = new[0].row["id"] if new else self._last
         return new
 
-    def _detect(self, newest_first: Sequence[Step]) -> list[Alert]:
-        if not newest_first:
-            return []
-        lines = alert_lines(self._journal.alerts.find(**self._scope, limit=MAX_STEPS))
-        alerts = []
-        for step in reversed(newest_first):
-            for detectors in self._rules:
-                reason = _reason(detectors, step, lines)
-                if reason is not None:
-                    alerts.append(Alert(detectors.rule.name, reason, step.agent, step.run, step.number, step.at))
-        return alerts
+    def _detect(self, newest_first: Sequence[RecordedStep]) -> list[Alert]:
+        found = (_alert(detectors, step) for step in reversed(newest_first) for detectors in self._rules)
+        return [alert for alert in found if alert is not None]
 
     def _silences(self) -> list[Alert]:
         """Active runs without a step for longer than a rule allows; each silence is reported once."""
         if all(detectors.rule.silent_seconds is None for detectors in self._rules):
             return []
         alerts = []
-        for run in self._journal.find_runs(**self._filters, status="running", limit=MAX_STEPS):
+        for run in self._journal.find_runs(**self._scope, agent=self._agent, status="running", limit=MAX_STEPS):
             newest = self._journal.find_steps(run=run.id, limit=1)
             last = (newest[0].at if newest else run.began).timestamp()
             for detectors in self._rules:
@@ -184,7 +186,7 @@ class StoreWatcher:
 
     def _silence(self, detectors: _Detectors, run: Run, last: float) -> str | None:
         silent, key = time.time() - last, (detectors.rule, run.id, last)
-        detector = detectors.of(run)
+        detector = detectors.of(run.scope, run.agent)
         if not isinstance(detector, Gap) or silent <= detector.seconds or key in self._reported:
             return None
         self._reported.add(key)
@@ -192,10 +194,10 @@ class StoreWatcher:
         return detector.why(silent)
 
 
-def _reason(detectors: _Detectors, step: Step, lines: Collection[str]) -> str | None:
+def _alert(detectors: _Detectors, step: RecordedStep) -> Alert | None:
     try:
-        seen = seen_by(detectors.rule, step, lines)
-        return None if seen is None else detectors.of(step).see(seen)[1]
+        found = detectors.see(step)
+        return None if found is None else found[1]
     except Exception as error:  # a damaged step, a test that raises, a pattern that takes too long
-        log.warning("smolmem: the rule %r failed on step %d: %s", detectors.rule.name, step.id, error)
+        log.warning("smolmem: the rule %r failed on step %d: %s", detectors.rule.name, step.row["id"], error)
         return None

@@ -102,12 +102,12 @@ class Watch:
     @classmethod
     def failures(cls, **options: Any) -> Watch:
         """Steps that failed, whatever the error."""
-        return cls._made("failures", _repeated(lambda seen: True if _error(seen) else None), options)
+        return cls._made("failures", _repeated(lambda seen: seen.failed or None), options)
 
     @classmethod
     def same_error(cls, **options: Any) -> Watch:
         """The same error again and again; numbers in it do not count."""
-        return cls._made("same error", _repeated(lambda seen: re.sub(r"\d+", "#", _error(seen))[:300] or None), options)
+        return cls._made("same error", _repeated(lambda seen: re.sub(r"\d+", "#", seen.error)[:300] or None), options)
 
     @classmethod
     def loop(cls, **options: Any) -> Watch:
@@ -183,8 +183,3 @@ def _names(given: Sequence[str] | str | None, name: str) -> tuple[str, ...] | No
 
 def _repeated(key: Callable[[SeenStep], Hashable]) -> Callable[[Watch], Detector]:
     return lambda rule: Repeated(key, rule.window, rule.threshold)
-
-
-def _error(seen: SeenStep) -> str:
-    error = getattr(seen.step, "error", None)
-    return "" if error is None else f"{type(error).__name__}: {error}"

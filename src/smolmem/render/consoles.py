@@ -18,7 +18,6 @@ from rich.panel import Panel
 from rich.protocol import rich_cast
 from rich.rule import Rule
 from rich.segment import Segment
-from rich.syntax import Syntax
 from rich.table import Table
 
 from smolmem.core.text import sanitize
@@ -64,7 +63,7 @@ class PipeConsole(TerminalConsole):
         elif isinstance(part, Table):
             lines = list(self._rows(part))
         else:
-            text = part.code if isinstance(part, Syntax) else str(part)
+            text = getattr(part, "code", None) or str(part)  # a Syntax, whose module takes long to import
             lines = [] if _PICTURE.fullmatch(text) else sanitize(text).rstrip("\n").split("\n")
         return [f"{' ' * indent}{line}" for line in lines]
 

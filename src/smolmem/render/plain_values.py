@@ -16,29 +16,16 @@ _RUN = (
     *("smolagents", "max_steps", "tags"),
 )
 _STEP = (
-    *(
-        "id",
-        "reference",
-        "run",
-        "session",
-        "scope",
-        "agent",
-        "kind",
-        "number",
-        "position",
-        "at",
-        "seconds",
-        "error",
-        "tools",
-    ),
-    *("input_tokens", "output_tokens", "revision", "removed", "text"),
+    *("id", "reference", "run", "session", "scope", "agent", "kind", "number", "position", "at", "seconds"),
+    *("error", "tools", "input_tokens", "output_tokens", "revision", "removed", "text"),
 )
 
 
 def plain(value: Any) -> Any:
     """A value as JSON can hold it: times in ISO 8601, and text for values that JSON has no type for."""
     if isinstance(value, Run):
-        return {name: plain(getattr(value, name)) for name in _RUN} | {"cost": cost([value])}
+        cost = prices.cost(value.model or "", value.input_tokens, value.output_tokens)
+        return {name: plain(getattr(value, name)) for name in _RUN} | {"cost": cost}
     if isinstance(value, Step):
         return {name: plain(getattr(value, name)) for name in _STEP}
     if isinstance(value, datetime):
@@ -56,13 +43,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, PIL.Image.Image):  # str() of a smolagents image writes a file
         return f"(a picture of {value.width} × {value.height} pixels)"
     return str(value)
-
-
-def cost(runs: Sequence[Run]) -> float | None:
-    """What runs cost together, in dollars; None if no price of their models is known."""
-    known = [prices.cost(run.model or "", run.input_tokens, run.output_tokens) for run in runs]
-    amounts = [amount for amount in known if amount is not None]
-    return sum(amounts) if amounts else None
 
 
 def whole(run: Run) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from rich.color import Color
@@ -45,8 +46,8 @@ def run(value: Run) -> RenderableType:
     grid = _grid(
         {
             "task": sanitize(value.title),
-            "began": f"{value.began.astimezone():%Y-%m-%d %H:%M:%S}",
-            "took": "" if value.seconds is None else f"{value.seconds:.1f} s",
+            "began": _time(value.began),
+            "took": _took(value.seconds),
             "steps": f"{value.action_count}"
             + (f", {counted(value.error_count, 'error')}" if value.error_count else ""),
             "tokens": f"{value.input_tokens:,} in, {value.output_tokens:,} out",
@@ -55,7 +56,7 @@ def run(value: Run) -> RenderableType:
             "failure": "" if value.failure is None else sanitize(str(value.failure)),
         }
     )
-    return Panel(Group(grid, steps(value.steps)), title=head, title_align="left")
+    return _panel(head, grid, steps(value.steps))
 
 
 def steps(values: Iterable[Step]) -> RenderableType:
@@ -66,9 +67,8 @@ def steps(values: Iterable[Step]) -> RenderableType:
     table.add_column("took", justify="right")
     table.add_column("what", overflow="ellipsis", no_wrap=True, ratio=1)
     for value in values:
-        took = "" if value.seconds is None else f"{value.seconds:.1f} s"
         what = Text(" ".join(sanitize(value.text[:400]).split()), style="red" if value.error else "")
-        table.add_row("" if value.number is None else str(value.number), value.kind, took, what)
+        table.add_row("" if value.number is None else str(value.number), value.kind, _took(value.seconds), what)
     return table
 
 
@@ -78,13 +78,13 @@ def step(value: Step) -> RenderableType:
     number = "" if value.number is None else f" {value.number}"
     head = Text.assemble((f"{value.kind}{number}", "bold"), f"  run {value.run[:8]}")
     facts = {
-        "at": f"{value.at.astimezone():%Y-%m-%d %H:%M:%S}",
-        "took": "" if value.seconds is None else f"{value.seconds:.1f} s",
+        "at": _time(value.at),
+        "took": _took(value.seconds),
         "tools": ", ".join(sanitize(tool) for tool in value.tools),
         "error": sanitize(value.error or ""),
         "revision": str(value.revision) if value.revision else "",
     }
-    return Panel(Group(_grid(facts), Text(), Text(sanitize(value.text))), title=head, title_align="left")
+    return _panel(head, _grid(facts), Text(), Text(sanitize(value.text)))
 
 
 @draws("Diff")
@@ -141,6 +141,22 @@ def stats(value: Any) -> RenderableType:
     )
 
 
+def _panel(head: Text, *parts: RenderableType) -> Panel:
+    return Panel(Group(*parts), title=head, title_align="left")
+
+
+def _time(moment: datetime | None) -> str:
+    return "" if moment is None else f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def _took(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds:.1f} s"
+
+
+def _done(what: str, result: str) -> Text:
+    return Text.assemble(("✓ ", "green"), (sanitize(what), "bold"), f"  {result}")
+
+
 def _grid(facts: Mapping[str, str]) -> Table:
     grid = Table.grid(padding=(0, 2))
     for name, fact in facts.items():
@@ -157,11 +173,11 @@ def note(value: Note) -> RenderableType:
     about = {
         "tags": sanitize(", ".join(value.tags)),
         "from": value.origin,
-        "at": f"{value.at.astimezone():%Y-%m-%d %H:%M:%S}",
-        "expires": "" if value.expires is None else f"{value.expires.astimezone():%Y-%m-%d %H:%M:%S}",
+        "at": _time(value.at),
+        "expires": _time(value.expires),
         "stale": "yes: a source of this note is no longer current" if value.stale else "",
     }
-    return Panel(Group(Text(sanitize(value.text)), _grid(about)), title=head, title_align="left")
+    return _panel(head, Text(sanitize(value.text)), _grid(about))
 
 
 @draws("Recollection")
@@ -170,7 +186,7 @@ def recollection(value: Recollection) -> RenderableType:
     copies = f"  ×{value.copies}" if value.copies > 1 else ""
     head = Text.assemble((f"{value.score:.2f}", "bold"), "  ", sanitize(value.source), copies)
     said = [highlighted(excerpt) for excerpt in value.excerpts] or [Text(sanitize(value.text))]
-    return Panel(Group(*said, Text(sanitize(value.why), style="dim")), title=head, title_align="left")
+    return _panel(head, *said, Text(sanitize(value.why), style="dim"))
 
 
 def highlighted(excerpt: Excerpt, lines: int = 40) -> Text:
@@ -190,9 +206,7 @@ def alert(value: Alert) -> RenderableType:
     """A rule that fired."""
     where = "" if value.run is None else f"  run {value.run[:8]}"
     number = "" if value.number is None else f", step {value.number}"
-    head = Text.assemble(
-        ("▲ ", "bold red"), (sanitize(value.rule), "bold"), f"  {value.at.astimezone():%Y-%m-%d %H:%M:%S}"
-    )
+    head = Text.assemble(("▲ ", "bold red"), (sanitize(value.rule), "bold"), f"  {_time(value.at)}")
     acts = f"  → {', '.join(value.actions)}" if value.actions else ""
     return Group(
         head, Text(f"  {sanitize(value.reason)}"), Text(sanitize(f"  {value.agent}{where}{number}{acts}"), "dim")
@@ -239,18 +253,14 @@ def preview(value: Preview) -> RenderableType:
 @draws("Exported")
 def exported(value: Exported) -> RenderableType:
     """The result of an export."""
-    head = Text.assemble(
-        ("✓ ", "green"),
-        (sanitize(value.path), "bold"),
-        f"  {byte_size(value.bytes)}, {counted(value.media, 'attached file')}",
-    )
+    head = _done(value.path, f"{byte_size(value.bytes)}, {counted(value.media, 'attached file')}")
     return Group(head, Text(f"  {_counted(value.written)}", "dim"))
 
 
 @draws("ImportedDocuments")
 def imported_documents(value: Any) -> RenderableType:
     """The result of an import of documents."""
-    head = Text.assemble(("✓ ", "green"), (sanitize(value.source), "bold"), f"  {counted(value.added, 'document')}")
+    head = _done(value.source, counted(value.added, "document"))
     left = [(value.skipped, "here already"), (value.empty, "without text")]
     rest = ", ".join(f"{count:,} {why}" for count, why in left if count)
     return Group(head, *([Text(f"  {rest}", "dim")] if rest else []))
@@ -259,23 +269,20 @@ def imported_documents(value: Any) -> RenderableType:
 @draws("Imported")
 def imported(value: Imported) -> RenderableType:
     """The result of a load."""
-    head = Text.assemble(("✓ ", "green"), (sanitize(value.path), "bold"), f"  {_counted(value.added) or 'nothing new'}")
-    lines = [head]
+    lines = [_done(value.path, _counted(value.added) or "nothing new")]
     if value.skipped:
         lines.append(Text(f"  here already: {_counted(value.skipped)}", "dim"))
     if value.differing:
-        lines.append(
-            Text(f"  {counted(value.differing, 'session')} differ from the file, and stay unchanged here:", "yellow")
-        )
-        lines.append(Text("  → load the file into a new store to see the other versions", "dim"))
+        text = f"  {counted(value.differing, 'session')} differ from the file, and stay unchanged here:"
+        lines += [Text(text, "yellow"), Text("  → load the file into a new store to see the other versions", "dim")]
     return Group(*lines)
 
 
 @draws("Traced")
 def traced(value: Traced) -> RenderableType:
     """A trace that was sent."""
-    runs = "1 run" if value.runs == 1 else f"{value.runs:,} runs"
-    head = Text.assemble(("✓ ", "green"), (f"{value.spans:,} spans", "bold"), f" of {runs} → {sanitize(value.to)}")
+    head = Text.assemble(("✓ ", "green"), (f"{value.spans:,} spans", "bold"))
+    head.append(f" of {counted(value.runs, 'run')} → {sanitize(value.to)}")
     return Group(head, Text(f"  trace {value.trace}", "dim"))
 
 

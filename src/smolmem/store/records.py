@@ -127,6 +127,7 @@ class Records(Links):
             step_count=row["steps"],
             error_count=row["errors"],
             _load_steps=lambda: self._run_steps(row),
+            _count_actions=lambda: self._count_actions(row["session"]),
             _load_answer=lambda: self.value(row["answer"]),
             _load_failure=lambda: None if row["failure"] is None else Failure(**self.value(row["failure"])),
         )
@@ -195,6 +196,13 @@ class Records(Links):
         gone = {"gone": self.gone_writers()}
         return self._steps(self.store.rows("find_steps", _STEP_FILTERS | filters | gone))
 
+    def rule_steps(self, **filters: Any) -> list[Row]:
+        """Rows of steps without their texts, and so without a check of their hash, newest first.
+
+        Each filter is a parameter of `rule_steps` in queries.sql, and open if not given.
+        """
+        return [self._with_run(row) for row in self.store.rows("rule_steps", _STEP_FILTERS | filters)]
+
     def step(self, number: int, bounds: ScopeFilter = EVERYWHERE) -> Step:
         """The step with an id, if it is of a run within some scopes.
 
@@ -220,9 +228,12 @@ class Records(Links):
         ]
 
     def _step_row(self, row: Row) -> Row:
+        return self.sealed("step", self._with_run(row))
+
+    def _with_run(self, row: Row) -> Row:
         if row["scope"] is None:
             raise self.damaged(f"the run of step {row['id']} is missing")
-        return self.sealed("step", row)
+        return row
 
     # --- events ----------------------------------------------------------------------------------------------------
 
@@ -244,12 +255,19 @@ class Records(Links):
 
     def _events(self, row: SessionRow, until: int | None = None) -> Iterator[Row]:
         """The events of a session, beginning with the events shared with its origin."""
-        shared: list[tuple[str, int | None]] = []
-        for session in self.session_lineage(row):
-            shared.append((session["id"], until))
-            until = session["fork_at"] if until is None else min(session["fork_at"] or 0, until)
-        for number, last in reversed(shared):
+        for number, last in reversed(list(self._shared(row, until))):
             yield from (event for event in self._own_events(number) if last is None or event["id"] <= last)
+
+    def _shared(self, row: SessionRow, until: int | None = None) -> Iterator[tuple[str, int | None]]:
+        """A session and those that it is a fork of, each with the last event that belongs to the list."""
+        for session in self.session_lineage(row):
+            yield session["id"], until
+            until = session["fork_at"] if until is None else min(session["fork_at"] or 0, until)
+
+    def _count_actions(self, session: str) -> int:
+        """How many actions the list of a session has, with those that it shares."""
+        shared = [{"session": id, "until": until} for id, until in self._shared(self.session_row(session))]
+        return sum(self.store.do("count_actions", each) for each in shared)
 
     def timeline(self, row: SessionRow, until: int | None = None) -> Timeline[Row]:
         """A session's list as its events leave it."""

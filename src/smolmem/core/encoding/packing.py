@@ -76,10 +76,14 @@ def unpack(data: bytes, allowed: Allowance = BLOB, dictionary: bytes = b"") -> b
 
 
 class _OfThread(threading.local):
-    """One compressor for each thread: a compressor that two threads use at once crashes the process."""
+    """One compressor and decompressor for each thread: two threads that use one at once crash the process.
+
+    Making a decompressor takes longer than unpacking a short text.
+    """
 
     def __init__(self) -> None:
         self.compressor = zstandard.ZstdCompressor(level=3, write_checksum=False)
+        self.decompressor = zstandard.ZstdDecompressor()
 
 
 _plain = _OfThread()
@@ -100,8 +104,8 @@ def _decompress(body: bytes, limit: int, dictionary: bytes) -> bytes:
         size = zstandard.get_frame_parameters(body).content_size
         if size > limit:
             raise _too_large(body, limit)
-        given = _raw(dictionary) if dictionary else None
-        return zstandard.ZstdDecompressor(dict_data=given).decompress(body, allow_extra_data=False)
+        with_dictionary = dictionary and zstandard.ZstdDecompressor(dict_data=_raw(dictionary))
+        return (with_dictionary or _plain.decompressor).decompress(body, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise Undecodable(f"cannot be unpacked: {error}") from error
 

@@ -59,6 +59,11 @@ SELECT max(id) AS step FROM step WHERE run = :run AND kind = 'action' AND number
 -- name: last_event
 SELECT max(id) AS last FROM event WHERE session = :session AND (:until IS NULL OR id <= :until);
 
+-- name: count_actions
+SELECT count(*) FILTER (WHERE event.act = 'insert') - count(*) FILTER (WHERE event.act = 'remove')
+FROM event JOIN step ON step.id = event.step
+WHERE event.session = :session AND (:until IS NULL OR event.id <= :until) AND step.kind = 'action';
+
 -- name: inserted_after
 SELECT min(id) AS next FROM event
 WHERE session = :session AND act = 'insert' AND place IS NOT NULL
@@ -223,6 +228,18 @@ WHERE (:scope IS NULL OR run.scope = :scope OR substr(run.scope, 1, length(:belo
   AND (:error IS NULL OR step.error = :error)
   AND (:tool IS NULL OR EXISTS (SELECT 1 FROM json_each(step.tools) WHERE value = :tool))
   AND (:text IS NULL OR instr(lower(plain(step.text)), lower(:text)) > 0)
+ORDER BY step.id DESC
+LIMIT :limit;
+
+-- name: rule_steps
+SELECT step.id, step.run, run.scope, run.agent, step.kind, step.number, step.at, step.seconds, step.error,
+    step.input_tokens, step.output_tokens, step.record, step.prompt
+FROM step LEFT JOIN run ON run.id = step.run
+WHERE (:scope IS NULL OR run.scope = :scope OR substr(run.scope, 1, length(:below)) = :below OR run.id IS NULL)
+  AND (:agent IS NULL OR run.agent = :agent OR run.id IS NULL)
+  AND (:run IS NULL OR step.run = :run)
+  AND (:since IS NULL OR step.at >= :since)
+  AND (:until IS NULL OR step.at < :until)
 ORDER BY step.id DESC
 LIMIT :limit;
 

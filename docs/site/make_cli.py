@@ -1,4 +1,4 @@
-"""Generates docs/cli.md from the commands: `python -m smolmem.cli.reference > docs/cli.md`."""
+"""Generates docs/cli.md from the commands: `python docs/site/make_cli.py > docs/cli.md`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from smolmem.cli.main import group
 _HEAD = """\
 # The command line
 
-This page is generated from the help texts by `python -m smolmem.cli.reference > docs/cli.md`. A test checks that the
+This page is generated from the help texts by `python docs/site/make_cli.py > docs/cli.md`. A test checks that the
 page is current and runs every example.
 
 ```bash
