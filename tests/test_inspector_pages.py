@@ -351,7 +351,7 @@ def test_the_title_of_a_called_agent_is_its_task(shown: Memory) -> None:
     listed = run_list.list_runs(shown, {"agent": "researcher"})
     (called,) = listed.groups[0].runs[0].called
     assert managed_task(called.run.title) == "What is SQLite?"
-    assert managed_task("--- Task: is not what a user writes ---") == "is not what a user writes"
+    assert managed_task("--- Task: is what a user wrote ---") == "--- Task: is what a user wrote ---"
     assert managed_task("Do it") == "Do it"
 
 

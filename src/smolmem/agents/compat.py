@@ -36,6 +36,7 @@ from smolmem.core.encoding import codec, pictures, wire
 from smolmem.core.encoding.type_codecs import NotExact
 from smolmem.core.encoding.wire import Decoder, Encoder, Json
 from smolmem.core.injected import Injected
+from smolmem.core.text import register_task_frame
 from smolmem.recall import passages
 
 log = logging.getLogger("smolmem")
@@ -55,7 +56,7 @@ LAST_OUTPUT = "Last output from code snippet:"
 NEW_TASK = "New task:"
 """Begins the message of a task."""
 passages.ignore_lines(EXECUTION_LOGS, LAST_OUTPUT, "None")
-passages.ignore_template("You're a helpful agent named ", "\n---\nTask:\n", "\n---\nYou're helping your manager ")
+register_task_frame("You're a helpful agent named", "--- Task:", "--- You're helping your manager")
 
 
 def printed_by(observations: str | None, printed: str) -> bool:

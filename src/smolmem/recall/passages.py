@@ -23,7 +23,7 @@ from smolagents.utils import AgentMaxStepsError
 
 from smolmem.core.encoding import wire
 from smolmem.core.rows import Origin, Passage
-from smolmem.core.text import storable
+from smolmem.core.text import managed_task, storable
 from smolmem.store.side_tables import BEGIN, END, QUOTE
 
 LONGEST = 1_000
@@ -51,17 +51,11 @@ _ASKS = re.compile(r"\bmemory\s*\.\s*(search|steps|sql|diff)\b")
 _FENCE = re.compile(r"</?code>|```(?:py|python)?|<end_code>")
 _BOUNDARIES = (re.compile(r"\n\s*\n"), re.compile(r"\n"), re.compile(r"(?<=[.!?…。！？])\s*"), re.compile(r"\s"))
 _ignored_lines: set[str] = set()
-_task_templates: list[tuple[str, str, str]] = []
 
 
 def ignore_lines(*lines: str) -> None:
     """Leaves these lines out of observations: smolagents writes them into every one (see `agents.compat`)."""
     _ignored_lines.update(lines)
-
-
-def ignore_template(beginning: str, before: str, after: str) -> None:
-    """Of tasks that begin like this, indexes what stands between two texts (see `agents.compat`)."""
-    _task_templates.append((beginning, before, after))
 
 
 def passages_of(
@@ -103,7 +97,7 @@ def _own(part: Passage, recalled: Collection[str]) -> str:
 
 def _parts(step: Any, asked_by: Origin, called: Mapping[str, bool]) -> Iterator[Passage]:
     if isinstance(step, TaskStep):
-        yield Passage("task", asked_by, _own_task(_text(step.task)))
+        yield Passage("task", asked_by, managed_task(_text(step.task)))
     elif isinstance(step, PlanningStep):
         yield Passage("plan", "model", _text(step.plan))
     elif isinstance(step, ActionStep):
@@ -168,14 +162,6 @@ def may_read_web(text: str) -> bool:
 
 def _own_lines(text: str) -> str:
     return "\n".join("" if line in _ignored_lines else line for line in text.split("\n")).strip()
-
-
-def _own_task(text: str) -> str:
-    """A task without the template that smolagents puts tasks of managed agents into."""
-    for beginning, before, after in _task_templates:
-        if text.startswith(beginning) and before in text and after in text:
-            return text.partition(before)[2].rpartition(after)[0]
-    return text
 
 
 def _thought(said: str, code: str) -> str:
