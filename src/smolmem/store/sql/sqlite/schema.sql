@@ -114,7 +114,7 @@ CREATE TABLE call (
     failed    INTEGER NOT NULL,
     outcome   INTEGER REFERENCES content (id),
     hash      BLOB NOT NULL
-) STRICT;
+, web INTEGER) STRICT;
 
 CREATE INDEX call_by_run ON call (run, turn);
 
