@@ -26,8 +26,9 @@ from smolmem import Memory, Watch
 from smolmem.core import faults
 from smolmem.core.encoding import codec
 from smolmem.core.encoding.wire import Placeholder
-from smolmem.core.errors import CannotResume, Damaged, InvalidArgument, NotFound, StoreError, UnknownOutcome
+from smolmem.core.errors import CannotResume, Damaged, InvalidArgument, NotFound, StoreError, UnknownOutcome, Unwritable
 from smolmem.core.text import message_text
+from smolmem.recall import indexer
 
 PAID: list[int] = []
 WITNESS: list[Path] = []
@@ -227,6 +228,33 @@ def test_strict_does_not_make_a_call_whose_beginning_cannot_be_recorded(path: Pa
             made = [call.name for call in memory._journal.calls(memory.runs()[0].id, 0) if call.kind == "tool"]
         assert ([] if strict else [1]) == PAID
         assert ("pay" in made) is not strict  # once the store works again, all of the call is recorded
+
+
+@pytest.mark.promise("D5")
+def test_a_run_that_could_not_be_saved_leaves_no_calls_behind(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Memory(path, embedder="off") as memory:
+        monkeypatch.setattr(memory._journal, "save", failing("no space left"))
+        agent = memory.attach(calling_agent(calls(("pay", {"amount": 1})), answer("done"), tools=[pay]))
+        assert agent.run("Pay") == "done"
+        assert memory._store.rows("counts", {})[0]["calls"] == 0
+        monkeypatch.undo()
+
+
+@pytest.mark.promise("D5")
+def test_recall_finds_what_is_indexed_while_nothing_can_be_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Memory(path, embedder="off") as memory:
+        memory.remember("Deploys happen on Tuesdays")
+        memory.index()
+        memory.attach(code_agent(code("final_answer('Rollbacks happen on Wednesdays')"))).run("When do we roll back?")
+        monkeypatch.setattr(indexer, "_index_within", failing("no space left"))
+        assert [found.text for found in memory.recall("deploys")] == ["Deploys happen on Tuesdays"]
+
+
+def failing(reason: str) -> Any:
+    def fail(*args: Any, **options: Any) -> Any:
+        raise Unwritable(reason)
+
+    return fail
 
 
 # --- managed agents ---------------------------------------------------------------------------------------------------
