@@ -601,6 +601,44 @@ def test_an_import_is_not_believed(path: Path, tmp_path: Path) -> None:
         assert memory.verify()
 
 
+@pytest.mark.promise("S16")
+@pytest.mark.parametrize("kind", ["event", "run", "note", "source", "recalled"])
+def test_nothing_that_an_import_brings_refers_to_what_was_here(path: Path, tmp_path: Path, kind: str) -> None:
+    out = tmp_path / "out"
+    with Memory(tmp_path / "evil.db", strict=True, embedder="off") as other:
+        told = other.remember("told")
+        other.remember("evil fact", sources=[told])
+        other.attach(code_agent(code("final_answer('evil answer')")), recall=2).run("told?")
+        other.export(out)
+    with Memory(path, strict=True, embedder="off") as memory:
+        memory.attach(code_agent(code("final_answer('mine')"))).run("My task")
+        mine, note = memory.runs()[0], memory.remember("My own note")
+        before = [step.id for step in mine.steps]
+        links: dict[str, tuple[str, dict[str, Any]]] = {
+            "event": ("event", {"run": mine.id}),
+            "run": ("run", {"fork_of": mine.id}),
+            "note": ("note", {"run": mine.id}),
+            "source": ("note", {"sources": [note.id]}),
+            "recalled": ("recalled", {"found": [note.id]}),
+        }
+        of, forged = links[kind]
+        lines = [json.loads(line) for line in (out / "smolmem.jsonl").read_text().splitlines()]
+        assert any(line["type"] == of for line in lines)
+        forged_lines = [line | forged if line["type"] == of else line for line in lines]
+        (out / "smolmem.jsonl").write_text("\n".join(map(json.dumps, forged_lines)) + "\n")
+        if kind == "event":
+            with pytest.raises(Damaged, match="which was here before"):
+                memory.load(out)
+        else:
+            memory.load(out)
+        assert [step.id for step in memory.run(mine.id).steps] == before
+        assert all(run.fork_of is None for run in memory.runs())
+        assert all(found.run != mine.id and note.id not in found.sources for found in memory.notes())
+        assert all(note.id not in row["found"] for row in memory._store.rows("recalled_after", {"id": 0}))
+        assert memory.verify()
+        assert [gone.id for gone in memory.forget(note)] == [note.id]
+
+
 # --- hostile and damaged files ----------------------------------------------------------------------------------------
 
 

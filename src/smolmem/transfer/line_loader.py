@@ -292,6 +292,8 @@ class LineLoader:
         del event["id"]
         event["prompt"] = None if row["prompt"] is None else self._prompts.get(row["prompt"])
         new = row["act"] == "insert" and self.step_numbers.find(row["step"]) is None
+        if new and self._is_mine(row["run"]):
+            raise InvalidLine(f"the step belongs to run {row['run']}, which was here before")
         event["step"] = None if new else self.step_numbers.get(row["step"])
         facts = None if event["record"] is None else self._facts(event["record"])
         self._check_event(event, timeline, new=new)
@@ -357,6 +359,8 @@ class LineLoader:
         if row["parent"] is not None:
             self._named_runs.add(row["parent"])
             self._children[run] = row["parent"]
+        if session not in self._parents and self._is_mine(row["fork_of"]):
+            row["fork_of"] = None
         row = self._numbered(row, "answer", "failure") | {"scope": self._scope_here(row["scope"])}
         row |= {"writer": RESTORED if self._keeps_origins else IMPORTED, "tags": json.dumps(row["tags"])}
         self._check_failure(row["failure"])
@@ -375,6 +379,18 @@ class LineLoader:
     def _is_run(self, run: str) -> bool:
         return run in self._runs or bool(self._store.rows("run_row", {"id": run}))
 
+    def _is_mine(self, run: str | None) -> bool:
+        """Whether a run was here before and is no import: nothing that an import brings may refer to it."""
+        if self._keeps_origins or run is None or self._runs.get(run):
+            return False
+        return any(row["writer"] != IMPORTED for row in self._store.rows("run_row", {"id": run}))
+
+    def _is_my_note(self, note: Any) -> bool:
+        """The same for a note."""
+        if self._keeps_origins or not isinstance(note, str) or note in self._notes:
+            return False
+        return any(row["origin"] != "import" for row in self._store.rows("note_row", {"id": note}))
+
     def _is_new(self, run: str) -> bool:
         """Whether a run came with this file."""
         if run not in self._runs:
@@ -392,6 +408,7 @@ class LineLoader:
             return
         found = [item if not item or isinstance(item, str) else self.step_numbers.get(item) for item in row["found"]]
         step = None if row["step"] is None else self.step_numbers.get(row["step"])
+        found = [item for item in found if not self._is_my_note(item)]
         made = self._numbered(row, "block") | {"step": step, "found": json.dumps(found)}
         del made["id"]
         try:
@@ -427,11 +444,12 @@ class LineLoader:
             raise InvalidLine(f"the note supersedes note {row['supersedes']}, which no earlier line holds")
         if not self._keeps_origins:
             row["origin"] = "import"
+            row["run"] = None if self._is_mine(row["run"]) else row["run"]
             if row["supersedes"] not in self._notes:  # an import never replaces a note that was here before
                 row["supersedes"] = None
         sources = [item if isinstance(item, str) else self.step_numbers.get(item) for item in row["sources"]]
         row |= {"scope": self._scope_here(row["scope"]), "tags": json.dumps(row["tags"])}
-        row["sources"] = json.dumps([item for item in sources if item])
+        row["sources"] = json.dumps([item for item in sources if item and not self._is_my_note(item)])
         self._add("note", row)
         self._notes.add(note)
         self._store.do("add_pending_note", {"note": note})
