@@ -26,8 +26,9 @@ from smolmem import Memory, Watch
 from smolmem.core import faults
 from smolmem.core.encoding import codec
 from smolmem.core.encoding.wire import Placeholder
-from smolmem.core.errors import CannotResume, Damaged, InvalidArgument, NotFound, StoreError, UnknownOutcome
+from smolmem.core.errors import CannotResume, Damaged, InvalidArgument, NotFound, StoreError, UnknownOutcome, Unwritable
 from smolmem.core.text import message_text
+from smolmem.recall import indexer
 
 PAID: list[int] = []
 WITNESS: list[Path] = []
@@ -227,6 +228,33 @@ def test_strict_does_not_make_a_call_whose_beginning_cannot_be_recorded(path: Pa
             made = [call.name for call in memory._journal.calls(memory.runs()[0].id, 0) if call.kind == "tool"]
         assert ([] if strict else [1]) == PAID
         assert ("pay" in made) is not strict  # once the store works again, all of the call is recorded
+
+
+@pytest.mark.promise("D5")
+def test_a_run_that_could_not_be_saved_leaves_no_calls_behind(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Memory(path, embedder="off") as memory:
+        monkeypatch.setattr(memory._journal, "save", failing("no space left"))
+        agent = memory.attach(calling_agent(calls(("pay", {"amount": 1})), answer("done"), tools=[pay]))
+        assert agent.run("Pay") == "done"
+        assert memory._store.rows("counts", {})[0]["calls"] == 0
+        monkeypatch.undo()
+
+
+@pytest.mark.promise("D5")
+def test_recall_finds_what_is_indexed_while_nothing_can_be_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Memory(path, embedder="off") as memory:
+        memory.remember("Deploys happen on Tuesdays")
+        memory.index()
+        memory.attach(code_agent(code("final_answer('Rollbacks happen on Wednesdays')"))).run("When do we roll back?")
+        monkeypatch.setattr(indexer, "_index_within", failing("no space left"))
+        assert [found.text for found in memory.recall("deploys")] == ["Deploys happen on Tuesdays"]
+
+
+def failing(reason: str) -> Any:
+    def fail(*args: Any, **options: Any) -> Any:
+        raise Unwritable(reason)
+
+    return fail
 
 
 # --- managed agents ---------------------------------------------------------------------------------------------------
@@ -571,6 +599,44 @@ def test_an_import_is_not_believed(path: Path, tmp_path: Path) -> None:
         assert agent.task == "My task", "an imported run is never resumed by default"
         assert imported.resume(code_agent(code("final_answer(7)")), trust=True) == 7
         assert memory.verify()
+
+
+@pytest.mark.promise("S16")
+@pytest.mark.parametrize("kind", ["event", "run", "note", "source", "recalled"])
+def test_nothing_that_an_import_brings_refers_to_what_was_here(path: Path, tmp_path: Path, kind: str) -> None:
+    out = tmp_path / "out"
+    with Memory(tmp_path / "evil.db", strict=True, embedder="off") as other:
+        told = other.remember("told")
+        other.remember("evil fact", sources=[told])
+        other.attach(code_agent(code("final_answer('evil answer')")), recall=2).run("told?")
+        other.export(out)
+    with Memory(path, strict=True, embedder="off") as memory:
+        memory.attach(code_agent(code("final_answer('mine')"))).run("My task")
+        mine, note = memory.runs()[0], memory.remember("My own note")
+        before = [step.id for step in mine.steps]
+        links: dict[str, tuple[str, dict[str, Any]]] = {
+            "event": ("event", {"run": mine.id}),
+            "run": ("run", {"fork_of": mine.id}),
+            "note": ("note", {"run": mine.id}),
+            "source": ("note", {"sources": [note.id]}),
+            "recalled": ("recalled", {"found": [note.id]}),
+        }
+        of, forged = links[kind]
+        lines = [json.loads(line) for line in (out / "smolmem.jsonl").read_text().splitlines()]
+        assert any(line["type"] == of for line in lines)
+        forged_lines = [line | forged if line["type"] == of else line for line in lines]
+        (out / "smolmem.jsonl").write_text("\n".join(map(json.dumps, forged_lines)) + "\n")
+        if kind == "event":
+            with pytest.raises(Damaged, match="which was here before"):
+                memory.load(out)
+        else:
+            memory.load(out)
+        assert [step.id for step in memory.run(mine.id).steps] == before
+        assert all(run.fork_of is None for run in memory.runs())
+        assert all(found.run != mine.id and note.id not in found.sources for found in memory.notes())
+        assert all(note.id not in row["found"] for row in memory._store.rows("recalled_after", {"id": 0}))
+        assert memory.verify()
+        assert [gone.id for gone in memory.forget(note)] == [note.id]
 
 
 # --- hostile and damaged files ----------------------------------------------------------------------------------------

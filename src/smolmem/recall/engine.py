@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from smolmem.core.errors import EmbedderFailed, InvalidArgument
+from smolmem.core.errors import Busy, EmbedderFailed, InvalidArgument, Unwritable
 from smolmem.core.fork_lock import ForkLock
 from smolmem.core.rows import TRUST
 from smolmem.core.values import Recollection, Reminder, Step
@@ -73,7 +73,11 @@ class RecallEngine:
             raise InvalidArgument(f"group is 'step' or 'run', not {group!r}.")
         self.notes.sweep()
         self._ask_sources(question, filters)
-        if index_for(self._journal, query.words(question)):
+        try:
+            is_pending = index_for(self._journal, query.words(question))
+        except (Unwritable, Busy):  # such as a full disk: what is indexed is found, and the indexer says what is wrong
+            is_pending = True
+        if is_pending:
             self._indexer.wake()
         if rerank and self._reranker is None:
             self._reranker = Reranker()

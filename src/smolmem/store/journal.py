@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, cast
 
-from smolmem.core.errors import CannotResume, StoreError, TakenOver
+from smolmem.core.errors import CannotResume, StoreError, TakenOver, Unwritable
 from smolmem.core.redaction import Redactor
 from smolmem.core.rows import Batch, CallRow, Change, RunRow, Saved, SharedPrompt
 from smolmem.core.values import Alert, Run
@@ -217,6 +217,7 @@ class Journal(Records):
         def begin(chain: Chain | None) -> int:
             self.announce([arguments, outcome])
             self._refuse_taken_over([call["run"]])
+            self._require_run(call["run"])
             given = {"arguments": self.keep(arguments, chain), "outcome": self._keep_optional(outcome, chain)}
             return int(self.add("call", {**call, **given}))
 
@@ -317,6 +318,11 @@ class Journal(Records):
                 "the run as the other process continues it."
             )
         self._own_runs = dict.fromkeys(mine, seen)
+
+    def _require_run(self, run: str) -> None:
+        """A call of a run that could not be saved would belong to no run, if the process dies before the run is."""
+        if not self._heartbeat.of([run]) and not self.store.rows("run_row", {"id": run}):
+            raise Unwritable(f"run {run[:8]} is not saved yet, so its calls cannot be.")
 
     def _refuse_taken_session(self, session: str) -> None:
         mine = [run for run in self._heartbeat.runs if self.run_row(run)["session"] == session]

@@ -6,13 +6,13 @@ A line may only refer to earlier lines. What can be derived is derived, not take
 from __future__ import annotations
 
 import json
-from collections import ChainMap, Counter
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from smolmem.core.arguments import check_scope
-from smolmem.core.encoding import codec, packing, wire
+from smolmem.core.encoding import codec
 from smolmem.core.errors import InvalidArgument, TooNew, Undone
 from smolmem.core.timeline import Misplaced, Timeline
 from smolmem.core.values import Failure
@@ -26,6 +26,7 @@ from smolmem.transfer import archive
 from smolmem.transfer.archive import ExportReader
 from smolmem.transfer.batches import is_incomplete
 from smolmem.transfer.lines import FORMAT, VERSION, InvalidLine, Numbers, parse_line
+from smolmem.transfer.loaded_contents import LoadedContents
 
 WAITING = 10_000
 """Prompts that may wait for their event."""
@@ -76,7 +77,7 @@ class LineLoader:
         self._journal = Journal(journal.store, journal.redactor)  # with caches of its own, should all be undone
         self._exported_scope: str | None = None
         self._copied = copied or CopiedPart({}, {}, {}, {}, is_last=True)
-        self._contents = ChainMap({}, cast("dict[str, int]", self._copied.contents))  # the numbers here, by hash
+        self._contents = LoadedContents(journal.store, export, self._copied.contents)
         self.added: Counter[str] = Counter()
         self.skipped: Counter[str] = Counter()
         self.differing: set[str] = set()
@@ -172,34 +173,7 @@ class LineLoader:
     # --- contents and prompts --------------------------------------------------------------------------------------
 
     def _content(self, row: Row) -> None:
-        key = bytes.fromhex(row["hash"])
-        if row["hash"] in self._contents or self._store.do("content_id", {"hash": key}) is not None:
-            return
-        if "json" in row:
-            data = wire.dumps(row["json"])
-        elif "text" in row:
-            data = row["text"].encode("utf-8", "surrogatepass")
-        elif archive.is_media(row["file"]) and row["file"].startswith(f"media/{row['hash']}."):
-            data = self._export.media(row["file"])
-        else:
-            raise InvalidLine(f"the file of a content is media/<hash>.<extension>, not {row['file'][:80]!r}")
-        if wire.fingerprint(data) != row["hash"]:
-            raise InvalidLine(f"content {row['hash'][:12]} does not match its hash")
-        added = self._store.do("add_content", {"hash": key, "bytes": packing.pack(data), "base": None})
-        self._contents[row["hash"]] = int(added)
-        self.added["content"] += 1
-
-    def _number(self, key: str | None) -> int | None:
-        """The number here of a content."""
-        if key is None:
-            return None
-        found = self._contents.get(key) or self._store.do("content_id", {"hash": bytes.fromhex(key)})
-        if found is None:
-            raise InvalidLine(f"the line refers to content {key[:12]}, which no earlier line holds")
-        return int(found)
-
-    def _numbered(self, row: Row, *columns: str) -> Row:
-        return row | {column: self._number(row[column]) for column in columns}
+        self.added["content"] += self._contents.add(row)
 
     def _prompt(self, row: Row) -> None:
         if row["id"] in self._next_prompts:
@@ -231,7 +205,7 @@ class LineLoader:
             parts = before["keep"] + len(json.loads(before["suffix"]))
         if row["keep"] > parts:
             raise InvalidLine(f"prompt {row['id']} keeps more parts of its parent than that has")
-        suffix = [self._number(key) for key in row["suffix"]]
+        suffix = [self._contents.number(key) for key in row["suffix"]]
         made = {"parent": parent, "keep": row["keep"], "size": row["size"], "suffix": json.dumps(suffix)}
         return int(self._add("prompt", made))
 
@@ -321,10 +295,12 @@ class LineLoader:
     def _apply(self, row: Row, timeline: Timeline[Row]) -> None:
         """Applies an event to its list and writes it, as when it was recorded."""
         self._named_runs.add(row["run"])
-        event = self._numbered(row, "record", "shown", "state")
+        event = self._contents.numbered(row, "record", "shown", "state")
         del event["id"]
         event["prompt"] = None if row["prompt"] is None else self.prompt_numbers.get(row["prompt"])
         new = row["act"] == "insert" and self.step_numbers.find(row["step"]) is None
+        if new and self._is_mine(row["run"]):
+            raise InvalidLine(f"the step belongs to run {row['run']}, which was here before")
         event["step"] = None if new else self.step_numbers.get(row["step"])
         facts = None if event["record"] is None else self._facts(event["record"])
         self._check_event(event, timeline, new=new)
@@ -386,18 +362,24 @@ class LineLoader:
         if here and (here[0]["writer"] != COPYING or here[0]["session"] != session):
             raise InvalidLine(f"run {run} is here already, in another session")
         row |= {"scope": self._scope_here(row["scope"]), "tags": json.dumps(row["tags"])}
-        if not self._copied.is_last:
-            if not here:
-                self._put_run(row | _NOT_ENDED, again=False)
-            return
+        if self._copied.is_last:
+            self._put_ended_run(row, again=bool(here))
+        elif not here:
+            self._put_run(row | _NOT_ENDED, again=False)
+
+    def _put_ended_run(self, row: Row, *, again: bool) -> None:
+        run = row["id"]
         if row["parent"] is not None:
             self._named_runs.add(row["parent"])
             self._children[run] = row["parent"]
-        row = self._numbered(row, "answer", "failure") | {"writer": RESTORED if self._keeps_origins else IMPORTED}
+        if row["session"] not in self._parents and self._is_mine(row["fork_of"]):
+            row["fork_of"] = None
+        row["writer"] = RESTORED if self._keeps_origins else IMPORTED
+        row = self._contents.numbered(row, "answer", "failure")
         self._check_failure(row["failure"])
         if row["status"] == "running":  # on the other machine, perhaps
             row |= {"status": "interrupted", **self._store.rows("run_counts", {"run": run})[0]}
-        self._put_run(row, again=bool(here))
+        self._put_run(row, again=again)
         self.added["run"] += 1
 
     def _put_run(self, row: Row, *, again: bool) -> None:
@@ -416,6 +398,18 @@ class LineLoader:
     def _is_run(self, run: str) -> bool:
         return run in self._runs or bool(self._store.rows("run_row", {"id": run}))
 
+    def _is_mine(self, run: str | None) -> bool:
+        """Whether a run was here before and is no import: nothing that an import brings may refer to it."""
+        if self._keeps_origins or run is None or self._runs.get(run):
+            return False
+        return any(row["writer"] != IMPORTED for row in self._store.rows("run_row", {"id": run}))
+
+    def _is_my_note(self, note: Any) -> bool:
+        """The same for a note."""
+        if self._keeps_origins or not isinstance(note, str) or note in self._notes:
+            return False
+        return any(row["origin"] != "import" for row in self._store.rows("note_row", {"id": note}))
+
     def _is_new(self, run: str) -> bool:
         """Whether a run came with this file."""
         if run not in self._runs:
@@ -424,7 +418,7 @@ class LineLoader:
 
     def _call(self, row: Row) -> None:
         if self._is_new(row["run"]):
-            made = self._numbered(row, "arguments", "outcome")
+            made = self._contents.numbered(row, "arguments", "outcome")
             del made["id"]
             self._add("call", made)
 
@@ -433,7 +427,8 @@ class LineLoader:
             return
         found = [item if not item or isinstance(item, str) else self.step_numbers.get(item) for item in row["found"]]
         step = None if row["step"] is None else self.step_numbers.get(row["step"])
-        made = self._numbered(row, "block") | {"step": step, "found": json.dumps(found)}
+        found = [item for item in found if not self._is_my_note(item)]
+        made = self._contents.numbered(row, "block") | {"step": step, "found": json.dumps(found)}
         del made["id"]
         with _refused("the reminder is not a list of messages"):
             quoted_lines(self._journal.part(made["block"]) if made["block"] is not None else [])
@@ -466,11 +461,12 @@ class LineLoader:
             raise InvalidLine(f"the note supersedes note {row['supersedes']}, which no earlier line holds")
         if not self._keeps_origins:
             row["origin"] = "import"
+            row["run"] = None if self._is_mine(row["run"]) else row["run"]
             if row["supersedes"] not in self._notes:  # an import never replaces a note that was here before
                 row["supersedes"] = None
         sources = [item if isinstance(item, str) else self.step_numbers.get(item) for item in row["sources"]]
         row |= {"scope": self._scope_here(row["scope"]), "tags": json.dumps(row["tags"])}
-        row["sources"] = json.dumps([item for item in sources if item])
+        row["sources"] = json.dumps([item for item in sources if item and not self._is_my_note(item)])
         self._add("note", row)
         self._notes.add(note)
         self._store.do("add_pending_note", {"note": note})

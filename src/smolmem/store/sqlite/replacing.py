@@ -12,6 +12,7 @@ What must stay true:
 
 from __future__ import annotations
 
+import glob
 import os
 import secrets
 from collections.abc import Callable, Iterator
@@ -43,6 +44,8 @@ def replace_file(path: Path, key: Key | None, write: Callable[[apsw.Connection, 
     part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
         with _exclusive(target, key, path) as source:
+            for left in parts_of(target):  # of a process that was killed: they may hold the content without a key
+                left.unlink(missing_ok=True)
             os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
             faults.point("replace.begun")
             write(source, part)
@@ -59,6 +62,11 @@ def replace_file(path: Path, key: Key | None, write: Callable[[apsw.Connection, 
     finally:
         for suffix in ("", "-journal", "-wal", "-shm"):
             Path(f"{part}{suffix}").unlink(missing_ok=True)
+
+
+def parts_of(path: Path) -> list[Path]:
+    """The unfinished files that killed processes have left beside a store."""
+    return sorted(path.parent.glob(f".{glob.escape(path.name)}.*.part*"))
 
 
 @contextmanager
