@@ -25,7 +25,7 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 from latency import Network
@@ -69,8 +69,26 @@ def agent_of(steps: int, calls: bool, name: str = "worker") -> CodeAgent:
     return CodeAgent(tools=[look], model=Talkative(steps, calls), name=name, max_steps=steps + 1, verbosity_level=-1)
 
 
-def record(url: str, steps: int, calls: bool) -> tuple[float, float, float, int]:
-    """Milliseconds, messages that are waited for and commits that wait for the disk per step; bytes of the store."""
+class Recorded(NamedTuple):
+    """What a step took: milliseconds, of them of a processor (here and on the server), waits, waits for the disk."""
+
+    ms: float
+    cpu: float
+    messages: float
+    synced: float
+    bytes: int
+
+
+def server_cpu(store: Any) -> float:
+    """Seconds that the server has worked for the connections of a store; 0 where /proc does not tell."""
+    links = [store._link, *store._pool._links] if hasattr(store, "_pool") else []
+    files = [Path(f"/proc/{link.live().info.backend_pid}/stat") for link in links]
+    times = [file.read_text().rpartition(")")[2].split()[11:13] for file in files if file.exists()]
+    return sum(int(ticks) for each in times for ticks in each) / os.sysconf("SC_CLK_TCK")
+
+
+def record(url: str, steps: int, calls: bool) -> Recorded:
+    """Records a run."""
     count, synced = [0], [0]
     with Memory(url, strict=True, embedder="off") as memory:
         link = getattr(memory._store, "_link", None)
@@ -84,11 +102,11 @@ def record(url: str, steps: int, calls: bool) -> tuple[float, float, float, int]
 
             link.send = counting
         agent = memory.attach(agent_of(steps, calls))
-        began = time.perf_counter()
+        began, worked = time.perf_counter(), time.process_time() + server_cpu(memory._store)
         agent.run("Work")
-        took = time.perf_counter() - began
+        took, cpu = time.perf_counter() - began, time.process_time() + server_cpu(memory._store) - worked
         sent, waited, size = count[0], synced[0], memory._store.size()
-    return 1000 * took / steps, sent / steps, waited / steps, size
+    return Recorded(1000 * took / steps, 1000 * cpu / steps, sent / steps, waited / steps, size)
 
 
 def compare(server: str, folder: Path, steps: int, rounds: int) -> dict[str, Any]:
@@ -96,7 +114,7 @@ def compare(server: str, folder: Path, steps: int, rounds: int) -> dict[str, Any
     figures: dict[str, Any] = {"steps": steps, "rounds": rounds, "cases": {}}
     BackgroundIndexer.wake = lambda indexer: None  # type: ignore[method-assign]
     for calls in (False, True):
-        told: dict[str, list[tuple[float, float, float, int]]] = {"SQLite": [], "PostgreSQL": []}
+        told: dict[str, list[Recorded]] = {"SQLite": [], "PostgreSQL": []}
         for turn in range(rounds + 1):
             urls = {"SQLite": str(folder / f"{calls}{turn}.db"), "PostgreSQL": schema(server, f"s{calls:d}{turn}")}
             for name, url in urls.items():
@@ -105,17 +123,17 @@ def compare(server: str, folder: Path, steps: int, rounds: int) -> dict[str, Any
         print(f"\n{steps} steps {case}, {rounds} rounds")
         figures["cases"][case] = {}
         for name, found in told.items():
-            times = [one[0] for one in found[1:]]  # the first round warms up
-            figures["cases"][case][name] = {
-                "ms": statistics.median(times),
-                "messages": found[-1][1],
-                "synced": found[-1][2],
-                "bytes": found[-1][3],
-            }
+            times, last = [one.ms for one in found[1:]], found[-1]  # the first round warms up
+            cpu = statistics.median(one.cpu for one in found[1:])
+            figures["cases"][case][name] = {**last._asdict(), "ms": statistics.median(times), "cpu": cpu}
             print(
                 f"  {name:<10} {statistics.median(times):6.1f} ms a step ({min(times):.1f} to {max(times):.1f}), "
-                f"{found[-1][1]:.1f} messages and {found[-1][2]:.1f} synced commits a step, {found[-1][3] / 1e6:.1f} MB"
+                f"CPU {cpu:.1f} ms, {last.messages:.1f} messages and {last.synced:.1f} synced commits a step, "
+                f"{last.bytes / 1e6:.1f} MB"
             )
+        for what in ("ms", "cpu"):
+            one, other = (figures["cases"][case][name][what] for name in ("PostgreSQL", "SQLite"))
+            print(f"  PostgreSQL / SQLite, {what}: {one / other:.2f}")
     return figures
 
 
