@@ -33,6 +33,7 @@ from smolagents import ChatMessage, CodeAgent, MessageRole, Model, tool
 
 from smolmem import Memory
 from smolmem.recall.indexer import BackgroundIndexer
+from smolmem.store.postgres.connection import Link
 
 HERE = Path(__file__).parent
 
@@ -67,6 +68,10 @@ def look(number: int) -> str:
 def agent_of(steps: int, calls: bool, name: str = "worker") -> CodeAgent:
     """An agent that takes so many steps."""
     return CodeAgent(tools=[look], model=Talkative(steps, calls), name=name, max_steps=steps + 1, verbosity_level=-1)
+
+
+Measured = tuple[int, int, float]
+"""Messages, messages that were waited for, and milliseconds of a run."""
 
 
 class Recorded(NamedTuple):
@@ -138,13 +143,9 @@ def compare(server: str, folder: Path, steps: int, rounds: int) -> dict[str, Any
 
 
 def through_network(server: str, milliseconds: float, steps: int) -> dict[str, Any]:
-    """Messages, waits and time a step on a network; for smolmem, and for what one would use instead.
-
-    How often a step waits for the server is what the delay of the network adds to its time, divided by the delay:
-    messages that are not waited for add nothing.
-    """
+    """Messages, waits and time a step on a network; for smolmem, and for what one would use instead."""
     BackgroundIndexer.wake = lambda indexer: None  # type: ignore[method-assign]
-    cases: dict[str, Callable[[Network, int], tuple[int, float] | None]] = {
+    cases: dict[str, Callable[[Network, int], Measured | None]] = {
         "smolmem, without tool calls": partial(measured, calls=False),
         "smolmem, with a tool call each": partial(measured, calls=True),
         "langgraph, with a tool call each": partial(rival, server, "langgraph"),
@@ -152,37 +153,45 @@ def through_network(server: str, milliseconds: float, steps: int) -> dict[str, A
     }
     figures: dict[str, Any] = {}
     for name, measure in cases.items():
-        near, far = (a_step(server, delay, measure, steps) for delay in (0.0, milliseconds))
-        if near is None or far is None:
+        found = a_step(server, milliseconds, measure, steps)
+        if found is None:
             print(f"  {milliseconds:g} ms, {name:<33} not installed")
             continue
-        figures[name] = {"messages": far[0], "waits": (far[1] - near[1]) / milliseconds, "ms": far[1]}
+        figures[name] = dict(zip(("messages", "waits", "ms"), found, strict=True))
         text = "{messages:5.1f} messages, {waits:5.1f} waits, {ms:6.1f} ms a step".format(**figures[name])
         print(f"  {milliseconds:g} ms, {name:<33} {text}")
     return figures
 
 
 def a_step(
-    server: str, delay: float, measure: Callable[[Network, int], tuple[int, float] | None], steps: int
-) -> tuple[float, float] | None:
-    """Messages and milliseconds a step, without what a run costs once; None if it is not installed."""
+    server: str, delay: float, measure: Callable[[Network, int], Measured | None], steps: int
+) -> list[float] | None:
+    """Messages, waits and milliseconds a step, without what a run costs once; None if it is not installed."""
     network = Network(server, delay / 1000)
     few, many = (measure(network, count) for count in (10, 10 + steps))
     network.close()
-    return few and many and ((many[0] - few[0]) / steps, (many[1] - few[1]) / steps)
+    return few and many and [(more - less) / steps for less, more in zip(few, many, strict=True)]
 
 
-def measured(network: Network, steps: int, *, calls: bool) -> tuple[int, float]:
-    """Messages and milliseconds of a recorded run."""
+def measured(network: Network, steps: int, *, calls: bool) -> Measured:
+    """A recorded run. Messages of `Link.post` are not waited for."""
     with Memory(schema(network.url(), f"n{os.urandom(4).hex()}"), strict=True, embedder="off") as memory:
-        agent = memory.attach(agent_of(steps, calls))
+        agent, posted, post = memory.attach(agent_of(steps, calls)), [0], Link.post
+
+        def counting(link: Link, texts: list[str], done: str) -> None:
+            posted[0] += 1
+            post(link, texts, done)
+
+        Link.post = counting  # type: ignore[method-assign]
         before, began = network.messages, time.perf_counter()
         agent.run("Work")
-        return network.messages - before, 1000 * (time.perf_counter() - began)
+        took, sent = 1000 * (time.perf_counter() - began), network.messages - before
+        Link.post = post  # type: ignore[method-assign]
+        return sent, sent - posted[0], took
 
 
-def rival(server: str, name: str, network: Network, steps: int) -> tuple[int, float] | None:
-    """Messages and milliseconds of another library in a process of its own; None if it is not installed."""
+def rival(server: str, name: str, network: Network, steps: int) -> Measured | None:
+    """A run of another library, which waits for each message; in a process of its own. None if it is not installed."""
     database = f"{name}_{os.urandom(4).hex()}"
     with psycopg.connect(server, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {database}")
@@ -191,7 +200,8 @@ def rival(server: str, name: str, network: Network, steps: int) -> tuple[int, fl
     done = subprocess.run(program, capture_output=True, text=True, check=False)
     if done.returncode:
         return None
-    return network.messages - before, steps * float(json.loads(done.stdout.splitlines()[-1])["ms"])
+    sent = network.messages - before
+    return sent, sent, steps * float(json.loads(done.stdout.splitlines()[-1])["ms"])
 
 
 def work(url: str, number: int, steps: int) -> None:

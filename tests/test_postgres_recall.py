@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from recalling import Recalling
+from servers import schema_url
 
 from smolmem import Memory
 from smolmem.recall import lexical, query
@@ -20,6 +21,13 @@ class TestRecallOnPostgres(Recalling):
     @pytest.fixture
     def url(self, pg_url: str) -> str:
         return pg_url
+
+
+@pytest.mark.skipif("SMOLMEM_TORTURE" not in os.environ, reason="in `make torture`; the scores are compared there, too")
+class TestRecallOnSerializablePostgres15(Recalling):
+    @pytest.fixture
+    def url(self, oldest_server: str) -> str:
+        return schema_url(oldest_server)
 
 
 TEXTS = [
@@ -43,15 +51,22 @@ QUESTIONS = (
 )
 
 
-@pytest.mark.parametrize("limits", [{}, {"SMALL_SCOPE": 0, "MAX_MATCHES": 2}, {"SMALL_SCOPE": 0, "MOST_MATCHES": 1}])
+@pytest.mark.parametrize(
+    ("limits", "which"),
+    [
+        ({}, "server"),
+        ({"SMALL_SCOPE": 0, "MAX_MATCHES": 2}, "oldest_server"),
+        ({"SMALL_SCOPE": 0, "MOST_MATCHES": 1}, "server"),
+    ],
+)
 def test_recall_has_the_scores_of_sqlite(
-    pg_url: str, tmp_path: Path, limits: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, tmp_path: Path, limits: dict[str, int], which: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same documents with the same scores, of words and of recall as a whole, in small scopes and in large ones."""
     for name, value in limits.items():
         monkeypatch.setattr(lexical, name, value)
     found: list[list[Any]] = []
-    for url in (str(tmp_path / "agent.db"), pg_url):
+    for url in (str(tmp_path / "agent.db"), schema_url(request.getfixturevalue(which))):
         with Memory(url, embedder="off") as memory:
             texts = {memory.remember(text).id: text for text in TEXTS}
             store = memory._store
