@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from servers import schema_url
 from smolmem import Memory
 from smolmem.recall import lexical, query
 from smolmem.store.passage_rows import scope_term
+from smolmem.store.postgres.connection import Link
 
 
 class TestRecallOnPostgres(Recalling):
@@ -84,3 +86,26 @@ def test_recall_has_the_scores_of_sqlite(
             found.append(told)
     assert any(found[0])
     assert found[0] == found[1]
+
+
+def test_a_search_reads_the_documents_once_and_not_once_for_each_word(
+    pg_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server misjudges how many documents have a word; left to itself, it joined each document with each word."""
+    sent, send = list[str](), Link.send
+
+    def noted(link: Link, texts: list[str], *given: Any) -> Any:
+        sent.extend(texts)
+        return send(link, texts, *given)
+
+    with Memory(pg_url, embedder="off") as memory:
+        for text in TEXTS[:5]:
+            memory.remember(text)
+        monkeypatch.setattr(Link, "send", noted)
+        assert memory.recall("which garden was running?")
+        connection = memory._store._link.live()  # type: ignore[attr-defined]
+        searches = [text for text in sent if "array_position" in text]
+        for text in searches:
+            plan = "\n".join(line for (line,) in connection.execute(f"EXPLAIN {text}").fetchall())
+            assert re.search(r"CTE found\n.*\n(?:.*\n)*.*CTE Scan on found", plan), plan
+        assert searches
