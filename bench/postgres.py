@@ -25,7 +25,7 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 from latency import Network
@@ -33,6 +33,7 @@ from smolagents import ChatMessage, CodeAgent, MessageRole, Model, tool
 
 from smolmem import Memory
 from smolmem.recall.indexer import BackgroundIndexer
+from smolmem.store.postgres.connection import Link
 
 HERE = Path(__file__).parent
 
@@ -69,8 +70,30 @@ def agent_of(steps: int, calls: bool, name: str = "worker") -> CodeAgent:
     return CodeAgent(tools=[look], model=Talkative(steps, calls), name=name, max_steps=steps + 1, verbosity_level=-1)
 
 
-def record(url: str, steps: int, calls: bool) -> tuple[float, float, float, int]:
-    """Milliseconds, messages that are waited for and commits that wait for the disk per step; bytes of the store."""
+Measured = tuple[int, int, float]
+"""Messages, messages that were waited for, and milliseconds of a run."""
+
+
+class Recorded(NamedTuple):
+    """What a step took: milliseconds, of them of a processor (here and on the server), waits, waits for the disk."""
+
+    ms: float
+    cpu: float
+    messages: float
+    synced: float
+    bytes: int
+
+
+def server_cpu(store: Any) -> float:
+    """Seconds that the server has worked for the connections of a store; 0 where /proc does not tell."""
+    links = [store._link, *store._pool._links] if hasattr(store, "_pool") else []
+    files = [Path(f"/proc/{link.live().info.backend_pid}/stat") for link in links]
+    times = [file.read_text().rpartition(")")[2].split()[11:13] for file in files if file.exists()]
+    return sum(int(ticks) for each in times for ticks in each) / os.sysconf("SC_CLK_TCK")
+
+
+def record(url: str, steps: int, calls: bool) -> Recorded:
+    """Records a run."""
     count, synced = [0], [0]
     with Memory(url, strict=True, embedder="off") as memory:
         link = getattr(memory._store, "_link", None)
@@ -84,11 +107,11 @@ def record(url: str, steps: int, calls: bool) -> tuple[float, float, float, int]
 
             link.send = counting
         agent = memory.attach(agent_of(steps, calls))
-        began = time.perf_counter()
+        began, worked = time.perf_counter(), time.process_time() + server_cpu(memory._store)
         agent.run("Work")
-        took = time.perf_counter() - began
+        took, cpu = time.perf_counter() - began, time.process_time() + server_cpu(memory._store) - worked
         sent, waited, size = count[0], synced[0], memory._store.size()
-    return 1000 * took / steps, sent / steps, waited / steps, size
+    return Recorded(1000 * took / steps, 1000 * cpu / steps, sent / steps, waited / steps, size)
 
 
 def compare(server: str, folder: Path, steps: int, rounds: int) -> dict[str, Any]:
@@ -96,7 +119,7 @@ def compare(server: str, folder: Path, steps: int, rounds: int) -> dict[str, Any
     figures: dict[str, Any] = {"steps": steps, "rounds": rounds, "cases": {}}
     BackgroundIndexer.wake = lambda indexer: None  # type: ignore[method-assign]
     for calls in (False, True):
-        told: dict[str, list[tuple[float, float, float, int]]] = {"SQLite": [], "PostgreSQL": []}
+        told: dict[str, list[Recorded]] = {"SQLite": [], "PostgreSQL": []}
         for turn in range(rounds + 1):
             urls = {"SQLite": str(folder / f"{calls}{turn}.db"), "PostgreSQL": schema(server, f"s{calls:d}{turn}")}
             for name, url in urls.items():
@@ -105,28 +128,24 @@ def compare(server: str, folder: Path, steps: int, rounds: int) -> dict[str, Any
         print(f"\n{steps} steps {case}, {rounds} rounds")
         figures["cases"][case] = {}
         for name, found in told.items():
-            times = [one[0] for one in found[1:]]  # the first round warms up
-            figures["cases"][case][name] = {
-                "ms": statistics.median(times),
-                "messages": found[-1][1],
-                "synced": found[-1][2],
-                "bytes": found[-1][3],
-            }
+            times, last = [one.ms for one in found[1:]], found[-1]  # the first round warms up
+            cpu = statistics.median(one.cpu for one in found[1:])
+            figures["cases"][case][name] = {**last._asdict(), "ms": statistics.median(times), "cpu": cpu}
             print(
                 f"  {name:<10} {statistics.median(times):6.1f} ms a step ({min(times):.1f} to {max(times):.1f}), "
-                f"{found[-1][1]:.1f} messages and {found[-1][2]:.1f} synced commits a step, {found[-1][3] / 1e6:.1f} MB"
+                f"CPU {cpu:.1f} ms, {last.messages:.1f} messages and {last.synced:.1f} synced commits a step, "
+                f"{last.bytes / 1e6:.1f} MB"
             )
+        for what in ("ms", "cpu"):
+            one, other = (figures["cases"][case][name][what] for name in ("PostgreSQL", "SQLite"))
+            print(f"  PostgreSQL / SQLite, {what}: {one / other:.2f}")
     return figures
 
 
 def through_network(server: str, milliseconds: float, steps: int) -> dict[str, Any]:
-    """Messages, waits and time a step on a network; for smolmem, and for what one would use instead.
-
-    How often a step waits for the server is what the delay of the network adds to its time, divided by the delay:
-    messages that are not waited for add nothing.
-    """
+    """Messages, waits and time a step on a network; for smolmem, and for what one would use instead."""
     BackgroundIndexer.wake = lambda indexer: None  # type: ignore[method-assign]
-    cases: dict[str, Callable[[Network, int], tuple[int, float] | None]] = {
+    cases: dict[str, Callable[[Network, int], Measured | None]] = {
         "smolmem, without tool calls": partial(measured, calls=False),
         "smolmem, with a tool call each": partial(measured, calls=True),
         "langgraph, with a tool call each": partial(rival, server, "langgraph"),
@@ -134,37 +153,45 @@ def through_network(server: str, milliseconds: float, steps: int) -> dict[str, A
     }
     figures: dict[str, Any] = {}
     for name, measure in cases.items():
-        near, far = (a_step(server, delay, measure, steps) for delay in (0.0, milliseconds))
-        if near is None or far is None:
+        found = a_step(server, milliseconds, measure, steps)
+        if found is None:
             print(f"  {milliseconds:g} ms, {name:<33} not installed")
             continue
-        figures[name] = {"messages": far[0], "waits": (far[1] - near[1]) / milliseconds, "ms": far[1]}
+        figures[name] = dict(zip(("messages", "waits", "ms"), found, strict=True))
         text = "{messages:5.1f} messages, {waits:5.1f} waits, {ms:6.1f} ms a step".format(**figures[name])
         print(f"  {milliseconds:g} ms, {name:<33} {text}")
     return figures
 
 
 def a_step(
-    server: str, delay: float, measure: Callable[[Network, int], tuple[int, float] | None], steps: int
-) -> tuple[float, float] | None:
-    """Messages and milliseconds a step, without what a run costs once; None if it is not installed."""
+    server: str, delay: float, measure: Callable[[Network, int], Measured | None], steps: int
+) -> list[float] | None:
+    """Messages, waits and milliseconds a step, without what a run costs once; None if it is not installed."""
     network = Network(server, delay / 1000)
     few, many = (measure(network, count) for count in (10, 10 + steps))
     network.close()
-    return few and many and ((many[0] - few[0]) / steps, (many[1] - few[1]) / steps)
+    return few and many and [(more - less) / steps for less, more in zip(few, many, strict=True)]
 
 
-def measured(network: Network, steps: int, *, calls: bool) -> tuple[int, float]:
-    """Messages and milliseconds of a recorded run."""
+def measured(network: Network, steps: int, *, calls: bool) -> Measured:
+    """A recorded run. Messages of `Link.post` are not waited for."""
     with Memory(schema(network.url(), f"n{os.urandom(4).hex()}"), strict=True, embedder="off") as memory:
-        agent = memory.attach(agent_of(steps, calls))
+        agent, posted, post = memory.attach(agent_of(steps, calls)), [0], Link.post
+
+        def counting(link: Link, texts: list[str], done: str) -> None:
+            posted[0] += 1
+            post(link, texts, done)
+
+        Link.post = counting  # type: ignore[method-assign]
         before, began = network.messages, time.perf_counter()
         agent.run("Work")
-        return network.messages - before, 1000 * (time.perf_counter() - began)
+        took, sent = 1000 * (time.perf_counter() - began), network.messages - before
+        Link.post = post  # type: ignore[method-assign]
+        return sent, sent - posted[0], took
 
 
-def rival(server: str, name: str, network: Network, steps: int) -> tuple[int, float] | None:
-    """Messages and milliseconds of another library in a process of its own; None if it is not installed."""
+def rival(server: str, name: str, network: Network, steps: int) -> Measured | None:
+    """A run of another library, which waits for each message; in a process of its own. None if it is not installed."""
     database = f"{name}_{os.urandom(4).hex()}"
     with psycopg.connect(server, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {database}")
@@ -173,7 +200,8 @@ def rival(server: str, name: str, network: Network, steps: int) -> tuple[int, fl
     done = subprocess.run(program, capture_output=True, text=True, check=False)
     if done.returncode:
         return None
-    return network.messages - before, steps * float(json.loads(done.stdout.splitlines()[-1])["ms"])
+    sent = network.messages - before
+    return sent, sent, steps * float(json.loads(done.stdout.splitlines()[-1])["ms"])
 
 
 def work(url: str, number: int, steps: int) -> None:

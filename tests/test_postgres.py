@@ -483,17 +483,30 @@ def test_killed_workers_lose_no_step_that_was_stored(pg_url: str) -> None:
     assert (found["lost"], found["damaged"]) == (0, 0), found
 
 
+BOTH = ("server", "oldest_server")
+"""The newest PostgreSQL, and the oldest, on which all transactions are serializable."""
+
+
 @pytest.mark.promise("D6")
-def test_many_workers_write_at_once(pg_url: str) -> None:
+@pytest.mark.parametrize("which", BOTH if TORTURE else BOTH[1:])
+def test_many_workers_write_at_once(request: pytest.FixtureRequest, which: str) -> None:
     processes, steps = (16, 300) if TORTURE else (4, 10)
-    found = program("workers.py", "write", pg_url, str(processes), str(steps))
+    url = schema_url(request.getfixturevalue(which))
+    found = program("workers.py", "write", url, str(processes), str(steps))
     assert found == {"failed": 0, "right": processes, "runs": processes, "damaged": 0}
 
 
 @pytest.mark.promise("D12")
-@pytest.mark.parametrize("scenario", ["code", "calling"])
-def test_killed_runs_are_resumed_and_no_finished_call_is_made_again(server: str, tmp_path: Path, scenario: str) -> None:
-    found = program("resumers.py", scenario, str(tmp_path), server)
+@pytest.mark.parametrize(
+    ("scenario", "which"),
+    [(scenario, which) for scenario in ("code", "calling") for which in BOTH]
+    if TORTURE
+    else [("code", BOTH[0]), ("calling", BOTH[1])],
+)
+def test_killed_runs_are_resumed_and_no_finished_call_is_made_again(
+    request: pytest.FixtureRequest, tmp_path: Path, scenario: str, which: str
+) -> None:
+    found = program("resumers.py", scenario, str(tmp_path), request.getfixturevalue(which))
     wrong = {name: count for name, count in found.items() if name.startswith("failed")}
     assert not wrong, found
     assert (found["wrong answer"], found["lost"], found["doubled"]) == (0, 0, 0), found

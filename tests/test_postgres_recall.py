@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from recalling import Recalling
+from servers import schema_url
 
 from smolmem import Memory
 from smolmem.recall import lexical, query
 from smolmem.store.passage_rows import scope_term
+from smolmem.store.postgres.connection import Link
 
 
 class TestRecallOnPostgres(Recalling):
@@ -20,6 +23,13 @@ class TestRecallOnPostgres(Recalling):
     @pytest.fixture
     def url(self, pg_url: str) -> str:
         return pg_url
+
+
+@pytest.mark.skipif("SMOLMEM_TORTURE" not in os.environ, reason="in `make torture`; the scores are compared there, too")
+class TestRecallOnSerializablePostgres15(Recalling):
+    @pytest.fixture
+    def url(self, oldest_server: str) -> str:
+        return schema_url(oldest_server)
 
 
 TEXTS = [
@@ -43,15 +53,22 @@ QUESTIONS = (
 )
 
 
-@pytest.mark.parametrize("limits", [{}, {"SMALL_SCOPE": 0, "MAX_MATCHES": 2}, {"SMALL_SCOPE": 0, "MOST_MATCHES": 1}])
+@pytest.mark.parametrize(
+    ("limits", "which"),
+    [
+        ({}, "server"),
+        ({"SMALL_SCOPE": 0, "MAX_MATCHES": 2}, "oldest_server"),
+        ({"SMALL_SCOPE": 0, "MOST_MATCHES": 1}, "server"),
+    ],
+)
 def test_recall_has_the_scores_of_sqlite(
-    pg_url: str, tmp_path: Path, limits: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, tmp_path: Path, limits: dict[str, int], which: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same documents with the same scores, of words and of recall as a whole, in small scopes and in large ones."""
     for name, value in limits.items():
         monkeypatch.setattr(lexical, name, value)
     found: list[list[Any]] = []
-    for url in (str(tmp_path / "agent.db"), pg_url):
+    for url in (str(tmp_path / "agent.db"), schema_url(request.getfixturevalue(which))):
         with Memory(url, embedder="off") as memory:
             texts = {memory.remember(text).id: text for text in TEXTS}
             store = memory._store
@@ -69,3 +86,26 @@ def test_recall_has_the_scores_of_sqlite(
             found.append(told)
     assert any(found[0])
     assert found[0] == found[1]
+
+
+def test_a_search_reads_the_documents_once_and_not_once_for_each_word(
+    pg_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server misjudges how many documents have a word; left to itself, it joined each document with each word."""
+    sent, send = list[str](), Link.send
+
+    def noted(link: Link, texts: list[str], *given: Any) -> Any:
+        sent.extend(texts)
+        return send(link, texts, *given)
+
+    with Memory(pg_url, embedder="off") as memory:
+        for text in TEXTS[:5]:
+            memory.remember(text)
+        monkeypatch.setattr(Link, "send", noted)
+        assert memory.recall("which garden was running?")
+        connection = memory._store._link.live()  # type: ignore[attr-defined]
+        searches = [text for text in sent if "array_position" in text]
+        for text in searches:
+            plan = "\n".join(line for (line,) in connection.execute(f"EXPLAIN {text}").fetchall())
+            assert re.search(r"CTE found\n.*\n(?:.*\n)*.*CTE Scan on found", plan), plan
+        assert searches

@@ -28,7 +28,7 @@ from smolmem.transfer.load import load_part
 
 COUNT, BYTES = 200, 4 << 20
 """Contents, and bytes of contents, that are copied in one transaction."""
-LINES = 2_000
+LINES = 500
 """Rows that are copied in one transaction, about."""
 
 

@@ -36,7 +36,7 @@ from smolmem.store.postgres import server_select, server_words
 from smolmem.store.postgres.address import Address, parse
 from smolmem.store.postgres.connection import Link, Pool, Result, time_limit
 from smolmem.store.postgres.read_ahead import ReadAhead
-from smolmem.store.postgres.reserve import NEW_IDS, Posted, Reserve
+from smolmem.store.postgres.reserve import MORE_IDS, NEW_IDS, Posted, Reserve
 from smolmem.store.postgres.server_errors import Conflict, ConnectionLost, MustWait, Unsent, WrongAssumption
 from smolmem.store.postgres.server_schema import LOCK, prepare
 from smolmem.store.postgres.statements import Statement, array_of, prepared_statements
@@ -306,7 +306,7 @@ class PostgresStore:
         if not ids and any(taker == self._reserve.take_ids for _, taker in self._waiting):
             self._send("SELECT 1", "written")
         if not ids:
-            self._reserve.take_ids(self._send(NEW_IDS, "written"))
+            self._reserve.take_ids(self._send(MORE_IDS, "written"))
         self._reserve.used.marker = {"id": self._reserve.take(), "hash": seal}
         return self._reserve.used.ids[-1]
 

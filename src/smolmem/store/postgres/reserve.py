@@ -24,6 +24,8 @@ FRESH_SECONDS = 30.0
 """How long ids are used after they were handed out. Leases are renewed more often, each time with new ids."""
 KNOWN_CONTENTS = 4_000
 NEW_IDS = f"SELECT nextval('ids') FROM generate_series(1, {IDS})"  # noqa: S608
+MORE_IDS = "SELECT nextval('ids') FROM generate_series(1, 500)"
+"""For a long transaction, which has used up its ids."""
 
 
 class Used:

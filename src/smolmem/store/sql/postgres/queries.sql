@@ -138,7 +138,7 @@ WITH
             THEN ln((total.rows - seen + 0.5) / (seen + 0.5)) ELSE 1e-6 END AS DOUBLE PRECISION) AS weight
         FROM asked, words_size AS total
     ),
-    found AS (
+    found AS MATERIALIZED (
         SELECT words.id, words.terms, words.counts,
             CAST(0.3 + 0.9 * words.size * total.rows / total.terms AS DOUBLE PRECISION) AS norm
         FROM document_words AS words JOIN passage AS document ON document.id = words.id, words_size AS total
