@@ -468,9 +468,10 @@ def test_an_agent_never_waits_for_a_collector(
             traced = took(memory, trace=url)
             memory.close()
     assert traced < otlp.TIMEOUT[1]  # of a single request, of which a run makes several
-    assert sum("could not send a trace" in record.message for record in caplog.records) <= 1
+    said = [record.message for record in caplog.records if url in record.message]  # not of another test's collector
+    assert sum("could not send a trace" in line for line in said) <= 1
     if fault in ("down", "garbage"):
-        assert "smolmem trace RUN --to" in caplog.text
+        assert "smolmem trace RUN --to" in said[0]
 
 
 @pytest.mark.usefixtures("quickly")
