@@ -140,6 +140,8 @@ HOW_TO_RUN = {
     "the static table": FETCH.format("POTION"),
     "root may": "run the tests as a user who is not root",
     "bash": "apt-get install bash",
+    "matplotlib": ".venv/bin/pip install matplotlib",
+    "PostgreSQL 15": "apt-get install postgresql-15",
 }
 """What makes skipped tests run, by a word of the reason why they are skipped."""
 

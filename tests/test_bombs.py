@@ -64,8 +64,8 @@ def there_and_back(value: Any, *, whole: bool = False) -> Any:
 
 
 def test_a_screenshot_of_thirty_megapixels_comes_back_and_is_unpacked_only_when_it_is_looked_at(memory: Memory) -> None:
-    picture = PIL.Image.new("RGB", (7_500, 4_000), "white")
-    picture.putpixel((7, 9), (1, 2, 3))
+    picture = PIL.Image.new("L", (7_500, 4_000), "white")
+    picture.putpixel((7, 9), 5)
 
     def attach_picture(step: Any, agent: Any) -> None:
         step.observations_images = [picture]
@@ -75,10 +75,10 @@ def test_a_screenshot_of_thirty_megapixels_comes_back_and_is_unpacked_only_when_
     assert memory.recall("look")
     back = memory.runs()[0].steps[1].to_smolagents().observations_images[0]
     assert type(back) is pictures.StoredImage
-    assert (back.size, back.mode, repr(back)[:24]) == (picture.size, "RGB", repr(picture)[:24])
+    assert (back.size, back.mode, repr(back)[:24]) == (picture.size, "L", repr(picture)[:24])
     assert codec.encode(back).key == codec.encode(picture).key
     assert type(back) is pictures.StoredImage  # a picture that no one looked at is stored again as it is
-    assert back.getpixel((7, 9)) == (1, 2, 3)
+    assert back.getpixel((7, 9)) == 5
     assert type(back) is PIL.Image.Image
     assert back == picture
 
@@ -178,8 +178,8 @@ FIELDS = ("observations", "model_output", "action_output", "error", "tool_calls"
 
 def bombs() -> Iterator[tuple[str, str, Any, Blobs]]:
     """A name, the field of a step, the JSON of that field, and its blobs."""
-    for name, held in REPEATED.items():
-        for field in FIELDS[:4]:
+    for number, (name, held) in enumerate(REPEATED.items()):
+        for field in FIELDS[:4] if TORTURE else (FIELDS[number % 4], FIELDS[(number + 2) % 4]):
             yield f"references: {name} in {field}", field, held, {}
     for key in ("set", "frozenset", "dict"):
         tuples = [{"$": "tuple", "v": ["leaf"]}]

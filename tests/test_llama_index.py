@@ -29,6 +29,7 @@ from smolmem.integrations.llama_index import MemoryBlock, MemoryChatStore, Memor
 @pytest.fixture(autouse=True)
 def _no_open_connections() -> Iterator[None]:
     """LlamaIndex's memory leaves its SQLite connections to the garbage collector, which warns."""
+    gc.freeze()  # what is there already is not looked through after each test
     yield
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)

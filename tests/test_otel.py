@@ -468,10 +468,10 @@ def test_an_agent_never_waits_for_a_collector(
             traced = took(memory, trace=url)
             memory.close()
     assert traced < otlp.TIMEOUT[1]  # of a single request, of which a run makes several
-    logged = [record.message for record in caplog.records if f"collector at {url}" in record.message]
-    assert len(logged) <= 1  # a sender of an earlier test may still log its own
+    said = [record.message for record in caplog.records if url in record.message]  # not of another test's collector
+    assert sum("could not send a trace" in line for line in said) <= 1
     if fault in ("down", "garbage"):
-        assert "smolmem trace RUN --to" in logged[0]
+        assert "smolmem trace RUN --to" in said[0]
 
 
 @pytest.mark.usefixtures("quickly")

@@ -265,7 +265,8 @@ def test_commits_wait_only_when_the_servers_are_nearly_full() -> None:
 
 
 def test_a_vector_takes_as_much_ram_as_the_index_holds() -> None:
-    vectors = pytest.importorskip("smolmem.recall.vectors")
+    from smolmem.recall import vectors
+
     index = vectors.Index("default", "model/384", 384)
     arrays = (index._ids, index._facts, index._alive)
     fixed = sum(array.itemsize for array in arrays)

@@ -349,6 +349,7 @@ def test_the_same_task_given_twice_in_one_step_is_two_runs_after_a_cut_too(memor
 def test_models_are_watched_however_many_agents_come_and_go(memory: Memory) -> None:
     import gc
 
+    gc.freeze()  # what is there already is not looked through each time
     for _ in range(20):
         memory.attach(code_agent(code("final_answer(1)"))).run("Go")
         gc.collect()

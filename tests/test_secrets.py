@@ -314,7 +314,9 @@ def test_a_tool_name_that_a_model_made_of_a_secret_is_not_stored(path: Path, mem
 
 
 def test_secrets_in_bytes_arrays_frames_and_keys_are_found_and_put_back() -> None:
-    numpy, pandas = pytest.importorskip("numpy"), pytest.importorskip("pandas")
+    import numpy
+    import pandas
+
     value = {
         "array": numpy.array([["a", TOKEN]]),
         "bytes": numpy.array([TOKEN.encode()]),

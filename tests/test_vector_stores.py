@@ -702,7 +702,7 @@ def test_an_index_resolves_sends_and_writes_nothing_elsewhere(tmp_path: Path, ki
 def test_a_large_scope_has_an_hnsw_index_of_its_own_and_finds_the_nearest(
     pg_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pgvector_index = pytest.importorskip("smolmem.recall.indexes.pgvector_index")
+    from smolmem.recall.indexes import pgvector_index
     from smolmem.store.postgres.address import parse
 
     monkeypatch.setattr(pgvector_index, "LARGE_SCOPE", 1_000)
