@@ -703,10 +703,12 @@ def test_a_completion_reads_an_encrypted_store_and_asks_nothing(
 
 
 def test_the_inspector_takes_the_key(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import uvicorn
+
     from smolmem.inspector import serve
 
     opened: list[Any] = []
-    monkeypatch.setattr(serve.uvicorn.Server, "run", lambda self, sockets: opened.append(sockets))
+    monkeypatch.setattr(uvicorn.Server, "run", lambda self, sockets: opened.append(sockets))
     Memory(path, key=RAW_KEY).close()
     serve.serve(str(path), port=0, open_browser=False, key=RAW_KEY)
     assert opened

@@ -14,7 +14,7 @@ from scripted import code, code_agent
 from smolagents import tool
 from smolagents.memory import ActionStep
 
-from smolmem import Memory
+from smolmem import Memory, Watch
 from smolmem.agents.restoring import interpreter, known_classes
 from smolmem.core.errors import StoreError
 
@@ -204,3 +204,50 @@ def test_a_resume_looks_for_the_classes_of_tools_once_however_many_steps_there_a
         return Counter(looked)
 
     assert resumed(3) == resumed(20)
+
+
+def test_the_actions_of_a_fork_are_counted_without_reading_its_steps(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = memory.attach(code_agent(*(code(f"x = {number}") for number in range(4)), code("final_answer(x)")))
+    agent.run("Count.")
+    fork = memory.runs()[0].fork(step=3)
+    memory.resume(code_agent(code("y = 1"), code("final_answer(y)")), fork)
+    fork_of_fork = memory.run(fork.id).fork(step=4)
+    expected = [sum(step.kind == "action" for step in run.steps) for run in memory.runs()]
+    read, rows = Counter[str](), memory._store.rows
+
+    def counted(name: str, *given: Any) -> Any:
+        read[name] += 1
+        return rows(name, *given)
+
+    monkeypatch.setattr(memory._store, "rows", counted)
+    assert [run.action_count for run in memory.runs()] == expected
+    assert memory.run(fork_of_fork.id).action_count == 4
+    assert not read["run_steps"]
+    assert not read["session_events"]
+
+
+def test_a_backtest_decodes_only_steps_of_which_the_rule_asks_for_more_than_their_columns(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = memory.attach(code_agent(code("1 / 0"), code("print('HTTP 500')"), code("1 / 0"), code("final_answer(1)")))
+    agent.run("Look.")
+    decoded, step_of = list[int](), memory._journal.step_of
+
+    def counted(row: Any) -> Any:
+        decoded.append(row["number"])
+        return step_of(row)
+
+    monkeypatch.setattr(memory._journal, "step_of", counted)
+    asked = {
+        "failures": (Watch.failures(threshold=3), 2, []),
+        "slow": (Watch.slow(), 0, []),
+        "tokens": (Watch.tokens(1_000_000), 0, []),
+        "same error": (Watch.same_error(threshold=3), 2, [1, 3]),
+        "pattern": (Watch("HTTP 5"), 1, [1, 2, 3, 4]),
+    }
+    for name, (rule, count, read) in asked.items():
+        decoded.clear()
+        found = memory.backtest(rule)
+        assert (found.steps, sum(found.counted), decoded) == (4, count, read), name

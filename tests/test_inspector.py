@@ -30,6 +30,7 @@ import PIL.Image
 import programs
 import pytest
 import strategies
+import uvicorn
 from hypothesis import HealthCheck, Phase, given, settings
 from scripted import answer, calling_agent, calls, code, code_agent
 from smolagents.agent_types import AgentImage
@@ -590,7 +591,7 @@ def test_the_server_listens_on_loopback_by_default(
 ) -> None:
     seen: list[Any] = []
     monkeypatch.setattr(
-        serve.uvicorn.Server, "run", lambda self, sockets: seen.append((self.config, sockets[0].getsockname()))
+        uvicorn.Server, "run", lambda self, sockets: seen.append((self.config, sockets[0].getsockname()))
     )
     monkeypatch.setattr(serve.webbrowser, "open", lambda link: pytest.fail("no browser was asked for"))
     serve.serve(str(path), port=0, open_browser=False)
@@ -648,8 +649,8 @@ def test_requests_over_a_real_socket_are_decided_the_same_way(sampled: Path, cap
         port = listening.getsockname()[1]
         known = new_access(serve.hosts_of("127.0.0.1", port), read_only=False)
         token = str(known.token)
-        config = serve.uvicorn.Config(make_app(memory, known), log_level="warning", access_log=False)
-        server = serve.uvicorn.Server(config)
+        config = uvicorn.Config(make_app(memory, known), log_level="warning", access_log=False)
+        server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         try:
@@ -1603,7 +1604,7 @@ def test_only_the_pages_that_read_damaged_data_fail_each_with_one_sentence(site:
 def test_files_that_cannot_be_opened_are_reported_in_the_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serve.uvicorn.Server, "run", lambda *_, **__: pytest.fail("it serves"))
+    monkeypatch.setattr(uvicorn.Server, "run", lambda *_, **__: pytest.fail("it serves"))
     newer, foreign, damaged = tmp_path / "newer.db", tmp_path / "foreign.db", tmp_path / "damaged.db"
     for path in (newer, damaged):
         Memory(path).close()

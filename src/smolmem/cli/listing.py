@@ -24,7 +24,7 @@ from smolmem.cli.options import (
     run_option,
     step_reference,
 )
-from smolmem.cli.output import Column, Output, duration
+from smolmem.cli.output import Column, Output, duration, failures
 from smolmem.core.errors import NotFound
 from smolmem.core.text import byte_size, counted, one_line
 
@@ -112,38 +112,35 @@ def _print_runs(out: Output, found: list[Listed]) -> None:
         return
     priced = any(each.totals.dollars is not None for each in found)
     scopes = len({each.run.scope for each in found}) > 1 or not out.terminal
-    columns = [
-        Column("run"),
-        Column("status"),
-        Column("began"),
-        Column("took", right=True, wide=True),
-        Column("steps", right=True),
-        Column("errors", right=True, wide=True),
-        Column("tokens", right=True, wide=True),
-        *([Column("cost", right=True)] if priced else []),
-        *([Column("scope", max_width=16)] if scopes else []),
-        Column("agent", max_width=20, wide=True),
-        Column("task", rest=True),
-    ]
+    columns = (
+        Column("run", lambda each: (each.run.id[:8], "bold")),
+        Column("status", lambda each: (each.run.label, STYLES[each.run.status])),
+        Column("began", lambda each: out.time(each.run.began)),
+        Column("took", lambda each: duration(each.run.seconds), right=True, wide=True),
+        Column("steps", lambda each: f"{each.totals.steps:,}", right=True),
+        Column(
+            "errors",
+            lambda each: failures(each.totals.failed),
+            right=True,
+            wide=True,
+        ),
+        Column("tokens", lambda each: f"{each.totals.tokens:,}", right=True, wide=True),
+        Column("cost", lambda each: _dollars(each.totals.dollars), right=True, shown=priced),
+        Column("scope", lambda each: each.run.scope, max_width=16, shown=scopes),
+        Column("agent", lambda each: each.run.agent, max_width=20, wide=True),
+        Column("task", _task, rest=True),
+    )
+    out.rows(found, columns)
 
-    def row(each: Listed) -> list[Any]:
-        run, used = each.run, each.totals
-        return [
-            (run.id[:8], "bold"),
-            (run.label, STYLES[run.status]),
-            out.time(run.began),
-            duration(run.seconds),
-            f"{used.steps:,}",
-            (f"{used.failed:,}" if used.failed else "", "red"),
-            f"{used.tokens:,}",
-            *(["" if used.dollars is None else f"${used.dollars:.4f}"] if priced else []),
-            *([run.scope] if scopes else []),
-            run.agent,
-            f"{'· ' * (each.depth - 1)}{'↳ ' if run.parent else '↱ ' if run.fork_of else ''}{run.title}"
-            f"{''.join(f'  #{tag}' for tag in run.tags)}",
-        ]
 
-    out.rows(found, columns, row)
+def _dollars(amount: float | None) -> str:
+    return "" if amount is None else f"${amount:.4f}"
+
+
+def _task(each: Listed) -> str:
+    run = each.run
+    sign = "↳ " if run.parent else "↱ " if run.fork_of else ""
+    return f"{'· ' * (each.depth - 1)}{sign}{run.title}{''.join(f'  #{tag}' for tag in run.tags)}"
 
 
 @command(SECTION, "smolmem show", "smolmem show 3f9a2c1b", "smolmem show 3f9a2c1b/1", "smolmem show agent.db 3f9a2c1b")
@@ -238,15 +235,6 @@ def _forked(run: Run, shared: int, lines: tuple[str, ...]) -> Any:
 # --- steps --------------------------------------------------------------------------------------------------------
 
 ANY_ERROR = "any"
-_STEP_COLUMNS = (
-    Column("step"),
-    Column("id", right=True, wide=True),
-    Column("kind"),
-    Column("at", wide=True),
-    Column("took", right=True, wide=True),
-    Column("tools", max_width=20, wide=True),
-    Column("text", rest=True),
-)
 
 
 @command(
@@ -277,19 +265,16 @@ def steps(env: Environment, id: int | str | None, error: str | None, no_error: b
             return
         scope = env.scope or (None if filters["run"] else "*")
         found = memory.steps(scope=scope, error=failed, **filters)
-        env.output.rows(found, _STEP_COLUMNS, lambda step: _step(step, env.output))
-
-
-def _step(step: Step, out: Output) -> list[Any]:
-    return [
-        (step.reference, "bold"),
-        (str(step.id), "dim"),
-        step.kind,
-        out.time(step.at),
-        duration(step.seconds),
-        ", ".join(step.tools),
-        (step.text, "red" if step.error else ""),
-    ]
+    columns = (
+        Column("step", lambda step: (step.reference, "bold")),
+        Column("id", lambda step: (str(step.id), "dim"), right=True, wide=True),
+        Column("kind", lambda step: step.kind),
+        Column("at", lambda step: env.output.time(step.at), wide=True),
+        Column("took", lambda step: duration(step.seconds), right=True, wide=True),
+        Column("tools", lambda step: ", ".join(step.tools), max_width=20, wide=True),
+        Column("text", lambda step: (step.text, "red" if step.error else ""), rest=True),
+    )
+    env.output.rows(found, columns)
 
 
 # --- comparing and counting ---------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from smolmem.cli.commands import command
 from smolmem.cli.environment import Environment
 from smolmem.cli.options import agent_option, count, flag, option
-from smolmem.cli.output import Cell, Column, Output, duration
+from smolmem.cli.output import Column, Output, duration, failures
 from smolmem.core.text import counted, one_line
 
 if TYPE_CHECKING:
@@ -117,33 +117,24 @@ def _drawn(state: dict[str, Any], rate: tuple[float, float] | None, out: Output)
 
     speed = "" if rate is None else f" · {rate[0]:.1f} steps and {rate[1]:,.0f} tokens per second"
     head = Text(f"{counted(state['running'], 'run')} in progress{speed}", "bold")
-    rows = [_cells(run) for run in state["runs"]]
-    return Group(head, out.table(_TOP_COLUMNS, rows) if rows else Text("There are no runs yet."))
+    runs = state["runs"]
+    return Group(head, out.table(runs, _columns()) if runs else Text("There are no runs yet."))
 
 
-_TOP_COLUMNS = (
-    Column("run"),
-    Column("status"),
-    Column("time", right=True),
-    Column("steps", right=True),
-    Column("errors", right=True, wide=True),
-    Column("tokens", right=True),
-    Column("agent", max_width=20, wide=True),
-    Column("task", rest=True),
-)
-
-
-def _cells(run: Run) -> list[Cell]:
+def _columns() -> tuple[Column, ...]:
     from smolmem.render.terminal import STYLES
 
-    seconds = time.time() - run.began.timestamp() if run.status == "running" else run.seconds
-    return [
-        (run.id[:8], "bold"),
-        (run.label, STYLES[run.status]),
-        duration(seconds),
-        f"{run.step_count:,}",
-        (f"{run.error_count:,}" if run.error_count else "", "red"),
-        f"{run.input_tokens + run.output_tokens:,}",
-        run.agent,
-        run.title,
-    ]
+    return (
+        Column("run", lambda run: (run.id[:8], "bold")),
+        Column("status", lambda run: (run.label, STYLES[run.status])),
+        Column("time", lambda run: duration(_seconds(run)), right=True),
+        Column("steps", lambda run: f"{run.step_count:,}", right=True),
+        Column("errors", lambda run: failures(run.error_count), right=True, wide=True),
+        Column("tokens", lambda run: f"{run.input_tokens + run.output_tokens:,}", right=True),
+        Column("agent", lambda run: run.agent, max_width=20, wide=True),
+        Column("task", lambda run: run.title, rest=True),
+    )
+
+
+def _seconds(run: Run) -> float | None:
+    return time.time() - run.began.timestamp() if run.status == "running" else run.seconds

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from smolmem.cli.commands import argument, command
 from smolmem.cli.environment import Environment
-from smolmem.cli.output import Cell, Column
+from smolmem.cli.output import Column
 from smolmem.core.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -17,12 +16,12 @@ if TYPE_CHECKING:
 
 ACTIONS = ("list", "fetch", "use")
 COLUMNS = (
-    Column("name"),
-    Column("size", right=True),
-    Column("languages"),
-    Column("state"),
-    Column("needs", wide=True),
-    Column("comes from", wide=True, rest=True),
+    Column("name", lambda state: state["name"]),
+    Column("size", lambda state: f"{state['megabytes']} MB", right=True),
+    Column("languages", lambda state: state["languages"]),
+    Column("state", lambda state: _place(state)),
+    Column("needs", lambda state: ", ".join(state["needs"]), wide=True),
+    Column("comes from", lambda state: " or ".join(state["sources"]), wide=True, rest=True),
 )
 
 
@@ -45,7 +44,7 @@ def model(env: Environment, action: str, name: str | None) -> None:
     from smolmem.recall.embedding import models
 
     if action == "list":
-        env.output.rows([_state(files) for files in _all()], COLUMNS, _row)
+        env.output.rows([_state(files) for files in _all()], COLUMNS)
     elif (action, name) == ("use", "off"):
         models.choose("off")
         env.output.result({"name": "off"}, lambda: "Recall uses words alone.")
@@ -93,11 +92,9 @@ def _state(files: Files) -> dict[str, Any]:
     }
 
 
-def _row(state: dict[str, Any]) -> Sequence[Cell]:
+def _place(state: dict[str, Any]) -> str:
     place = "used" if state["used"] else "here" if state["here"] else "not here"
-    lacks = f", lacks {', '.join(state['missing'])}" if state["missing"] else ""
-    needs, sources = ", ".join(state["needs"]), " or ".join(state["sources"])
-    return state["name"], f"{state['megabytes']} MB", state["languages"], place + lacks, needs, sources
+    return f"{place}, lacks {', '.join(state['missing'])}" if state["missing"] else place
 
 
 def _sentence(state: dict[str, Any]) -> str:

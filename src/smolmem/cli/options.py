@@ -21,7 +21,7 @@ STATUSES = ("running", "finished", "failed", "interrupted", "max_steps")
 STEP_KINDS = ("task", "planning", "action", "injected", "system_prompt", "final_answer", "other")
 TRUST = ("low", "medium", "high")
 ORIGINS = ("user", "model", "tool", "web", "import", "agent")
-"""Written out here, because the modules that define these names import smolagents; a test compares them."""
+"""Written out here, because `core/rows.py` takes a tenth of the time of `--help`; a test compares them."""
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _DAYS = {"today": 0, "yesterday": -1, "tomorrow": 1}
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")

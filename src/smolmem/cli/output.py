@@ -32,19 +32,24 @@ POLL_SECONDS = 0.25
 """Seconds between two reads of a store that is followed."""
 
 
+Cell = str | tuple[str, str]
+"""A text, or a text and its style."""
+
+
 @dataclass(frozen=True)
 class Column:
-    """A column of a list; a `wide` column is left out on a narrow terminal, a `rest` column takes the space left."""
+    """A column of a list: `cell` is what it shows of a value.
+
+    A `wide` column is left out on a narrow terminal, a `rest` column takes the space left.
+    """
 
     name: str
+    cell: Callable[[Any], Cell]
     right: bool = False
     rest: bool = False
     wide: bool = False
     max_width: int | None = None
-
-
-Cell = str | tuple[str, str]
-"""A text, or a text and its style."""
+    shown: bool = True
 
 
 class Output:
@@ -92,12 +97,12 @@ class Output:
         """Prints one of many results as soon as it is known: as one line of JSON, or drawn."""
         self.result(value, indent=None)
 
-    def rows(self, values: Sequence[Any], columns: Sequence[Column], row: Callable[[Any], Sequence[Cell]]) -> None:
+    def rows(self, values: Sequence[Any], columns: Sequence[Column]) -> None:
         """Prints a list, one line for each value; an empty list is reported on standard error."""
         if not values and not self.json:
             self.hint("There is nothing to show.")
         else:
-            self.result(values, lambda: self.table(columns, [row(value) for value in values]))
+            self.result(values, lambda: self.table(values, columns))
 
     def text(self, text: str) -> None:
         """Prints text without wrapping its lines."""
@@ -146,14 +151,14 @@ class Output:
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
 
-    def table(self, columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> Table:
+    def table(self, values: Sequence[Any], columns: Sequence[Column]) -> Table:
         """A table that fits the terminal, or has its full width in a pipe."""
         from rich.table import Table
         from rich.text import Text
 
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", expand=self.terminal)
-        shown = [number for number, column in enumerate(columns) if not (column.wide and self.narrow)]
-        for column in (columns[number] for number in shown):
+        shown = [column for column in columns if column.shown and not (column.wide and self.narrow)]
+        for column in shown:
             table.add_column(
                 column.name,
                 justify="right" if column.right else "left",
@@ -162,10 +167,15 @@ class Output:
                 max_width=column.max_width if self.terminal else None,
                 ratio=1 if column.rest else None,
             )
-        for row in rows:
-            cells = ((cell, "") if isinstance(cell, str) else cell for cell in (row[number] for number in shown))
+        for value in values:
+            cells = ((cell, "") if isinstance(cell, str) else cell for cell in (column.cell(value) for column in shown))
             table.add_row(*(Text(one_line(text, CELL_LENGTH), style) for text, style in cells))
         return table
+
+
+def failures(count: int) -> Cell:
+    """How many steps failed; empty if none did."""
+    return (f"{count:,}" if count else "", "red")
 
 
 def duration(seconds: float | None) -> str:

@@ -157,29 +157,20 @@ def notes(env: Environment, id: str | None, **filters: Any) -> None:
         found = memory.notes(scope=env.read_scope, **filters)
     scopes = len({note.scope for note in found}) > 1 or not out.terminal
     columns = (
-        Column("note"),
-        Column("kind", max_width=16),
-        Column("status"),
-        Column("at"),
-        *([Column("scope", max_width=16)] if scopes else []),
-        Column("origin", wide=True),
-        Column("tags", max_width=20, wide=True),
-        Column("text", rest=True),
+        Column("note", lambda note: (note.id[:8], "bold")),
+        Column("kind", lambda note: note.kind, max_width=16),
+        Column("status", _status),
+        Column("at", lambda note: out.time(note.at)),
+        Column("scope", lambda note: note.scope, max_width=16, shown=scopes),
+        Column("origin", lambda note: note.origin, wide=True),
+        Column("tags", lambda note: ", ".join(note.tags), max_width=20, wide=True),
+        Column("text", lambda note: note.text, rest=True),
     )
+    out.rows(found, columns)
 
-    def row(note: Note) -> list[Any]:
-        return [
-            (note.id[:8], "bold"),
-            note.kind,
-            ("stale" if note.stale else note.status, "green" if note.status == "current" else "yellow"),
-            out.time(note.at),
-            *([note.scope] if scopes else []),
-            note.origin,
-            ", ".join(note.tags),
-            note.text,
-        ]
 
-    out.rows(found, columns, row)
+def _status(note: Note) -> tuple[str, str]:
+    return "stale" if note.stale else note.status, "green" if note.status == "current" else "yellow"
 
 
 @command(
@@ -240,8 +231,9 @@ def forget(
             env.output.hint("Nothing was forgotten.")
             return 1
         forgotten = memory.forget(target, influenced=influenced, undo=undo)
-    columns = (Column("recalled again" if undo else "forgotten"), Column("id"))
-    env.output.rows(forgotten, columns, lambda each: (each.kind, (each.id[:8], "bold")))
+    heading = "recalled again" if undo else "forgotten"
+    columns = (Column(heading, lambda each: each.kind), Column("id", lambda each: (each.id[:8], "bold")))
+    env.output.rows(forgotten, columns)
     return None
 
 

@@ -65,8 +65,8 @@ def _print(env: Environment, rows: Sequence[dict[str, Any]], format: str) -> Non
         out.text("\n".join(f"| {' | '.join(line)} |" for line in lines) if rows else "")
     else:
         numeric = {name for name in names if all(isinstance(row[name], (int, float, type(None))) for row in rows)}
-        columns = [Column(name, right=name in numeric, rest=name == names[-1]) for name in names]
-        out.rows(rows, columns, lambda row: [_text(value) for value in row.values()])
+        cells = {name: lambda row, name=name: _text(row[name]) for name in names}
+        out.rows(rows, [Column(name, cells[name], name in numeric, rest=name == names[-1]) for name in names])
 
 
 def _text(value: Any) -> str:

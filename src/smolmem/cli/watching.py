@@ -12,7 +12,6 @@ from smolmem.cli.output import Column
 from smolmem.core.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from smolmem.core.values import Alert
     from smolmem.policies.watch import Watch
 
 SECTION = "Rules and alerts"
@@ -29,27 +28,15 @@ def alerts(env: Environment, **filters: Any) -> None:
     with env.look() as memory:
         found = memory.alerts(scope=env.read_scope, **filters)
     columns = (
-        Column("at"),
-        Column("rule", max_width=30),
-        Column("run"),
-        Column("step", right=True),
-        Column("agent", max_width=20, wide=True),
-        Column("actions", max_width=20, wide=True),
-        Column("reason", rest=True),
+        Column("at", lambda alert: env.output.time(alert.at)),
+        Column("rule", lambda alert: (alert.rule, "bold"), max_width=30),
+        Column("run", lambda alert: (alert.run or "")[:8]),
+        Column("step", lambda alert: "" if alert.number is None else str(alert.number), right=True),
+        Column("agent", lambda alert: alert.agent, max_width=20, wide=True),
+        Column("actions", lambda alert: ", ".join(alert.actions), max_width=20, wide=True),
+        Column("reason", lambda alert: alert.reason, rest=True),
     )
-
-    def row(alert: Alert) -> list[Any]:
-        return [
-            env.output.time(alert.at),
-            (alert.rule, "bold"),
-            (alert.run or "")[:8],
-            "" if alert.number is None else str(alert.number),
-            alert.agent,
-            ", ".join(alert.actions),
-            alert.reason,
-        ]
-
-    env.output.rows(found, columns, row)
+    env.output.rows(found, columns)
 
 
 @command(
