@@ -6,7 +6,7 @@ Each data set is put on real agents' lists of steps and asked through `memory.re
 run in a scope of its own, and all of a set in one scope. No judge and no language model: a hit is the step that the
 data names. Two baselines rank the same whole steps: FTS5 as SQLite has it (stemmed, an OR of the words), and BM25.
 
-Then each set is asked questions of the other sets, whose answers it cannot have: `floor` should keep them unanswered.
+Then each set is asked questions of each other set, whose answers it cannot have: `floor` should keep them unanswered.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from smolagents.memory import PlanningStep, ToolCall
 from smolagents.monitoring import Timing
 
 from smolmem import Memory
+from smolmem.recall.calibration import FLOOR
 from smolmem.recall.embedding.embedders import open_embedder
 from smolmem.recall.passages import passages_of
 from smolmem.recall.query import words
-from smolmem.recall.search import FLOOR
 
 DEPTH = 10
-UNANSWERABLE = 200
+UNANSWERABLE = 100
 
 
 class Silent(Model):
@@ -312,15 +312,15 @@ def main() -> None:
     parser.add_argument("--url", help="record on this PostgreSQL server, instead of in a file")
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     given = parser.parse_args()
-    folders = {name: given.data / name for name in given.set or SETS if (given.data / name).is_dir()}
-    if not folders:
-        sys.exit(f"{given.data} has none of the folders {', '.join(SETS)}.")
-    sets = {name: list(SETS[name](folder))[: given.most] for name, folder in folders.items()}
+    there = {name: list(read(given.data / name)) for name, read in SETS.items() if (given.data / name).is_dir()}
+    sets = {name: talks[: given.most] for name, talks in there.items() if name in (given.set or SETS)}
+    if not sets:
+        sys.exit(f"{given.data} has none of the folders {', '.join(given.set or SETS)}.")
     model = LocalModel() if given.vectors_alone else None
     figures = dict[str, Any]()
-    asked = {name: [question for talk in talks for question, *_ in talk.questions] for name, talks in sets.items()}
+    asked = {name: [question for talk in talks for question, *_ in talk.questions] for name, talks in there.items()}
     for name, talks in sets.items():
-        foreign = [question for other, questions in asked.items() if other != name for question in questions]
+        foreign = {other: questions for other, questions in asked.items() if other != name}
         for alone in (True, False):
             bench = Bench(name, talks, given.every, alone=alone, url=given.url)
             bench.baselines()
@@ -376,7 +376,7 @@ class Bench:
             whole = baseline(everything)
             self._rows[title] = self._measure(lambda _, question: whole.find(question))
 
-    def recall(self, embedders: list[str], foreign: list[str]) -> None:
+    def recall(self, embedders: list[str], foreign: dict[str, list[str]]) -> None:
         """The same questions through `memory.recall`, with and without a floor; then questions of other sets."""
         with tempfile.TemporaryDirectory() as folder:
             path = str(Path(folder) / "quality.db")
@@ -390,8 +390,8 @@ class Bench:
                 with Memory(path, durability="normal", embedder=embedder) as memory:
                     memory.index(progress=sys.stderr.isatty())
                     self._ask(memory, embedder, ids)
-                    if foreign:
-                        self._ask_others(memory, embedder, foreign)
+                    for other, questions in foreign.items():
+                        self._ask_others(memory, embedder, other, questions)
 
     def _scope(self, talk: Talk) -> str:
         return talk.name if self._alone else "all"
@@ -406,15 +406,15 @@ class Bench:
             self._milliseconds[title] = 1000 * (time.perf_counter() - began) / len(hits["all"])
             self._rows[title] = hits
 
-    def _ask_others(self, memory: Memory, embedder: str, foreign: list[str]) -> None:
-        sample = random.Random(0).choices(foreign, k=UNANSWERABLE)
+    def _ask_others(self, memory: Memory, embedder: str, other: str, questions: list[str]) -> None:
+        sample = random.Random(0).sample(questions, min(UNANSWERABLE, len(questions)))
         scopes = [self._scope(talk) for talk in self._talks]
         answered = sum(
             bool(memory.recall(question, DEPTH, scope=scopes[number % len(scopes)]))
             for number, question in enumerate(sample)
         )
-        share = 100 * answered / UNANSWERABLE
-        self._lines.append(f"of {UNANSWERABLE} questions about other things, answered with {embedder}: {share:.1f} %")
+        share = 100 * answered / len(sample)
+        self._lines.append(f"of {len(sample)} questions of {other}, answered with {embedder}: {share:.1f} %")
 
     def print(self) -> dict[str, Any]:
         """Prints the table of the shares among the first five and ten, and returns its numbers."""

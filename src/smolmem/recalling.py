@@ -23,12 +23,13 @@ from smolmem.core.errors import InvalidArgument, NotFound
 from smolmem.core.rows import ORIGINS, Origin, Trust
 from smolmem.core.values import Forgotten, Note, Recollection, Run, Step
 from smolmem.queries import Queries
+from smolmem.recall.calibration import FLOOR
 from smolmem.recall.context import TOKENS, block, says_something
 from smolmem.recall.engine import RecallEngine, names
 from smolmem.recall.filters import PASSAGE_KINDS, Filter
 from smolmem.recall.notes import Target
 from smolmem.recall.purge import Purged, find_derived
-from smolmem.recall.search import FLOOR, Group
+from smolmem.recall.search import Group
 from smolmem.store.base import Progress as Report
 from smolmem.store.erasure.erase import Erased, Selection, erase, finish, select, sessions_of
 
@@ -82,7 +83,8 @@ class Recalling(Queries):
             until: only passages before this time.
             min_trust: `low`, `medium` (nothing from the web or an import, nothing made from that) or `high` (only what
                 users said).
-            floor: the lowest score to return, from 0 (everything that matches at all) to 1.
+            floor: how sure the memory must be that it knows the answer, and how good a result must be beside the best
+                one; from 0 (everything that matches at all) to 1.
             group: `run` for the best step of each run instead of all steps.
             rerank: let a second model score the best thirty again: more accurate, and half a second slower.
 
@@ -146,7 +148,8 @@ class Recalling(Queries):
 
     def context(self, question: str, tokens: int = TOKENS, *, limit: int = 10, scope: str | None = None) -> str:
         """The answer to a question as a block for a prompt: quoted, with origins, of about `tokens` tokens at most."""
-        found = [one for one in self.recall(question, limit, scope=scope) if says_something(one)]
+        recalled = self.recall(question, limit, scope=scope)
+        found = [one for one in recalled if one.score >= FLOOR and says_something(one)]  # each takes up tokens
         return block(found, check_count(tokens, "tokens"))[0]
 
     def remember(

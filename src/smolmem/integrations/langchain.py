@@ -22,7 +22,7 @@ except ImportError as error:
 
 from smolmem.integrations.document_import import ImportedDocuments, add_documents
 from smolmem.integrations.recollected import Conversation, facts, identity, read
-from smolmem.recall.search import FLOOR
+from smolmem.recall.calibration import FLOOR
 
 if TYPE_CHECKING:
     from smolmem.memory import Memory

@@ -1,18 +1,24 @@
-"""Confidence: how much better a question does than questions that have nothing to do with the store.
+"""Confidence: how likely a memory knows what a question asks for.
 
-Every question finds something: some words are common, and some vector is always the nearest. So a dozen questions about
-things that no agent's memory is likely to hold are asked in each scope, once: half of them about people, half about the
-work of agents. What they get is noise. A question that gets no more than that is about something that the
-memory does not know.
+Every question finds something: some words are common, and some vector is always the nearest. Five things tell a
+question that the memory can answer from one that it cannot: how much of the question one step or note has, how many
+words that are, whether they stand side by side, whether the question names something that stands nowhere in the
+memory, and how much is searched, because a large memory has some words of any question. They are added up, as in a
+logistic regression; the weights are those of one, rounded (see docs/design.md).
+
+How near the nearest vector is says something only beside what unrelated questions get, because each model has cosines
+of its own. So a dozen questions about things that no agent's memory is likely to hold are asked in each scope, once.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+FLOOR = 0.15
+"""The confidence below which a question is not answered, by default."""
 UNRELATED = (
     "How deep is the volcanic lake that the geologists measured?",
     "When does the ferry to the lighthouse leave in winter?",
@@ -27,17 +33,21 @@ UNRELATED = (
     "Why did the orchestrator give the task of translating the sonnet to an expert on glaciers?",
     "Where did the agent print the whole museum catalogue instead of only the bronze statues?",
 )
-COVERAGE_SPREAD = 0.19
-"""How much coverage differs between unrelated questions, for one word; the more words, the less it differs."""
-PHRASES = 0.5
-"""What the information in phrases counts, beside that in words."""
-SEMANTIC_SPREAD = 0.01
+COVERAGE, WORDS = 6.0, 2.0
+"""What covering a whole question tells, and what it tells more if the question has many words."""
+PHRASES = 1 / 3
+UNKNOWN = 3.5
+"""What names that stand nowhere in the memory tell against it."""
+VOLUME, LEAST = 0.7, 20_000
+"""What it tells against a match that so much is searched; a smaller memory counts as if it had so many characters."""
+USUAL = 3.9
+"""Makes the sum zero where a question is as likely known as not."""
+NO_WORDS = -4.0
+"""What words tell, at least, where vectors decide: about as much as those of an unrelated question."""
+AGREEMENT, DOUBT = 2.0, 3.0
+"""Spreads above the noise from which a vector tells for a match, and what it can tell against one, at most."""
+LEAST_SPREAD = 0.01
 """How much the nearest cosine differs between unrelated questions, at least."""
-LEXICAL_MIDDLE, MIDDLE = 4.4, 5.2
-"""Spreads above the noise at which a question is as likely known as not: by words alone, and with vectors."""
-DOUBT = 2.3
-"""Spreads that words must be better by if the vectors do not agree with them."""
-STEEPNESS = 1.3
 
 
 @dataclass(frozen=True)
@@ -48,51 +58,50 @@ class Evidence:
     """How many words the question has; everyday words count less."""
     coverage: float = 0.0
     """The share of the words' information in the best match."""
+    unknown: float = 0.0
+    """The share of the words' information in names that stand nowhere in the searched scope."""
     phrases: int = 0
     """How many phrases the question has."""
     side_by_side: float = 0.0
     """The information of the phrases in the best match."""
+    volume: float = 0.0
+    """How many characters are searched, roughly."""
     cosine: float | None = None
 
     @property
     def lexical(self) -> float:
-        """How much words and phrases tell, in spreads."""
-        told = self.coverage * math.sqrt(self.words + 2) / COVERAGE_SPREAD
-        return told + PHRASES * self.side_by_side / math.sqrt(self.phrases + 4)
+        """How much words and phrases tell."""
+        if not self.coverage:
+            return -math.inf
+        told = self.coverage * (COVERAGE + WORDS * math.sqrt(self.words + 2)) - UNKNOWN * self.unknown
+        told += PHRASES * self.side_by_side / math.sqrt(self.phrases + 4)
+        return told - VOLUME * math.log(max(self.volume, LEAST)) + USUAL
 
 
 @dataclass(frozen=True)
 class Noise:
-    """What unrelated questions get in a scope: the usual value and how much it differs."""
+    """The nearest cosine that unrelated questions get in a scope: the usual value and how much it differs."""
 
-    lexical: float
     cosine: float
-    cosine_spread: float
-
-    def confidence(self, evidence: Evidence, among: int = 1) -> float:
-        """How likely the memory knows what a question asks for, from 0 to 1.
-
-        Args:
-            evidence: what the question got.
-            among: how many sentences it was chosen from; the best of several is better by chance.
-        """
-        lexical = evidence.lexical - self.lexical - math.log(among)
-        if evidence.cosine is None:
-            return _likelihood(lexical - LEXICAL_MIDDLE)
-        semantic = (evidence.cosine - self.cosine) / self.cosine_spread
-        return _likelihood(max(lexical - LEXICAL_MIDDLE - DOUBT, max(lexical, 0.0) + semantic - MIDDLE))
+    spread: float
 
 
-def _likelihood(spreads: float) -> float:
-    return 1 / (1 + math.exp(-max(-30.0, min(30.0, STEEPNESS * spreads))))
+def noise_of(cosines: Iterable[float]) -> Noise:
+    """The noise of a scope, from what the unrelated questions got."""
+    known = [*cosines] or [0.0]
+    return Noise(statistics.median(known), max(LEAST_SPREAD, statistics.pstdev(known)))
 
 
-def measure(ask: Callable[[str], Evidence]) -> Noise:
-    """Asks the unrelated questions."""
-    got = [ask(question) for question in UNRELATED]
-    cosines = [each.cosine for each in got if each.cosine is not None] or [0.0]
-    return Noise(
-        statistics.median(each.lexical for each in got),
-        statistics.median(cosines),
-        max(SEMANTIC_SPREAD, statistics.pstdev(cosines)),
-    )
+def confidence_in(evidence: Evidence, noise: Noise | None, among: int = 1) -> float:
+    """How likely the memory knows what a question asks for, from 0 to 1.
+
+    Args:
+        evidence: what the question got.
+        noise: what unrelated questions get, if there are vectors.
+        among: how many sentences it was chosen from; the best of several is better by chance.
+    """
+    told = evidence.lexical - math.log(among)
+    if evidence.cosine is not None and noise is not None:
+        above = (evidence.cosine - noise.cosine) / noise.spread
+        told = max(told - DOUBT, max(told, NO_WORDS) + above - AGREEMENT)
+    return 1 / (1 + math.exp(-max(-30.0, min(30.0, told))))

@@ -14,6 +14,7 @@ from smolmem.core.fork_lock import ForkLock
 from smolmem.core.rows import TRUST
 from smolmem.core.values import Recollection, Reminder, Step
 from smolmem.recall import query
+from smolmem.recall.calibration import FLOOR
 from smolmem.recall.context import TOKENS, block, message, says_something, sources
 from smolmem.recall.documents import Source, open_source
 from smolmem.recall.embedding import models
@@ -23,7 +24,7 @@ from smolmem.recall.filters import Filter
 from smolmem.recall.indexer import BackgroundIndexer, index_for
 from smolmem.recall.notes import Notes
 from smolmem.recall.provenance import Provenance
-from smolmem.recall.search import FLOOR, Group, Search
+from smolmem.recall.search import Group, Search
 from smolmem.store.base import Progress
 from smolmem.store.journal import Journal
 from smolmem.store.passage_rows import json_list

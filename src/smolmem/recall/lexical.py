@@ -13,15 +13,15 @@ from __future__ import annotations
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
 from smolmem.recall import query
 from smolmem.recall.filters import Filter
-from smolmem.recall.section_scores import Section, TextScore, rarity, text_scores
+from smolmem.recall.section_scores import Section, TextScore, best_coverage, rarity, text_scores
 from smolmem.store.base import Row, Store
-from smolmem.store.passage_rows import SECTION, documents_of, json_list, scope_term
+from smolmem.store.passage_rows import BEFORE, SECTION, documents_of, json_list, scope_term
 
 log = logging.getLogger("smolmem")
 
@@ -56,11 +56,9 @@ class _Found:
     """What full text found for words."""
 
     sections: Hits
-    coverage: float
-    """The share of the words' information in the best section, as far as full text was asked for them."""
     weights: dict[str, float]
-    information: float
-    """What all words tell together."""
+    absent: frozenset[str]
+    """The words that no section of the scope has."""
     unasked: list[str] = field(default_factory=list)
     """The words that full text was not asked for."""
 
@@ -71,8 +69,12 @@ class Matches:
 
     found: Hits
     """Documents, the best first."""
-    coverage: float
+    coverage: float = 0.0
     """The share of the words' information in the best match."""
+    unknown: float = 0.0
+    """The share of the words' information in names that no section of the scope has."""
+    volume: float = 0.0
+    """How many characters were searched: as if all sections were as long as the best ones, and what came before."""
     pairs: dict[int, float] = field(default_factory=dict)
     """The information of the pairs of neighbouring words that documents have."""
     weights: dict[str, float] = field(default_factory=dict)
@@ -90,10 +92,17 @@ class LexicalSearch:
         self._size = 0
         self._counts: dict[str, int] = {}
 
-    def best(self, words: list[str], filters: Filter, limit: int, phrases: Sequence[str] = ()) -> Matches:
+    def best(
+        self,
+        words: list[str],
+        filters: Filter,
+        limit: int,
+        phrases: Sequence[str] = (),
+        names: Collection[str] = (),
+    ) -> Matches:
         """The documents that match some words, the best first; those that also have the phrases come earlier."""
         if not words:
-            return Matches([], 0.0)
+            return Matches([])
         self._refresh()
         term = None if filters.scope is None else scope_term(filters.scope, below=filters.below is not None)
         if self._size_of(term) == self._size:
@@ -109,9 +118,12 @@ class LexicalSearch:
                 documents |= documents_of(self._store, ids[start : start + listed])
         extra = text_scores(read, found.weights, found.unasked, phrases, self._size_of(term))
         best, places = _ranked(found.sections, extra, documents)
-        told = max((score.words for score in extra.values()), default=0.0) / (found.information or 1.0)
+        told = {word: query.weight(word) * (weight + BASE) for word, weight in found.weights.items()}
+        unknown = sum(told[word] for word in found.absent.intersection(names)) / sum(told.values())
+        volume = self._size_of(term) * (sum(section.length for section in read) / (len(read) or 1) + 2 * BEFORE)
         pairs = {document: extra[id].pairs for document, id in places.items() if id in extra and extra[id].pairs}
-        return Matches(best[:limit], min(1.0, found.coverage + told), pairs, found.weights, places)
+        coverage = best_coverage(read, told)
+        return Matches(best[:limit], coverage, unknown, volume, pairs, found.weights, places)
 
     def similar(self, words: list[str]) -> list[str]:
         """Words of the store that may be meant by words that are not in it: longer ones, or misspelled ones."""
@@ -164,18 +176,14 @@ class LexicalSearch:
         if size < self._size:
             everywhere = self._count_all([query.match([word], None) for word in words])
         total: dict[int, float] = defaultdict(float)
-        covered: dict[int, float] = defaultdict(float)
-        information = 0.0
         for word, count, seen, hits in zip(words, here, everywhere, found, strict=True):
-            weight, scored = rarity(count, size), _fts5_rarity(seen, self._size)
-            told = query.weight(word) * (weight + BASE)
-            weights[word] = weight
-            information += told
+            weights[word] = rarity(count, size)
+            scale = weights[word] / _fts5_rarity(seen, self._size)
             for id, score in hits:
-                total[id] += weight * score / scored
-                covered[id] += told
+                total[id] += scale * score
         ranked = sorted(total.items(), key=lambda hit: (-hit[1], hit[0]))[: SECTIONS * limit]
-        return _Found(ranked, max(covered.values(), default=0.0) / information, weights, information)
+        absent = frozenset(word for word, count in zip(words, here, strict=True) if not count)
+        return _Found(ranked, weights, absent)
 
     def _together(self, words: list[str], term: str | None, filters: Filter, limit: int) -> _Found:
         """The matches in a large scope: of the rarest words."""
@@ -189,11 +197,8 @@ class LexicalSearch:
             found = self._find([("newest_documents", {"match": query.match(asked, term), "limit": limit})])[0]
         else:
             found = self._find([self._search(query.match(asked, term), filters, SECTIONS * limit)])[0]
-        everywhere = self._count_all([query.match([word], None) for word in asked])
-        unasked = [word for word in words if word not in asked]
-        information = sum(_fts5_rarity(count, self._size) for count in everywhere)
-        information += sum(weights[word] for word in unasked)
-        return _Found(found, found[0][1] / information if found else 0.0, weights, information, unasked)
+        absent = frozenset(word for word, count in counts.items() if not count)
+        return _Found(found, weights, absent, [word for word in words if word not in asked])
 
     def _read(self, ids: list[int]) -> list[Section]:
         """Sections with their texts, as many as can be looked at in time."""

@@ -47,6 +47,7 @@ DAYS = {name.lower(): number for number, name in enumerate(calendar.day_name)}
 _MONTH = "|".join([*MONTHS, *(name[:3] for name in MONTHS)])
 _UNITS = {"minute": 60, "hour": 3600, "day": 86400, "week": 604800, "month": 2629800, "year": 31557600}
 _ANCHOR = re.compile(r"\b(before|after|since) (?:the|my|our|your|its|that|last) ([\w ]{3,60})", re.IGNORECASE)
+_NAME = re.compile(r"(?P<begins>(?:^|[.!?:\n\"'`(])\s*)?(?P<word>[^\W_]+)")
 _COUNTS = {"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7}
 
 
@@ -67,6 +68,19 @@ def phrases(question: str) -> list[str]:
 
 def _all_words(question: str) -> list[str]:
     return [word.lower() for word in re.findall(r"[^\W_]+", with_identifiers(storable(question)))]
+
+
+def names(question: str) -> set[str]:
+    """The words that are written as names: with a capital inside of a sentence, or with letters and digits."""
+    if question.isupper():
+        return set()
+    found = _NAME.finditer(storable(question))
+    return {
+        match["word"].lower()
+        for match in found
+        if (match["word"][0].isupper() and match["begins"] is None)
+        or (match["word"].isalnum() and not match["word"].isalpha() and not match["word"].isdigit())
+    }
 
 
 def sentences(question: str) -> list[str]:

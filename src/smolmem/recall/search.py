@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, Literal
 
 from smolmem.core.errors import Damaged, InvalidArgument
 from smolmem.core.values import Excerpt, Recollection, when
-from smolmem.recall import calibration, query
-from smolmem.recall.calibration import Evidence, Noise
+from smolmem.recall import query
+from smolmem.recall.calibration import FLOOR, UNRELATED, Evidence, Noise, confidence_in, noise_of
 from smolmem.recall.filters import Filter
 from smolmem.recall.highlight import Highlighter
 from smolmem.recall.lexical import IN_SECTION, LexicalSearch, Matches
@@ -70,9 +70,6 @@ TELLING = {role: place for place, role in enumerate(("answer", "error", "observa
 """Of passages that fit equally well, what came of a step is shown before how the step was done."""
 EXCERPTS = 3
 """Passages that a recollection shows at most."""
-FLOOR = 0.15
-"""The lowest score that is returned, by default."""
-
 LONG_QUESTION, MAX_SENTENCES = 15, 8
 """Words of a question that is looked at sentence by sentence, and how many sentences are."""
 
@@ -123,7 +120,10 @@ class Search:
         group: Group = "step",
         reranker: Reranker | None = None,
     ) -> list[Recollection]:
-        """The steps and notes that answer a question, the best first; none if nothing reaches the floor."""
+        """The steps and notes that answer a question, the best first.
+
+        The floor is the least confidence, below which nothing is returned, and the least share of the best sum.
+        """
         if not question.strip():
             raise InvalidArgument("recall() needs a question: the text is empty.")
         moment = time.time()
@@ -141,9 +141,10 @@ class Search:
         if long := _long_tasks(documents):
             signals = {name: _with_less_for(long, scores) for name, scores in signals.items()}
         total = {document: score for document, score in summed(signals).items() if document in documents}
-        scale = confidence / max(total.values()) if total else 0.0
+        best = max(total.values(), default=0.0)
+        scale = confidence / best if best else 0.0
         ranked = sorted(total, key=lambda document: (-total[document], -document))
-        ranked = [document for document in ranked if scale * total[document] >= floor]
+        ranked = [document for document in ranked if total[document] >= floor * best]
         if group == "run":
             ranked = _once_per_run(ranked, documents)
         copies = without_copies(ranked, {id: _words_of(rows) for id, rows in documents.items()}, limit)
@@ -161,7 +162,7 @@ class Search:
     def _search(self, question: str, filters: Filter, listed: int) -> Found:
         words = query.words(question)
         phrases = query.phrases(question)
-        matches = self._lexical.best(words, filters, listed + 1, phrases)
+        matches = self._lexical.best(words, filters, listed + 1, phrases, query.names(question))
         if not matches.found:
             words = self._lexical.similar(words)
             matches = self._lexical.best(words, filters, listed + 1)
@@ -231,30 +232,28 @@ class Search:
 
     def _confidence(self, question: str, found: Found, filters: Filter) -> float:
         """How likely the memory knows what is asked for. A long text may ask for it in one of its sentences."""
-        noise = self._noise_in(filters)
+        cosine = found.evidence.cosine
+        noise = None if cosine is None else self._noise_in(filters)
         parts = [] if len(found.words) <= LONG_QUESTION else query.sentences(question)[:MAX_SENTENCES]
-        said = (replace(self._lexical_evidence(part, filters), cosine=found.evidence.cosine) for part in parts)
-        best = max((noise.confidence(evidence, len(parts)) for evidence in said), default=0.0)
-        return max(best, noise.confidence(found.evidence))
+        said = (replace(self._lexical_evidence(part, filters), cosine=cosine) for part in parts)
+        best = max((confidence_in(evidence, noise, len(parts)) for evidence in said), default=0.0)
+        return max(best, confidence_in(found.evidence, noise))
 
     def _noise_in(self, filters: Filter) -> Noise:
         """What unrelated questions get in the same scope; measured again when the store has doubled."""
         size = int(self._store.do("last_passage", {})).bit_length()
         key = filters.scope, filters.below, size
-        if key not in self._noise:
-            if self.semantic is not None:
-                self.semantic.keep(calibration.UNRELATED)
+        if key not in self._noise and self.semantic is not None:
+            self.semantic.keep(UNRELATED)
             scope = Filter(scope=filters.scope, below=filters.below)
-            self._noise[key] = calibration.measure(lambda question: self._evidence(question, scope))
+            nearest = (self.semantic.nearest(question, 1, scope) for question in UNRELATED)
+            self._noise[key] = noise_of(hits[0][1] for hits in nearest if hits)
         return self._noise[key]
-
-    def _evidence(self, question: str, filters: Filter) -> Evidence:
-        near = [] if self.semantic is None else self.semantic.nearest(question, 1, filters)
-        return replace(self._lexical_evidence(question, filters), cosine=near[0][1] if near else None)
 
     def _lexical_evidence(self, question: str, filters: Filter) -> Evidence:
         words, phrases = query.words(question), query.phrases(question)
-        return _evidence(words, phrases, self._lexical.best(words, filters, 1, phrases), None)
+        matches = self._lexical.best(words, filters, 1, phrases, query.names(question))
+        return _evidence(words, phrases, matches, None)
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
@@ -336,7 +335,13 @@ class Search:
 
 def _evidence(words: Sequence[str], phrases: Sequence[str], matches: Matches, cosine: float | None) -> Evidence:
     return Evidence(
-        sum(map(query.weight, words)), matches.coverage, len(phrases), max(matches.pairs.values(), default=0.0), cosine
+        words=sum(map(query.weight, words)),
+        coverage=matches.coverage,
+        unknown=matches.unknown,
+        phrases=len(phrases),
+        side_by_side=max(matches.pairs.values(), default=0.0),
+        volume=matches.volume,
+        cosine=cosine,
     )
 
 

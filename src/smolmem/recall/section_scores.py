@@ -80,6 +80,18 @@ def text_scores(
     return found
 
 
+def best_coverage(sections: Iterable[Section], told: Mapping[str, float]) -> float:
+    """The largest share of what the words of a question tell that one section has; a word with `*` is a beginning."""
+    terms = {word: _term(word) for word in told if not word.endswith("*")}
+    best = 0.0
+    for section in sections:
+        here = frozenset(section.terms)
+        known = [word for word, term in terms.items() if term in here]
+        known += [word for word in told.keys() - terms if any(term.startswith(word[:-1]) for term in here)]
+        best = max(best, sum(map(told.__getitem__, known)))
+    return best / (sum(told.values()) or 1.0)
+
+
 def _term(word: str) -> str:
     return "".join(terms_of(word))
 
