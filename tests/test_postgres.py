@@ -561,10 +561,12 @@ def test_a_read_only_server_is_one_sentence(pg_url: str) -> None:
         Memory(f"{pg_url}&options=-c%20default_transaction_read_only%3Don")
 
 
-def test_a_store_of_the_first_format_gets_its_tags_column_and_keeps_its_runs(pg_url: str) -> None:
+def test_a_store_of_the_first_format_gets_the_new_columns_and_keeps_its_runs(pg_url: str) -> None:
     with Memory(pg_url, strict=True, embedder="off") as memory:
         memory.attach(code_agent(code("final_answer(1)"))).run("Before the upgrade")
-        connection_of(memory).execute("ALTER TABLE run DROP COLUMN tags; UPDATE store SET format = 1")
+        for table, column in (("run", "tags"), ("call", "web")):
+            connection_of(memory).execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+        connection_of(memory).execute("UPDATE store SET format = 1")
     with Memory(pg_url, strict=True, embedder="off") as memory:
         assert memory.runs()[0].tag("old").tags == ("old",)
         assert memory.verify()
