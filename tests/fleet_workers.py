@@ -80,7 +80,8 @@ def disturb(url: str, kills: int, restarts: int, user: str, crash: list[str]) ->
             begun += 1
             name = f"agent_{begun}"
             workers[fork(partial(work, url, name))] = name
-        time.sleep(chance.uniform(0.05, 0.6))
+        wait_for_a_step(3.0)  # on a busy machine, workers would be killed before they have done anything
+        time.sleep(chance.uniform(0.0, 0.4))
         if did["restarts"] < restarts and chance.random() < restarts / (kills + restarts):
             did["restarts"] += 1
             quiet: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
@@ -99,6 +100,13 @@ def disturb(url: str, kills: int, restarts: int, user: str, crash: list[str]) ->
                 workers[fork(partial(work, url, name))] = name
     did["unfinished"] = len(workers)
     return did
+
+
+def wait_for_a_step(most: float) -> None:
+    """Waits until one more step is acknowledged."""
+    before, deadline = len(lines("acknowledged")), time.monotonic() + most
+    while len(lines("acknowledged")) == before and time.monotonic() < deadline:
+        time.sleep(0.02)
 
 
 def lines(name: str) -> list[str]:
