@@ -656,15 +656,15 @@ def typed(words: list[str], *answers: str) -> tuple[int, str]:
     child, terminal = pty.fork()
     if not child:
         os.execv(sys.executable, [sys.executable, "-m", "smolmem.cli.main", *words])
-    shown, left = b"", list(answers)
+    shown, answered, left = b"", 0, list(answers)
     while True:
         try:
             shown += os.read(terminal, 4096)
         except OSError:  # the command has ended
             break
-        if left and shown.rstrip().endswith(b":"):
+        if left and shown[answered:].rstrip().endswith(b":"):
             os.write(terminal, f"{left.pop(0)}\n".encode())
-            shown += b"\n"
+            answered = len(shown)
     os.close(terminal)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), shown.decode()
 

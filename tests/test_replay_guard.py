@@ -29,6 +29,9 @@ from smolmem.core.encoding import codec, wire
 from smolmem.core.errors import UnknownOutcome
 from smolmem.policies import views
 
+# From Python 3.13 on `dbm` is SQLite, and leaves a connection that the guard refuses unclosed.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning")
+
 
 def broken_off(memory: Memory, agent: Any, **options: Any) -> None:
     """A run whose model fails after its script, like a server that says 429."""
