@@ -93,9 +93,7 @@ def import_(env: Environment, source: str, format: str | None) -> None:
 import_.name = "import"
 
 
-@command(
-    "Maintenance", "smolmem copy agent.db postgresql://me@host/db", "smolmem copy postgresql://me@host/db agent.db"
-)
+@command(SECTION, "smolmem copy agent.db postgresql://me@host/db", "smolmem copy postgresql://me@host/db agent.db")
 @argument("source", "FROM", "A file or the URL of a PostgreSQL database.")
 @argument("target", "TO", "A file or URL; it is created if it does not exist.")
 def copy(env: Environment, source: str, target: str) -> None:
