@@ -45,7 +45,7 @@ USUAL = 3.9
 NO_WORDS = -3.5
 """What words tell, at least, where vectors decide: about as much as those of an unrelated question."""
 SEMANTIC, AGREEMENT, DOUBT = 0.7, 1.2, 3.0
-"""What a spread above the noise tells, where it begins to tell for a match, and what vectors tell against one at most."""
+"""What a spread above the noise tells, where it tells for a match, and what vectors tell against one at most."""
 LEAST_SPREAD = 0.01
 """How much the nearest cosine differs between unrelated questions, at least."""
 
