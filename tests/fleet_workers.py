@@ -128,7 +128,7 @@ def main(url: str, kills: int, restarts: int, user: str, crash: list[str]) -> di
             wrong += numbers != list(range(1, len(numbers) + 1)) or run.status != "finished"
             stored |= {f"{run.agent} {number}" for number in numbers}
             runs += 1
-            calls = [call for call in memory._journal.calls(run.id, 0) if call.name == "pay" and call.ended]
+            calls = [call for call in memory._journal.calls(run.id) if call.name == "pay" and call.ended]
             ended = [call for call in calls if "which was due" in str(call.outcome())]  # the others were skipped
             unpaid += sum(not paid[f"{run.agent} {call.arguments()[1]['number']}"] for call in ended)
         report = memory.verify()

@@ -167,7 +167,7 @@ def go_on(name: str, tables: list[Any]) -> None:
             result = memory.resume(agent)
         except UnknownOutcome:
             runs = memory.runs()
-            cut = [call for run in runs for call in memory._journal.calls(run.id, 0) if not call.ended]
+            cut = [call for run in runs for call in memory._journal.calls(run.id) if not call.ended]
             (folder / "unknown").write_text(str(sum(call.name == "pay" for call in cut)))
             result = memory.resume(agent, unknown="rerun")
         except NotFound:

@@ -71,7 +71,7 @@ def content(memory: Memory) -> dict[str, Any]:
 def session_of(memory: Memory, run: Run) -> tuple[Any, ...]:
     """What a resume of a run would get."""
     stored = memory._journal.session(run.session, run.id)
-    made = [(call.name, call.ended, repr(call.outcome())) for call in memory._journal.calls(run.id, 0)]
+    made = [(call.name, call.ended, repr(call.outcome())) for call in memory._journal.calls(run.id)]
     return [entry.key for entry in stored.entries], stored.turns, stored.done, len(stored.code), made
 
 

@@ -215,7 +215,7 @@ def test_of_code_that_runs_elsewhere_steps_are_recorded_and_calls_and_variables_
     assert "too hot" in str(actions[1].error)
     assert (run.status, run.answer, run.step_count) == ("finished", 42, 3)
     assert all(action.model_output for action in actions)
-    calls = memory._journal.calls(run.id, 0)
+    calls = memory._journal.calls(run.id)
     assert [call.kind for call in calls] == ["model"] * 3, "a call of a tool is part of the code that ran elsewhere"
     assert not (memory._journal.session(run.session, run.id).variables() or {}).get("variables")
     assert memory.recall("weather in Paris")

@@ -200,7 +200,7 @@ def test_a_strict_run_goes_on_where_answers_are_lost(
     with Memory(url, scope="acme", strict=True, embedder="off") as memory:
         assert memory.attach(paying_agent(8)).run("Pay") == "all paid"
         (run,) = memory.runs()
-        calls = memory._journal.calls(run.id, 0)
+        calls = memory._journal.calls(run.id)
         assert [call.ended for call in calls if call.name == "pay"] == [True] * 8
         assert [call.turn for call in calls if call.kind == "model"] == list(range(1, 10))
         assert [step.number for step in run.steps if step.kind == "action"] == list(range(1, 10))
@@ -232,9 +232,9 @@ def test_the_end_of_a_call_arrives_although_the_process_is_killed_at_once(server
     with Memory(pg_url, embedder="off") as memory:
         (run,) = memory.runs()
         deadline = time.monotonic() + 10
-        while not all(call.ended for call in memory._journal.calls(run.id, 0)) and time.monotonic() < deadline:
+        while not all(call.ended for call in memory._journal.calls(run.id)) and time.monotonic() < deadline:
             time.sleep(0.05)
-        calls = memory._journal.calls(run.id, 0)
+        calls = memory._journal.calls(run.id)
         assert [(call.kind, call.ended) for call in calls] == [("model", True), ("tool", True)] * 2
         assert run.step_count == 1
         paid.clear()

@@ -251,6 +251,32 @@ def test_words_side_by_side_count_more_than_the_same_words_apart(tmp_path: Path)
         assert memory.recall("which house has a blue door", floor=0)[0].text == "The house has a blue door"
 
 
+def test_a_name_that_stands_nowhere_in_the_memory_tells_against_an_answer(tmp_path: Path) -> None:
+    with Memory(tmp_path / "agent.db", embedder="off") as memory:
+        for number in range(40):
+            memory.remember(f"Ship {number} left the harbour at dawn with crates of apples, and the pilot waved")
+        assert memory.recall("who waved to the cook of the ship?")
+        assert memory.recall("who waved to Queequeg of the ship?") == []
+        assert memory.recall("who waved to queequeg of the ship?"), "only what is written as a name counts as one"
+
+
+def test_an_unsure_answer_has_as_many_results_as_a_sure_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Memory(tmp_path / "agent.db", embedder="off") as memory:
+        for text in ("the blue door of the house", "the blue door", "a door", "the house at the lake", "a lake"):
+            memory.remember(text)
+
+        def found(confidence: float) -> tuple[list[str], int]:
+            monkeypatch.setattr("smolmem.recall.search.confidence_in", lambda *_: confidence)
+            texts = [one.text for one in memory.recall("the blue door of the house")]
+            return texts, memory.context("the blue door of the house").count("\n[")
+
+        sure, unsure = found(0.95), found(0.16)
+        assert unsure[0] == sure[0]
+        assert len(sure[0]) > 2
+        assert unsure[1] == 1, "a prompt has room for the best alone"
+        assert found(0.14) == ([], 0)
+
+
 def test_long_instructions_do_not_hide_the_step_that_followed_them(tmp_path: Path) -> None:
     task = "Repair the shop. " + " ".join(f"Rule {n}: check column price, stock and colour {n}." for n in range(60))
     with Memory(tmp_path / "agent.db", embedder="off") as memory:

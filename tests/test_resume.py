@@ -353,7 +353,7 @@ def test_models_are_watched_however_many_agents_come_and_go(memory: Memory) -> N
     for _ in range(20):
         memory.attach(code_agent(code("final_answer(1)"))).run("Go")
         gc.collect()
-    answers = [call for run in memory.runs() for call in memory._journal.calls(run.id, 0) if call.kind == "model"]
+    answers = [call for run in memory.runs() for call in memory._journal.calls(run.id) if call.kind == "model"]
     assert len(answers) == 20
 
 

@@ -65,7 +65,7 @@ def test_a_model_that_is_swapped_after_attach_is_in_the_ledger(path: Path) -> No
         first.model = Scripted(calls(("pay", {"amount": 2})), answer("done"))
         first.run("Pay")
         run = memory.runs()[0]
-        kinds = [call.kind for call in memory._journal.calls(run.id, 0)]
+        kinds = [call.kind for call in memory._journal.calls(run.id)]
         assert kinds.count("model") == 2
         assert PAID == [2]
 
@@ -79,7 +79,7 @@ def test_a_method_that_is_set_on_a_model_after_attach_is_in_the_ledger(path: Pat
         agent.model.generate = other.generate
         assert agent.run("Go") == 2
         run = memory.runs()[0]
-        assert [call.kind for call in memory._journal.calls(run.id, 0)] == ["model", "tool"]
+        assert [call.kind for call in memory._journal.calls(run.id)] == ["model", "tool"]
         memory.detach(agent)
         assert agent.model.generate == other.generate
 
@@ -196,9 +196,9 @@ def test_a_skipped_call_is_skipped_again_after_a_second_kill(path: Path) -> None
         next(moment)
         moment.close()
         run = memory.runs()[0]
-        outcomes = [call.outcome() for call in memory._journal.calls(run.id, 0) if call.name == "pay"]
+        outcomes = [call.outcome() for call in memory._journal.calls(run.id) if call.name == "pay"]
         assert "is unknown" in outcomes[0]
-        assert all(call.ended for call in memory._journal.calls(run.id, 0))
+        assert all(call.ended for call in memory._journal.calls(run.id))
     assert PAID == [1]
 
 
@@ -225,7 +225,7 @@ def test_strict_does_not_make_a_call_whose_beginning_cannot_be_recorded(path: Pa
                     agent.run("Pay")
             else:
                 agent.run("Pay")
-            made = [call.name for call in memory._journal.calls(memory.runs()[0].id, 0) if call.kind == "tool"]
+            made = [call.name for call in memory._journal.calls(memory.runs()[0].id) if call.kind == "tool"]
         assert ([] if strict else [1]) == PAID
         assert ("pay" in made) is not strict  # once the store works again, all of the call is recorded
 
@@ -309,7 +309,7 @@ def test_parallel_calls_of_one_managed_agent_each_do_their_own_task_and_are_reco
         assert sorted(str(child.answer) for child in children) == ["done 11", "done 22"]
         for child in children:
             amount = re.search(r"pay (\d+)", child.task)[1]  # type: ignore[index]
-            made = [call for call in memory._journal.calls(child.id, 0) if call.name == "pay_slowly"]
+            made = [call for call in memory._journal.calls(child.id) if call.name == "pay_slowly"]
             assert [call.outcome() for call in made] == [f"paid {amount}"]
         assert memory.verify()
 

@@ -184,7 +184,7 @@ def picture(memory: Memory, at: str = "*") -> dict[str, Any]:
             for step in (*run.steps, *run.removed)
         ]
         called = [
-            (call.turn, call.kind, call.name, call.key, call.ended, call.failed) for call in journal.calls(run.id, 0)
+            (call.turn, call.kind, call.name, call.key(), call.ended, call.failed) for call in journal.calls(run.id)
         ]
         events = [(event.at, event.act, event.position, texts.get(event.step)) for event in run.events()]
         cuts = [vars(cut) | {"last": texts[cut.last]} for cut in journal.trims.of(run.session)]

@@ -184,8 +184,8 @@ def test_a_model_writes_the_summary_once_per_bite_and_its_failure_is_no_failure(
     assert "It read the pages up to 3." in texts(writer.prompts[1])
     assert "It read the pages up to 3." in texts(agent.model.prompts[7])
     assert "wrote no summary (busy)" in caplog.text
-    assert len(memory._journal.calls(memory.runs()[0].id, 0)) == len(
-        [call for call in memory._journal.calls(memory.runs()[0].id, 0) if call.kind == "tool"]
+    assert len(memory._journal.calls(memory.runs()[0].id)) == len(
+        [call for call in memory._journal.calls(memory.runs()[0].id) if call.kind == "tool"]
     ) + len(agent.model.prompts)  # the writer's answers are not the agent's
 
 

@@ -188,12 +188,13 @@ class Environment:
         return Memory(self.writable, **{"scope": "*", "key": self.key, **options})
 
     @contextmanager
-    def open_or_create(self) -> Iterator[Memory]:
+    def open_or_create(self, **options: Any) -> Iterator[Memory]:
         """Opens the store, or a new file; a new file is removed if the command fails before it has written anything."""
         from smolmem.memory import Memory
 
         is_new = "://" not in self.path and not os.path.lexists(self.path)
-        with ExitStack() as after_closing, Memory(self.writable, scope="*", key=self.key) as memory:
+        given = {"scope": "*", "key": self.key, **options}
+        with ExitStack() as after_closing, Memory(self.writable, **given) as memory:
             try:
                 yield memory
             except BaseException:

@@ -199,7 +199,8 @@ def remember(
     The note is written to the scope `default` unless --scope names another scope.
     """
     text = " ".join(words)
-    with env.open(create=create, scope=env.scope or "default") as memory:
+    opened = env.open_or_create if create else env.open
+    with opened(scope=env.scope or "default") as memory:
         note = memory.remember(sys.stdin.read() if text == "-" else text, tags=tag, sources=step, **fields)
         env.output.result(note)
 

@@ -35,7 +35,7 @@ class MemoryRetriever(BaseRetriever):  # type: ignore[misc]
         memory: the memory.
         k: how many documents at most; also an argument of `invoke`.
         filters: arguments of `memory.recall`, such as `kind`, `agent`, `min_trust` or `scope`.
-        floor: the lowest score; 0 for everything that matches at all.
+        floor: as for `memory.recall`; 0 for everything that matches at all.
     """
 
     memory: Any

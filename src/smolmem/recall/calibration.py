@@ -42,10 +42,10 @@ VOLUME, LEAST = 0.7, 20_000
 """What it tells against a match that so much is searched; a smaller memory counts as if it had so many characters."""
 USUAL = 3.9
 """Makes the sum zero where a question is as likely known as not."""
-NO_WORDS = -4.0
+NO_WORDS = -3.5
 """What words tell, at least, where vectors decide: about as much as those of an unrelated question."""
-AGREEMENT, DOUBT = 2.0, 3.0
-"""Spreads above the noise from which a vector tells for a match, and what it can tell against one, at most."""
+SEMANTIC, AGREEMENT, DOUBT = 0.7, 1.2, 3.0
+"""What a spread above the noise tells, where it tells for a match, and what vectors tell against one at most."""
 LEAST_SPREAD = 0.01
 """How much the nearest cosine differs between unrelated questions, at least."""
 
@@ -100,8 +100,8 @@ def confidence_in(evidence: Evidence, noise: Noise | None, among: int = 1) -> fl
         noise: what unrelated questions get, if there are vectors.
         among: how many sentences it was chosen from; the best of several is better by chance.
     """
-    told = evidence.lexical - math.log(among)
+    told = evidence.lexical - 2 * math.log(among)
     if evidence.cosine is not None and noise is not None:
         above = (evidence.cosine - noise.cosine) / noise.spread
-        told = max(told - DOUBT, max(told, NO_WORDS) + above - AGREEMENT)
+        told = max(told - DOUBT, max(told, NO_WORDS) + SEMANTIC * (above - AGREEMENT))
     return 1 / (1 + math.exp(-max(-30.0, min(30.0, told))))
