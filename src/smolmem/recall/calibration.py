@@ -42,7 +42,7 @@ VOLUME, LEAST = 0.7, 20_000
 """What it tells against a match that so much is searched; a smaller memory counts as if it had so many characters."""
 USUAL = 3.9
 """Makes the sum zero where a question is as likely known as not."""
-NO_WORDS = -3.5
+NO_WORDS = -3.3
 """What words tell, at least, where vectors decide: about as much as those of an unrelated question."""
 SEMANTIC, AGREEMENT, DOUBT = 0.7, 1.2, 3.0
 """What a spread above the noise tells, where it tells for a match, and what vectors tell against one at most."""
