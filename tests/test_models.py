@@ -64,6 +64,14 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_model
+def test_memories_of_one_process_share_the_loaded_model() -> None:
+    one, other = open_embedder("local"), open_embedder("local")
+    assert isinstance(one, embedders.LocalModel)
+    assert isinstance(other, embedders.LocalModel)
+    assert one._network is other._network
+
+
+@needs_model
 def test_the_local_model_finds_by_meaning(tmp_path: Path) -> None:
     with Memory(tmp_path / "a.db", embedder="local") as memory:
         for text in ("The database ran out of disk space", "Maria adopted a puppy", "Lunch is served at noon"):

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
+from weakref import WeakValueDictionary
 
 from smolmem.core.errors import InvalidArgument
 from smolmem.core.fork_lock import ForkLock
@@ -163,6 +164,14 @@ class Network:
         return session.run([self._output], {name: np.array([row], np.int64) for name, row in names.items()})[0]
 
 
+_networks: WeakValueDictionary[tuple[str, str], Network] = WeakValueDictionary()
+
+
+def network_of(folder: Path, output: str) -> Network:
+    """The network in a folder. All memories of a process share it: loading takes most of a second."""
+    return _networks.setdefault((str(folder), output), Network(folder, output))
+
+
 @dataclass(frozen=True)
 class Local:
     """A local model: its files, its prefixes for queries and passages, and whether it pools by mean or first token."""
@@ -190,7 +199,7 @@ class LocalModel:
     def __init__(self, local: Local, folder: Any) -> None:
         self.model = f"{local.files.name}-int8"
         self._local = local
-        self._network = Network(folder, "last_hidden_state")
+        self._network = network_of(folder, "last_hidden_state")
 
     def passages(self, texts: Sequence[str]) -> list[Vector]:
         """The vectors of some passages, one by one: the output of an int8 model depends on the batch."""
@@ -212,7 +221,7 @@ class Reranker:
 
     def __init__(self) -> None:
         require_packages(models.RERANKER)
-        self._network = Network(models.fetch(models.RERANKER), "logits")
+        self._network = network_of(models.fetch(models.RERANKER), "logits")
 
     def score(self, query: str, text: str) -> float:
         """How well a text answers a question."""
