@@ -193,7 +193,7 @@ def _write_calls(journal: Journal, run: str, at: float, size: int) -> None:
             began = at + 3 * number - 2
             for kind, name, start, end in (("model", "", 0.0, 1.2), ("tool", chance.choice(TOOLS), 1.3, 1.8)):
                 failed = int(kind == "tool" and chance.random() < 0.05)
-                row = {"run": run, "turn": number, "kind": kind, "name": name, "failed": failed, **kept}
+                row = {"run": run, "turn": number, "kind": kind, "name": name, "failed": failed, "web": None, **kept}
                 journal.add("call", row | {"began": began + start, "ended": began + end})
 
 

@@ -30,7 +30,7 @@ from smolmem.doctor import examine_path, versions
 from smolmem.store.sqlite.encryption import Key, connect
 from smolmem.store.sqlite.rebuilding import rebuild
 from smolmem.store.sqlite.rekeying import change_key
-from smolmem.store.sqlite.replacing import parts_of
+from smolmem.store.sqlite.replacing import unfinished_files
 from smolmem.store.sqlite.sqlite_store import SqliteStore
 
 KEY = "correct horse battery staple"
@@ -451,12 +451,12 @@ def test_a_kill_leaves_the_old_file_or_the_new_one(
     assert done.returncode == -9, done.stderr
     now = new if point == "replace.committed" else old
     assert content_of(path, now) == expected
-    left = parts_of(path)
+    left = unfinished_files(path)
     assert bool(left) == (point != "replace.committed")
     with Memory(path, key=now, embedder="off") as memory:
         assert any("unfinished file" in one.text for one in memory.doctor().findings) == bool(left)
     rebuild(path, Key(now) if now else None)
-    assert parts_of(path) == []
+    assert unfinished_files(path) == []
 
 
 def test_who_waits_for_a_file_that_gets_a_key_does_not_write_to_the_old_one(path: Path) -> None:

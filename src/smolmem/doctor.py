@@ -39,7 +39,7 @@ from smolmem.store.sqlite.copies import copy as copy_database
 from smolmem.store.sqlite.encryption import CIPHER, SWAP, Key, encrypting_build, resolve_key
 from smolmem.store.sqlite.header import APPLICATION_ID, is_locked, owner_of, read_header, read_version
 from smolmem.store.sqlite.rebuilding import rebuild
-from smolmem.store.sqlite.replacing import parts_of
+from smolmem.store.sqlite.replacing import unfinished_files
 from smolmem.store.sqlite.sqlite_store import SqliteStore
 from smolmem.store.verify import mark_incomplete_runs
 
@@ -174,7 +174,7 @@ def _place(journal: Journal) -> Iterator[Finding]:
     if stat.S_IMODE(path.stat().st_mode) & 0o077 and os.name != "nt":
         text = f"Others on this machine can open the file ({stat.filemode(path.stat().st_mode)})."
         yield Finding("warning", text, f"chmod 600 {path}")
-    if parts := parts_of(path):
+    if parts := unfinished_files(path):
         text = f"An interrupted copy, repair or change of the key left {counted(len(parts), 'unfinished file')} behind."
         yield Finding("warning", text, f"rm {' '.join(map(str, parts))}, if no such command is running")
     system = _file_system(path.absolute())

@@ -23,7 +23,7 @@ from smolmem.core.encoding.mutations import Outcome, mutable_parts
 from smolmem.core.errors import TakenOver
 from smolmem.core.rows import CallRow, LoadedOutcome, RecordedCall
 from smolmem.core.text import storable
-from smolmem.store.journal import Journal
+from smolmem.store.journal import Journal, RunNotSaved
 
 T = TypeVar("T")
 
@@ -212,19 +212,21 @@ class Ledger:
             StoreError: if that cannot be recorded, and the memory is strict: then the call is not made.
             Fenced: if another process has taken the run over: then the call is not made.
         """
+        may_repeat = self.declared(row["name"], "safe_to_repeat")
         try:
-            return self._journal.begin_call(row, given, sync=not self.declared(row["name"], "safe_to_repeat"))
+            return self._journal.begin_call(row, given, sync=not may_repeat)
         except TakenOver as error:
             raise Fenced(error) from error
         except Exception as error:
-            self._failed(error)
+            self._count(error)
             if self._strict:
                 raise
-            log.warning(
-                "smolmem could not record that %s is called: until the store works again, a resumed run may repeat "
-                "calls that were made.",
-                row["name"],
-            )
+            if not may_repeat:
+                log.warning(
+                    "smolmem could not record that %s is called: until the store works again, a resumed run may repeat "
+                    "calls that were made.",
+                    row["name"],
+                )
             return None
 
     def _ended(self, number: int | None, row: CallRow, given: Encoded, outcome: Any) -> None:
@@ -282,8 +284,12 @@ class Ledger:
         except TakenOver as error:
             raise Fenced(error) from error
         except Exception as error:
-            self._failed(error)
+            self._count(error)
             return None
+
+    def _count(self, error: Exception) -> None:
+        if not isinstance(error, RunNotSaved):
+            self._failed(error)
 
     def _encoded(self, value: Any) -> Encoded | None:
         return self._try(lambda: self._journal.encode(value))

@@ -35,6 +35,10 @@ def _main_run(batch: Batch) -> str:
     return batch.changes[-1].run if batch.changes else batch.session["id"]
 
 
+class RunNotSaved(Unwritable):
+    """A call cannot be recorded, because the run could not be saved; that failure is counted already."""
+
+
 class Journal(Records):
     """The record of every run, in a store."""
 
@@ -322,7 +326,7 @@ class Journal(Records):
     def _require_run(self, run: str) -> None:
         """A call of a run that could not be saved would belong to no run, if the process dies before the run is."""
         if not self._heartbeat.of([run]) and not self.store.rows("run_row", {"id": run}):
-            raise Unwritable(f"run {run[:8]} is not saved yet, so its calls cannot be.")
+            raise RunNotSaved(f"run {run[:8]} is not saved yet, so its calls cannot be.")
 
     def _refuse_taken_session(self, session: str) -> None:
         mine = [run for run in self._heartbeat.runs if self.run_row(run)["session"] == session]

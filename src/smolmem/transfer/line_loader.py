@@ -173,7 +173,8 @@ class LineLoader:
     # --- contents and prompts --------------------------------------------------------------------------------------
 
     def _content(self, row: Row) -> None:
-        self.added["content"] += self._contents.add(row)
+        if self._contents.add(row):
+            self.added["content"] += 1
 
     def _prompt(self, row: Row) -> None:
         if row["id"] in self._next_prompts:

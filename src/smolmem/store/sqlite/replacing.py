@@ -12,11 +12,10 @@ What must stay true:
 
 from __future__ import annotations
 
-import glob
 import os
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import apsw
@@ -44,7 +43,7 @@ def replace_file(path: Path, key: Key | None, write: Callable[[apsw.Connection, 
     part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
         with _exclusive(target, key, path) as source:
-            for left in parts_of(target):  # of a process that was killed: they may hold the content without a key
+            for left in unfinished_files(target):  # they may hold the content without a key
                 left.unlink(missing_ok=True)
             os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
             faults.point("replace.begun")
@@ -64,9 +63,12 @@ def replace_file(path: Path, key: Key | None, write: Callable[[apsw.Connection, 
             Path(f"{part}{suffix}").unlink(missing_ok=True)
 
 
-def parts_of(path: Path) -> list[Path]:
-    """The unfinished files that killed processes have left beside a store."""
-    return sorted(path.parent.glob(f".{glob.escape(path.name)}.*.part*"))
+def unfinished_files(path: Path) -> list[Path]:
+    """The files that killed processes have left beside a store; none if the folder cannot be listed."""
+    with suppress(OSError):
+        own = (file for file in path.parent.iterdir() if file.name.startswith(f".{path.name}."))
+        return sorted(file for file in own if ".part" in file.name)
+    return []
 
 
 @contextmanager
