@@ -10,6 +10,9 @@ unexport PYTHONDONTWRITEBYTECODE
 IN_MEMORY := $(shell [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $$4}')" -gt 4000000 ] 2>/dev/null \
 	&& echo PYTEST_DEBUG_TEMPROOT=/dev/shm)
 
+# One process more than there are processors: tests also wait, for other processes and for servers.
+WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 1)
+
 demo: .venv/ready      ## an agent repairs a web shop, is killed in the middle, is resumed, and the next one remembers
 	@$(BIN)/python demo.py $(ARGS)
 
@@ -21,7 +24,7 @@ test: .venv/dev .venv/model .venv/oldest .venv/encrypting .venv/mcp2 .venv/axe  
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	@$(BIN)/mypy > .venv/types 2>&1 & types=$$!; \
-	$(IN_MEMORY) $(BIN)/pytest -n auto --dist worksteal $(ARGS); failed=$$?; \
+	$(IN_MEMORY) $(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS); failed=$$?; \
 	wait $$types || failed=1; echo mypy: && cat .venv/types; exit $$failed
 
 check: .venv/dev     ## lint and types alone
