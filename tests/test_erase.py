@@ -27,7 +27,6 @@ from smolmem.core import faults
 from smolmem.core.encoding import packing
 from smolmem.core.errors import InvalidArgument, NotFound
 from smolmem.render import replay, terminal  # noqa: F401  they register how values are drawn
-from smolmem.store.erasure.erase import unfinished
 
 RUNS = 1_000 if os.environ.get("SMOLMEM_TORTURE") else 30
 
@@ -591,13 +590,13 @@ def test_a_reader_in_the_way_is_said_and_the_rest_is_done_later(
     drawn = Console(file=io.StringIO(), width=120)
     drawn.print(receipt)
     assert "smolmem erase --finish" in drawn.file.getvalue()  # type: ignore[attr-defined]
-    assert len(unfinished(memory._journal)) == 1
+    assert len(memory._journal.unfinished_erases()) == 1
     Memory(path, embedder="off").close()
     assert "was not finished" in caplog.text
     other.close()
     assert memory.finish_erase()
     assert hits(path, "mkheld") == 0
-    assert unfinished(memory._journal) == []
+    assert memory._journal.unfinished_erases() == []
     assert sound(memory)
 
 

@@ -17,9 +17,7 @@ from smolmem.agents.failures import Failures
 from smolmem.agents.inject import Injection, inject
 from smolmem.agents.ledger import Unknown
 from smolmem.agents.live_trace import AttachedTrace, LiveTraces
-from smolmem.agents.prompting.preview import Preview, preview, set_views
 from smolmem.agents.recorder import Recorder, recorder_of
-from smolmem.agents.resume import Resumed, drain
 from smolmem.agents.stepwise import Stepwise, stepwise
 from smolmem.agents.tools import MemoryAccess
 from smolmem.core.arguments import Time, check_count, check_scope, check_tags, check_text, scope_filter, to_deadline
@@ -29,21 +27,22 @@ from smolmem.core.values import Run
 from smolmem.exchange import Exchange
 from smolmem.operations import Operations
 from smolmem.policies.attached_rules import AttachedRules
-from smolmem.policies.recorded_rules import Backtest, backtest, recorded_steps
 from smolmem.policies.transcript import TOKENS, as_text
 from smolmem.policies.watch import Watch
 from smolmem.recall.engine import EmbedderChoice, RecallEngine
 from smolmem.recalling import check_retention
 from smolmem.store.base import Durability, Progress
 from smolmem.store.contents import fingerprint_key
-from smolmem.store.erasure.erase import unfinished
 from smolmem.store.journal import Journal
 from smolmem.store.opening import open_store
 from smolmem.store.sqlite.encryption import KEY_VARIABLE
-from smolmem.store.verify import Report, Stats, stats, verify
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # imported by the methods that need them: most programs need few
+    from smolmem.agents.prompting.preview import Preview
+    from smolmem.agents.resume import Resumed
     from smolmem.doctor import Diagnosis
+    from smolmem.policies.recorded_rules import Backtest
+    from smolmem.store.verify import Report, Stats
 
 log = logging.getLogger("smolmem")
 
@@ -125,7 +124,7 @@ class Memory(Exchange):
         try:
             if self._retain:
                 self.prune()
-            if unfinished(self._journal):
+            if self._journal.unfinished_erases():
                 log.warning(
                     "smolmem: an erase of %s was not finished, and the file may still hold erased bytes: run "
                     "`smolmem erase --finish`.",
@@ -174,6 +173,8 @@ class Memory(Exchange):
             raise InvalidArgument(f"this agent is attached with the scope {recorder.scope!r}: detach it first.")
         access, rules, traced = self._attachments(recorder)
         if views is not None:
+            from smolmem.agents.prompting.preview import set_views
+
             set_views(recorder, views)
         if watch is not None:
             rules.set(watch)
@@ -275,6 +276,8 @@ class Memory(Exchange):
             CannotResume: if the run is finished, in use elsewhere, another agent's, or needs a secret.
             UnknownOutcome: if it is unknown whether a tool was called.
         """
+        from smolmem.agents.resume import drain
+
         return drain(self._resume(agent, run, unknown, trust=trust, placeholders=placeholders))
 
     def _resume(
@@ -321,6 +324,8 @@ class Memory(Exchange):
             agent: an attached agent.
             task: preview the first prompt of `agent.run(task)` instead of the next one; without reminders.
         """
+        from smolmem.agents.prompting.preview import preview
+
         recorder = self._recorder(agent)
         if recorder is None:
             raise InvalidArgument("preview() takes an attached agent: memory.attach(agent, views=[…]) comes first.")
@@ -366,6 +371,8 @@ class Memory(Exchange):
         limit: int = 10_000,
     ) -> Backtest:
         """When a rule would have fired on the newest `limit` recorded steps; the rule does not act."""
+        from smolmem.policies.recorded_rules import backtest, recorded_steps
+
         scopes, filters = self._step_filters(scope, run, agent, since, until)
         found = recorded_steps(self._journal, scopes, **filters, limit=check_count(limit))
         return backtest(rule, [step for step in reversed(found) if step.row["kind"] in rule.kinds])
@@ -374,10 +381,14 @@ class Memory(Exchange):
 
     def verify(self) -> Report:
         """Checks that everything is stored as it was written; the report names every difference."""
+        from smolmem.store.verify import verify
+
         return verify(self._journal)
 
     def stats(self) -> Stats:
         """How much is stored, and how many writes failed since this `Memory` was opened."""
+        from smolmem.store.verify import stats
+
         return stats(self._journal, self._failures.total)
 
     def doctor(self) -> Diagnosis:

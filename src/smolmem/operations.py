@@ -8,26 +8,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from copy import copy
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from smolagents import MultiStepAgent
 
 from smolmem.agents.ledger import Unknown
 from smolmem.agents.recorder import Recorder, recorder_of
-from smolmem.agents.rerun import Rerun, rerun
-from smolmem.agents.restoring.interpreter import Restored
-from smolmem.agents.resume import Resumed, Resumption, drain, restore
 from smolmem.core.arguments import ScopeFilter, check_choice, check_count, check_tags
 from smolmem.core.display import draw
 from smolmem.core.errors import CannotResume, InvalidArgument
 from smolmem.core.values import Diff, Event, Note, Revision, Run, Step
-from smolmem.policies.transcript import Messages, to_messages
 from smolmem.queries import Lookup, Value
-from smolmem.recall.distill import distill
 from smolmem.recall.engine import RecallEngine
 from smolmem.store import forks
 from smolmem.store.journal import Journal
+
+if TYPE_CHECKING:  # imported by the methods that need them: most programs need few
+    from smolmem.agents.rerun import Rerun
+    from smolmem.agents.restoring.interpreter import Restored
+    from smolmem.agents.resume import Resumed
+    from smolmem.policies.transcript import Messages
 
 
 class Operations(Lookup):
@@ -66,6 +67,8 @@ class Operations(Lookup):
         self, run: Run, agent: MultiStepAgent, unknown: Unknown, *, trust: bool, placeholders: bool
     ) -> Resumed:
         """Makes an agent ready to continue a run."""
+        from smolmem.agents.resume import Resumption
+
         _refuse_imported(run, "resume", trust=trust)
         check_choice(unknown, ("raise", "rerun", "skip"), "unknown")
         recorder = self._attach(agent, run.scope)
@@ -85,15 +88,21 @@ class Operations(Lookup):
 
     def resume(self, run: Run, agent: MultiStepAgent, unknown: Unknown, *, trust: bool, placeholders: bool) -> Any:
         """See `Run.resume`."""
+        from smolmem.agents.resume import drain
+
         return drain(self.start_resume(run, agent, unknown, trust=trust, placeholders=placeholders))
 
     def restore(self, run: Run, agent: MultiStepAgent, step: int | None, *, trust: bool) -> Restored:
         """See `Run.restore`."""
+        from smolmem.agents.resume import restore
+
         _refuse_imported(run, "restore", trust=trust)
         return restore(self._attach(agent, None), self._journal, run, step)
 
     def rerun(self, run: Run, agent: MultiStepAgent, *, trust: bool) -> Rerun:
         """See `Run.rerun`."""
+        from smolmem.agents.rerun import rerun
+
         _refuse_imported(run, "rerun", trust=trust)
         if recorder_of(agent) is not None:
             raise InvalidArgument("rerun() takes an agent that is not attached: make a new one, or detach it first.")
@@ -124,10 +133,14 @@ class Operations(Lookup):
 
     def to_messages(self, run: Run, tokens: int | None) -> Messages:
         """See `Run.to_messages`."""
+        from smolmem.policies.transcript import to_messages
+
         return to_messages(run.steps, None if tokens is None else check_count(tokens, "tokens"))
 
     def distill(self, run: Run, model: Any) -> list[Note]:
         """See `Run.distill`."""
+        from smolmem.recall.distill import distill
+
         recalled = self._journal.reminders.lines_recalled_in(run.id)
         return self.bind_all(distill(self._recall.notes, run, model, recalled))
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from smolmem.core.arguments import (
     Time,
@@ -28,10 +28,12 @@ from smolmem.recall.context import TOKENS, block, says_something
 from smolmem.recall.engine import RecallEngine, names
 from smolmem.recall.filters import PASSAGE_KINDS, Filter
 from smolmem.recall.notes import Target
-from smolmem.recall.purge import Purged, find_derived
 from smolmem.recall.search import Group
 from smolmem.store.base import Progress as Report
-from smolmem.store.erasure.erase import Erased, Selection, erase, finish, select, sessions_of
+
+if TYPE_CHECKING:  # imported by the methods that need them: most programs erase nothing
+    from smolmem.recall.purge import Purged
+    from smolmem.store.erasure.erase import Erased, Selection
 
 
 def check_retention(rules: Any) -> dict[str, timedelta]:
@@ -248,6 +250,8 @@ class Recalling(Queries):
             NotFound: if there is no such thing, or the beginning of an id fits several.
             CannotResume: if a run is still running; nothing was erased.
         """
+        from smolmem.store.erasure.erase import Selection, select
+
         if (what is None) == (scope is None and before is None):
             raise InvalidArgument("erase() takes one run, step or note; or scope=, before= or both.")
         if what is not None:
@@ -269,6 +273,8 @@ class Recalling(Queries):
             scope: the scope of the runs; by default this memory's scope.
             dry_run: delete nothing, and return what would be erased.
         """
+        from smolmem.store.erasure.erase import select
+
         if older_than is not None:
             rules: Mapping[str, timedelta] = {self.scope if scope is None else scope: older_than}
         elif scope is not None:
@@ -307,6 +313,8 @@ class Recalling(Queries):
         Raises:
             CannotResume: if a run is still running; nothing was erased.
         """
+        from smolmem.recall.purge import Purged, find_derived
+
         if origin is None and url is None:
             raise InvalidArgument("purge() takes what to remove: origin='web', url='https://…', or both.")
         check_choice(origin, ORIGINS, "origin")
@@ -317,9 +325,13 @@ class Recalling(Queries):
 
     def finish_erase(self) -> bool:
         """Removes the last erased bytes from the disk, where another process was in the way; false if it still is."""
+        from smolmem.store.erasure.erase import finish
+
         return self._recall.erase_vectors(self._recall.indexed_models()) and finish(self._journal)
 
     def _erase(self, selection: Selection, kinds: list[str], dry_run: bool) -> Erased:
+        from smolmem.store.erasure.erase import erase, sessions_of
+
         sessions = sessions_of(self._journal, selection)
         if not dry_run:
             self._recall.follow_sources()

@@ -163,7 +163,7 @@ class Resumption:
         agent = self.recorder.agent
         if codec.is_interrupted(agent.memory.steps[-1]):  # a model or tool call failed: the step is repeated
             agent.memory.steps.pop()
-        begun = [replace(call, turn=stored.turns) for call in stored.calls if call.turn >= stored.done]
+        begun = [call._replace(turn=stored.turns) for call in stored.calls if call.turn >= stored.done]
         self._expect_children(begun)
         in_order = isinstance(agent, CodeAgent)
         self.recorder.ledger.expect(begun, in_order=in_order, unknown=self.unknown)

@@ -13,7 +13,7 @@ import operator
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from smolmem.agents.observing import observed_steps
 from smolmem.core import prompts
@@ -68,8 +68,7 @@ class Encode(Protocol):
         """See `Contents.encode`."""
 
 
-@dataclass(frozen=True)
-class Surroundings:
+class Surroundings(NamedTuple):
     """The functions that a comparison needs.
 
     Args:
@@ -183,7 +182,7 @@ class Session:
             return Draft(change, entry, step)
         known = self._unsaved.get(id(step))
         if known is not None and _has_fields(step, known.fields):  # an attempt to save it failed
-            return replace(known, change=replace(known.change, position=position, last=last))
+            return replace(known, change=known.change._replace(position=position, last=last))
         draft = self._written("insert", step, self.runs[id(step)], position=position, last=last)
         draft.fields = _fields(step)
         self._unsaved[id(step)] = draft

@@ -7,7 +7,6 @@ the new ids (`Saved`). A `StoredSession` is read to resume a killed run: all tha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
 from smolmem.core.encoding.instances import NotRestored
@@ -124,8 +123,7 @@ class NoteRow(TypedDict):
 # --- what the recorder writes -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class SharedPrompt:
+class SharedPrompt(NamedTuple):
     """A prompt of `size` messages: the first `keep` parts of the prompt `parent`, then `suffix`.
 
     A part is a list of messages, usually those of one step: the id of stored content, or new content.
@@ -137,8 +135,7 @@ class SharedPrompt:
     size: int
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(NamedTuple):
     """One change to a session's list.
 
     `step` is the id of a step that is stored already. `encoded` and `facts` are given where the content is new.
@@ -158,8 +155,7 @@ class Change:
     variables: Encoded | None = None
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(NamedTuple):
     """What is saved in one transaction, or not at all."""
 
     session: SessionRow
@@ -169,8 +165,7 @@ class Batch:
     changes: Sequence[Change] = ()
 
 
-@dataclass(frozen=True)
-class Saved:
+class Saved(NamedTuple):
     """The ids that a change was given: its step, its rendered messages, its prompt and the new parts of that prompt."""
 
     step: int
@@ -179,8 +174,7 @@ class Saved:
     suffix: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class Passage:
+class Passage(NamedTuple):
     """A searchable piece of a step or note: its role, who said it, and through which tool."""
 
     role: str
@@ -199,8 +193,7 @@ class Passage:
 # --- what a resumed run reads -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class RecordedCall:
+class RecordedCall(NamedTuple):
     """A model or tool call that an earlier process recorded."""
 
     id: int
@@ -209,10 +202,10 @@ class RecordedCall:
     name: str
     ended: bool
     failed: bool
-    key: Callable[[], str] = field(repr=False, compare=False)
+    key: Callable[[], str]
     """Reads the hash of the arguments."""
-    arguments: Callable[[], Any] = field(repr=False, compare=False)
-    outcome: Callable[..., Any] = field(repr=False, compare=False)
+    arguments: Callable[[], Any]
+    outcome: Callable[..., Any]
     """Reads the outcome; takes `classes` and `exact` as `codec.decode` does."""
     contents: tuple[int | None, ...] = ()
     """The contents of its arguments and its outcome."""
@@ -259,8 +252,7 @@ class LoadedOutcome(NamedTuple):
         return outcome
 
 
-@dataclass(frozen=True)
-class RecordedCode:
+class RecordedCode(NamedTuple):
     """One piece of code that was run, what it printed, and the calls it made."""
 
     code: str
@@ -269,8 +261,7 @@ class RecordedCode:
     calls: Sequence[RecordedCall]
 
 
-@dataclass(frozen=True)
-class StoredEntry:
+class StoredEntry(NamedTuple):
     """A step as it is stored: the smolagents step, its ids, and the hash of its record.
 
     `lacking` is the content of the step, if secrets may have been taken out of it.
@@ -285,8 +276,7 @@ class StoredEntry:
     lacking: int | None = None
 
 
-@dataclass(frozen=True)
-class StoredSession:
+class StoredSession(NamedTuple):
     """The state of a session: its list, its code and variables, and how far one of its runs came.
 
     The run has had `turns` steps. Calls from turn `done` on belong to a step that is not done.

@@ -20,7 +20,6 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, cast
 
@@ -157,7 +156,7 @@ def _passages(journal: Journal, row: Row, recalled_in: Callable[[str], frozenset
         found = passages_of(
             journal.step_of(row), asked_by=asked_by, recalled=recalled, managed_agents=managed, called=called
         )
-        return [replace(passage, origin="import") for passage in found] if row["writer"] == IMPORTED else found
+        return [passage._replace(origin="import") for passage in found] if row["writer"] == IMPORTED else found
     except Damaged as error:
         log.warning("smolmem cannot index a step, and continues without it. %s", error)
         return []

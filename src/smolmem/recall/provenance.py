@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from smolmem.core.errors import Damaged
@@ -233,7 +233,7 @@ class Provenance:
         else:
             free = ("observation", "error") if self._is_unrelated(step, exposure, passages) else ()
             exposed = [passage.role not in free for passage in passages]
-        return [replace(passage, exposed=low) for passage, low in zip(passages, exposed, strict=True)]
+        return [passage._replace(exposed=low) for passage, low in zip(passages, exposed, strict=True)]
 
     def _is_unrelated(self, step: Row, exposure: Row, passages: list[Passage]) -> bool:
         """Whether the result of a step's tools is unrelated to the text that was read; false in doubt."""

@@ -10,14 +10,13 @@ future, because the clock was set back, ends as if it had been renewed so long a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from smolmem.core import clock
 from smolmem.store.base import Row, Store
 
 
-@dataclass(frozen=True)
-class Lease:
+class Lease(NamedTuple):
     """A lease that its holder has, until `seconds` after the last renewal."""
 
     name: str

@@ -301,6 +301,10 @@ class Records(Links):
             end = self.session_row(row["session"])["fork_at"]
         raise NotFound(f"run {run.id[:8]} has no step {number!r}: it has {run.step_count}.")
 
+    def unfinished_erases(self) -> list[Row]:
+        """Receipts of erases after which the file was not rewritten."""
+        return [row for row in self.store.rows("erased", {}) if not row["finished"]]
+
     def last_event(self, session: SessionRow, until: int | None) -> int:
         """The last event of a session up to `until`, its own or a shared one."""
         last = self.store.rows("last_event", {"session": session["id"], "until": until})[0]["last"]

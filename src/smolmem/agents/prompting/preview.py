@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from smolagents.memory import TaskStep
 
@@ -15,8 +15,7 @@ from smolmem.core.prompts import common_length
 from smolmem.core.tokens import size
 
 
-@dataclass(frozen=True)
-class Viewed:
+class Viewed(NamedTuple):
     """The effect of one view: the tokens after it, and how many tokens it trims."""
 
     name: str

@@ -11,14 +11,13 @@ record and stored as the beginning of an earlier prompt and new messages (see `c
 from __future__ import annotations
 
 import builtins
-import dataclasses
 import json
 import math
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from typing import Any, TypedDict, cast
+from typing import Any, NamedTuple, TypedDict, cast
 
 from smolagents import agent_types, agents, memory, models, monitoring
 from smolagents import utils as errors
@@ -126,8 +125,7 @@ class VerbatimToolCall(memory.ToolCall):  # type: ignore[misc]
     __hash__ = None  # type: ignore[assignment]
 
 
-@dataclasses.dataclass(frozen=True)
-class Encoded:
+class Encoded(NamedTuple):
     """A value as it is stored: its record, the hash of the record, its blobs, and what the model was sent.
 
     `redacted`: secrets were taken out, so that the stored value differs from the value itself.
@@ -138,7 +136,7 @@ class Encoded:
     blobs: dict[str, bytes]
     model_input: Sequence[Any] | None = None
     redacted: bool = False
-    inside: Inside = Inside()  # noqa: RUF009 - a constant
+    inside: Inside = Inside()
 
 
 # --- writing ------------------------------------------------------------------------------------------------------

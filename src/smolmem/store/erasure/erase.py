@@ -158,16 +158,11 @@ def finish(journal: Journal) -> bool:
         return False
 
     def note_finished() -> None:
-        for row in unfinished(journal):
+        for row in journal.unfinished_erases():
             store.do("finish_erased", {"id": row["id"], "hash": seal("erased", row | {"finished": 1})})
 
     store.transact(note_finished)
     return not store.do("empty_log", {})
-
-
-def unfinished(journal: Journal) -> list[Row]:
-    """Receipts of erases after which the file was not rewritten."""
-    return [row for row in journal.store.rows("erased", {}) if not row["finished"]]
 
 
 def erased_events(records: Records) -> list[tuple[int, int]]:
