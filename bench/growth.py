@@ -25,6 +25,7 @@ import types
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -52,14 +53,22 @@ JSON_WRITES = 10
 # --- the run that everybody records ----------------------------------------------------------------------------------
 
 
+def vocabulary(count: int) -> list[str]:
+    """Made-up words, the short ones first."""
+    chance, made = random.Random(count), set[str]()
+    while len(made) < count:
+        made.add("".join(chance.choice("bdfgklmnprstvz") + chance.choice("aeiou") for _ in range(chance.randint(1, 4))))
+    return sorted(made, key=lambda word: (len(word), word))
+
+
+VOCABULARY = vocabulary(20_000)
+SHARES = [*accumulate(1 / rank for rank in range(3, len(VOCABULARY) + 3))]
+"""How often each word is used, added up: frequency falls with the rank, as in any language"""
+
+
 def words(seed: str, size: int) -> str:
-    """Text that compresses about as well as prose does; a repeated sentence would flatter whoever compresses."""
-    chance = random.Random(seed)
-    made = ""
-    while len(made) < size:
-        syllables = (chance.choice("bdfgklmnprstvz") + chance.choice("aeiou") for _ in range(chance.randint(1, 4)))
-        made += "".join(syllables) + " "
-    return made[:size]
+    """Text with about as many different words as prose; a repeated sentence would flatter whoever compresses."""
+    return " ".join(random.Random(seed).choices(VOCABULARY, cum_weights=SHARES, k=size // 3))[:size]
 
 
 def observation(number: int) -> str:

@@ -23,6 +23,7 @@ from typing import Any
 
 import apsw
 import numpy as np
+from growth import VOCABULARY
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -34,17 +35,6 @@ from smolmem.recall.embedding.embedders import installed, open_embedder
 
 SIZE = 384
 chance = random.Random(1)
-
-
-def words(count: int) -> list[str]:
-    """Made-up words."""
-    made: set[str] = set()
-    while len(made) < count:
-        made.add("".join(chance.choice("bdfgklmnprstvz") + chance.choice("aeiou") for _ in range(chance.randint(1, 4))))
-    return sorted(made, key=len)
-
-
-VOCABULARY = words(20_000)
 
 
 def sentence(length: int = 20) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import threading
 import zlib
 from collections.abc import Iterator
@@ -63,6 +64,66 @@ def test_a_text_that_stands_in_a_call_a_step_and_its_messages_is_stored_once(
     packed = connection.execute("SELECT sum(length(bytes)) FROM content").get
     connection.close()
     assert packed < 10 * (0.7 * size + 1500)  # hex digits are packed to a half
+
+
+LAMPS = "The {}th lamp of the 灯台 🗼 was lit by the keeper."
+
+
+def lamps(count: int) -> str:
+    return f"print('\\n'.join({LAMPS!r}.format(n) for n in range({count})))"
+
+
+def stored_passages(path: Path) -> list[Any]:
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        return [stored for (stored,) in connection.execute("SELECT text FROM passage ORDER BY id")]
+    finally:
+        connection.close()
+
+
+def test_passages_of_a_long_observation_take_no_second_copy_of_its_text(memory: Memory, path: Path) -> None:
+    memory.attach(code_agent(code(lamps(200)), code("final_answer(0)"))).run("Count the lamps.")
+    memory.index()
+    stored = stored_passages(path)
+    assert sum(isinstance(one, int) for one in stored) >= 10
+    assert sum(len(one) for one in stored if not isinstance(one, int)) < 300
+    (found, *_) = memory.recall("the 137th lamp")
+    assert LAMPS.format(137) in found.text
+    assert memory.verify()
+
+
+def test_a_passage_keeps_its_text_until_an_edited_step_is_indexed_again(memory: Memory, path: Path) -> None:
+    memory.attach(code_agent(code(lamps(60)), code("final_answer(0)"))).run("Count the lamps.")
+    memory.index()
+    memory.close()
+    with Memory(path, embedder="off") as again:
+        again._recall._indexer.wake = lambda: None  # type: ignore[method-assign]
+        step = again.runs()[0].steps[1]
+        step.edit(observations="All lamps are dark.")
+        place = {"session": step.session, "step": step.id}
+        texts = [row["text"] for row in again._store.rows("step_passages", place)]
+        assert any(LAMPS.format(30) in text for text in texts)
+        assert again.verify()
+        again.index()
+        texts = [row["text"] for row in again._store.rows("step_passages", place)]
+        assert "All lamps are dark." in texts
+        assert not any(LAMPS.format(30) in text for text in texts)
+        assert again.verify()
+
+
+def test_passages_of_files_that_hold_their_texts_are_found(tmp_path: Path) -> None:
+    shutil.copy(Path(__file__).parent / "files/format-10.sqlite", tmp_path / "old.db")
+    with Memory(tmp_path / "old.db", embedder="off") as memory:
+        assert not any(isinstance(one, int) for one in stored_passages(tmp_path / "old.db"))
+        assert "The 41th lamp of the lighthouse" in memory.recall("the 41th lamp")[0].text
+
+
+def test_the_contents_of_one_step_are_packed_together(memory: Memory, path: Path) -> None:
+    recorded(memory, steps=8, size=60_000)
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    large = connection.execute("SELECT count(*) FROM content WHERE length(bytes) > 10000").get
+    connection.close()
+    assert large == 8, "a result is stored once, also where a chain has become long"
 
 
 def test_every_content_comes_back_in_any_order(memory: Memory, path: Path) -> None:

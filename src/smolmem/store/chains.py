@@ -3,7 +3,7 @@
 A tool's result is in the record of the call, in the record of the step, and in the messages of the step. So a content
 is compressed with the preceding contents of the same run as a dictionary, and a repetition takes a few bytes. A chain
 of contents ends after a few steps: reading a content reads the chain before it, and damage to a content loses the rest
-of its chain.
+of its chain. It ends where a step begins, because the contents of one step repeat each other.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from smolmem.core.encoding.packing import Undecodable
 from smolmem.core.recent import Recent
 from smolmem.store.base import Row
 
-_LENGTH, _BYTES = 12, 400_000
-"""How many contents, and bytes of them, a chain holds."""
+_LENGTH, _BYTES = 12, 200_000
+"""How many contents, and bytes of them, a chain has before it ends with the next step."""
+_MAX_LENGTH, _MAX_BYTES = 24, 800_000
+"""How many it holds at most: a step can have any number of calls."""
 _NUMBERS = 64
 _RUNS = 64
 _CACHED_BYTES = 4_000_000
@@ -45,9 +47,14 @@ class Chain:
             del self.numbers[next(iter(self.numbers))]
 
     def add(self, number: int, key: bytes, data: bytes) -> None:
-        """Adds a content that was packed with this chain; a full chain starts over."""
+        """Adds a content that was packed with this chain; a chain that holds the most starts over."""
         before = None if self.base is None else self.base[0]
         self.base, self.dictionary, self._length = (number, key, before), self.dictionary + data, self._length + 1
+        if self._length >= _MAX_LENGTH or len(self.dictionary) > _MAX_BYTES:
+            self._start_over()
+
+    def begin_step(self) -> None:
+        """A step begins: a chain that is long enough starts over."""
         if self._length >= _LENGTH or len(self.dictionary) > _BYTES:
             self._start_over()
 
@@ -97,13 +104,13 @@ class Chains:
         chain: list[tuple[int, int | None, bytes | None, bytes]] = []
         (last, length, joined), at = self._joined, base
         while at is not None and at != last:
-            if len(chain) == _LENGTH:
+            if len(chain) == _MAX_LENGTH:
                 raise Undecodable("cannot be unpacked: a chain of contents that is too long")
             chain.append(self._link(at))
             at = chain[-1][1]
         if at is None:
             length, joined = 0, b""
-        if length + len(chain) > _LENGTH:
+        if length + len(chain) > _MAX_LENGTH:
             raise Undecodable("cannot be unpacked: a chain of contents that is too long")
         for number, before, packed, data in reversed(chain):
             if packed is not None:
@@ -124,7 +131,7 @@ class Chains:
         return number, rows[0]["base"], rows[0]["bytes"], b""
 
     def _remember(self, number: int, base: int | None, data: bytes) -> None:
-        if len(data) <= _BYTES:
+        if len(data) <= _MAX_BYTES:
             self._read.put(number, (base, data))
 
     def forget(self) -> None:

@@ -219,6 +219,8 @@ class Journal(Records):
         """
 
         def begin(chain: Chain | None) -> int:
+            if chain is not None and outcome is not None:
+                chain.begin_step()
             self.announce([arguments, outcome])
             self._refuse_taken_over([call["run"]])
             self._require_run(call["run"])

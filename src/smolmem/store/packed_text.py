@@ -1,8 +1,15 @@
-"""Compressed text in a SQLite file, and the SQL functions that read and write it: `plain()` and `packed()`."""
+"""Text in a SQLite file: how it is stored, and the SQL functions that read and write it.
+
+A text is stored as it is, or compressed (`packed()`, `plain()`). A passage that is a piece of the text of its step is
+stored as one number, where the piece begins and how long it is (`piece()`, `piece_text()`): so a text is in the file
+once, however many passages it has.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import apsw
@@ -12,17 +19,24 @@ from smolmem.store.base import Row
 
 SHORT = 200
 """Characters of a text that is not worth packing."""
+SHORTEST_PIECE, LONGEST_PIECE = 8, 0xFFFF
+"""Characters of a passage that is stored as a number."""
 
 
 def add_functions(connection: apsw.Connection) -> None:
     """Gives a connection the functions that the statements use."""
-    functions: dict[str, Callable[..., Any]] = {"packed": packed, "plain": _plain}
+    functions: dict[str, Callable[..., Any]] = {
+        "packed": packed,
+        "plain": _plain,
+        "piece": piece,
+        "piece_text": piece_text,
+    }
     for name, function in functions.items():
         connection.create_scalar_function(name, function, -1, deterministic=True, flags=apsw.SQLITE_INNOCUOUS)
 
 
 def packed(text: Any) -> Any:
-    """A text as it lies in the file: packed, if that saves space."""
+    """A text as it is stored: packed, if that saves space."""
     if not isinstance(text, str) or len(text) < SHORT:
         return text
     data = text.encode("utf-8", "surrogatepass")
@@ -44,22 +58,64 @@ def plain(stored: Any) -> Any:
         raise packing.Undecodable(f"is not text: {error}") from error
 
 
-def unpacked(rows: list[Row]) -> list[Row]:
-    """Rows whose `text` is text.
+def piece(text: Any, whole: Any) -> Any:
+    """A passage as it is stored: its place in the text of its step, or the packed text if it is not a piece of it."""
+    if isinstance(text, str) and SHORTEST_PIECE <= len(text) <= LONGEST_PIECE:
+        known = _last_text(whole)
+        start = known.find(text) if isinstance(known, str) else -1
+        if start >= 0:
+            return start << 16 | len(text)
+    return packed(text)
+
+
+def piece_text(stored: Any, whole: Any) -> Any:
+    """The text of a stored passage; None if the text of its step is missing.
+
+    Raises:
+        Undecodable: the bytes are damaged.
+    """
+    if not isinstance(stored, int):
+        return plain(stored)
+    start, length, known = stored >> 16, stored & LONGEST_PIECE, plain(whole)
+    return known[start : start + length] if isinstance(known, str) and start >= 0 else None
+
+
+def rows_with_text(cursor: apsw.Cursor, texts: str) -> list[Row]:
+    """The rows of a query, whose `text` is text.
+
+    Args:
+        cursor: the running query.
+        texts: the query for the stored texts of steps.
 
     Raises:
         Undecodable: a text is damaged.
     """
-    if rows and "text" in rows[0]:
+    try:
+        names = [column[0] for column in cursor.get_description()]
+    except apsw.ExecutionCompleteError:  # no rows
+        return []
+    rows = [dict(zip(names, row, strict=True)) for row in cursor]
+    if rows and "text" in names:
+        steps = [row["step"] for row in rows if isinstance(row["text"], int)]
+        stored = cursor.execute(texts, {"ids": json.dumps(steps)}) if steps else ()
+        wholes = {step: plain(text) for step, text in stored}
         for row in rows:
-            row["text"] = plain(row["text"])
+            row["text"] = piece_text(row["text"], wholes.get(row.get("step", 0)))
     return rows
 
 
 def _plain(stored: Any, most: int | None = None) -> Any:
     """The first characters of a text, for SQL; NULL if it is damaged: whoever reads the row itself is told so."""
+    text = _known(stored)
+    return text[:most] if isinstance(text, str) else text
+
+
+def _known(stored: Any) -> Any:
     try:
-        text = plain(stored)
+        return plain(stored)
     except packing.Undecodable:
         return None
-    return text[:most] if isinstance(text, str) else text
+
+
+_last_text = lru_cache(1)(_known)
+"""The text of the step whose passages are being written."""

@@ -2,7 +2,7 @@
 
 A step or note is one document, known by the id of its first passage. The full text has a row for each section of a
 document, known by the id of the section's first passage, and keeps no copy of the text. Passages are what is shown, and
-what has a vector.
+what has a vector. In a SQLite file a passage of a step is a place in the text of the step (`packed_text`).
 
 One rule keeps search exact: what must not be found has no passage. The passages of a note that is superseded, forgotten
 or expired, of a step that is forgotten, and of an old revision are dropped in the transaction that says so.

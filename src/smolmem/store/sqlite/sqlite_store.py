@@ -38,7 +38,7 @@ from smolmem.core.encoding.packing import Undecodable
 from smolmem.core.errors import REPAIR, Busy, Damaged, NotAStore, StoreError, TooNew, Unwritable
 from smolmem.store import fork_hooks
 from smolmem.store.base import AGENT, Durability, Limits, Progress, Row, T, migrations, statements
-from smolmem.store.packed_text import unpacked
+from smolmem.store.packed_text import rows_with_text
 from smolmem.store.sqlite import private_files
 from smolmem.store.sqlite.copies import copy, give_name, sync_file
 from smolmem.store.sqlite.driver_errors import explained
@@ -173,12 +173,8 @@ class SqliteStore:
     def rows(self, name: str, values: Mapping[str, Any], seconds: float | None = None) -> list[Row]:
         """All rows of a query; see `Store.rows`."""
         with self.lock, self._wrapped("read"), time_limit(self._following(), seconds):
-            cursor = self._live().execute(self._statements[name], dict(values))
-            try:
-                names = [column[0] for column in cursor.get_description()]
-            except apsw.ExecutionCompleteError:  # no rows
-                return []
-            return unpacked([dict(zip(names, row, strict=True)) for row in cursor])
+            found = self._live().execute(self._statements[name], dict(values))
+            return rows_with_text(found, self._statements["step_texts"])
 
     def rows_of_each(
         self, name: str, each: Sequence[Mapping[str, Any]], seconds: float | None = None

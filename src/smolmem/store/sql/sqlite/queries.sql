@@ -79,6 +79,10 @@ VALUES
 RETURNING id;
 
 -- name: revise_step
+-- Passages of the step that are stored as pieces of its text keep their text until the step is indexed again.
+UPDATE passage SET text = packed(piece_text(text, (SELECT text FROM step WHERE id = :id)))
+WHERE document = (SELECT id FROM passage WHERE id = document AND session = :session AND step = :id)
+  AND typeof(text) = 'integer' AND packed(:text) IS NOT (SELECT text FROM step WHERE id = :id);
 UPDATE step SET
     kind = :kind, number = :number, seconds = :seconds, error = :error, tools = :tools, input_tokens = :input_tokens,
     output_tokens = :output_tokens, text = packed(:text), revision = :revision, record = :record, prompt = :prompt,
@@ -310,12 +314,16 @@ SELECT * FROM session ORDER BY id;
 -- name: runs
 SELECT * FROM run ORDER BY id;
 
+-- name: step_texts
+SELECT id, text FROM step WHERE id IN (SELECT CAST(value AS BIGINT) FROM json_each(:ids));
+
 -- name: next_passage
 SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'passage'), 0) + 1;
 
 -- name: add_passage
 INSERT INTO passage (id, document, scope, session, step, note, run, agent, role, tool, origin, trust, at, text, hash)
-VALUES (:id, :document, :scope, :session, :step, :note, :run, :agent, :role, :tool, :origin, :trust, :at, packed(:text), :hash);
+VALUES (:id, :document, :scope, :session, :step, :note, :run, :agent, :role, :tool, :origin, :trust, :at,
+    piece(:text, (SELECT text FROM step WHERE id = :step)), :hash);
 
 -- name: add_document_words
 INSERT INTO document_words (rowid, scope, date, before, text) VALUES (:id, :scope, :date, :before, :text);
@@ -339,7 +347,7 @@ SELECT passage.* FROM (
 ) AS earlier JOIN passage ON passage.document = earlier.id ORDER BY passage.step, passage.id;
 
 -- name: task_before
-SELECT text FROM passage
+SELECT step, text FROM passage
 WHERE id = document AND session = :session AND step < :step AND role = 'task' ORDER BY step DESC LIMIT 1;
 
 -- name: run_passages
@@ -458,7 +466,7 @@ SELECT * FROM recalled WHERE id > :id ORDER BY id LIMIT 500;
 SELECT passage.id, passage.document FROM json_each(:ids) AS wanted JOIN passage ON passage.id = CAST(wanted.value AS BIGINT);
 
 -- name: section_passages
-SELECT own.id AS section, own.document, part.text
+SELECT own.id AS section, own.document, part.step, part.text
 FROM json_each(:ids) AS wanted JOIN passage AS own ON own.id = CAST(wanted.value AS BIGINT)
     JOIN passage AS part ON part.document = own.document AND part.id >= own.id AND part.id < own.id + :most
 ORDER BY part.id;
@@ -654,7 +662,7 @@ WHERE run = :run AND kind = 'tool' AND began <= :at
 SELECT * FROM recalled WHERE run = :run AND at <= :until ORDER BY id;
 
 -- name: low_passages
-SELECT passage.role, passage.text FROM passage AS document JOIN passage ON passage.document = document.id
+SELECT passage.step, passage.role, passage.text FROM passage AS document JOIN passage ON passage.document = document.id
 WHERE document.id = document.document AND document.session = :session AND document.step >= :first AND document.step < :step
   AND passage.trust = 'low' ORDER BY passage.id DESC LIMIT :limit;
 
