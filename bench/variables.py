@@ -68,7 +68,11 @@ def cases(steps: int) -> dict[str, tuple[list[str], int]]:
             ["found = []", *(f"found.append({{'number': {n}, 'text': fetch({n})}})" for n in range(steps))],
             grown,
         ),
-        "a dict that grows": (["found = {}", *(f"found['{n}'] = fetch({n})" for n in range(steps))], grown),
+        "a dict that grows": (
+            # smolagents shows a model the last value of its code: without the print, each text would be an observation
+            ["found = {}", *(f"found['{n}'] = fetch({n})\nprint(len(found))" for n in range(steps))],
+            grown,
+        ),
         "40,000 rows beside small steps": (
             ["rows = load_table(40000)", *(f"total = {n} * 2" for n in range(30))],
             40_000 * 45,
