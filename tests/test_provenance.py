@@ -368,6 +368,21 @@ def test_trust_does_not_depend_on_the_order_of_indexing(memory: Memory) -> None:
     assert "low" in set(trusts(memory).values())
 
 
+def test_a_search_asks_little_about_the_trust_of_many_pending_steps(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory._recall._indexer, "wake", lambda: None)
+    agent = memory.attach(code_agent())
+    timing = Timing(0.0, 1.0)
+    agent.memory.steps += [ActionStep(number, timing, observations=f"Lamp {number} is lit.") for number in range(300)]
+    memory.flush()
+    asked, rows = list[str](), memory._store.rows
+    monkeypatch.setattr(memory._store, "rows", lambda name, *given: asked.append(name) or rows(name, *given))
+    assert memory.recall("Lamp 250")[0].text == "Lamp 250 is lit."
+    batches = asked.count("pending_before")
+    assert asked.count("tool_calls") <= 20 * batches, "for each run and each indexed step, not each pending one"
+
+
 def test_a_fork_has_the_trust_of_what_it_shares(memory: Memory) -> None:
     agent = code_agent(
         code("print('early')"), code(f"print(visit_webpage({EVIL!r}))"), code("final_answer('x')"), tools=[Page()]

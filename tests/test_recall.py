@@ -18,6 +18,7 @@ from smolagents.memory import TaskStep
 
 from smolmem import Memory
 from smolmem.core.errors import InvalidArgument
+from smolmem.recall import indexer
 from smolmem.recall.filters import Filter
 from smolmem.recall.lexical import LexicalSearch
 from smolmem.recall.passages import passages_of
@@ -326,6 +327,22 @@ def test_index_leaves_passages_to_the_process_that_embeds_them(tmp_path: Path) -
         leases.release(lease)
         waiting.join(10)
         assert made.count("an automobile") == 1
+
+
+def test_the_indexer_leaves_others_time_to_write_after_each_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[tuple[float, bool]] = []
+    with Memory(tmp_path / "agent.db", embedder="off") as memory:
+        background = memory._recall._indexer
+        monkeypatch.setattr(background, "wake", lambda: None)
+        memory.attach(code_agent(code("final_answer(1)"))).run("Count")
+        monkeypatch.setattr(time, "sleep", lambda seconds: pauses.append((seconds, background.batch._lock.locked())))
+        assert background._index_batch(memory._journal) > 0
+        assert background._index_batch(memory._journal) == 0
+    ((pause, is_held),) = pauses
+    assert 0.0 < pause <= indexer.PAUSE_SECONDS
+    assert not is_held, "a search of this process comes next"
 
 
 def test_the_template_of_a_managed_agents_task_is_not_indexed() -> None:

@@ -75,7 +75,8 @@ class RecallEngine:
         self.notes.sweep()
         self._ask_sources(question, filters)
         try:
-            is_pending = index_for(self._journal, query.words(question))
+            with self._indexer.batch:
+                is_pending = index_for(self._journal, query.words(question))
         except (Unwritable, Busy):  # such as a full disk: what is indexed is found, and the indexer says what is wrong
             is_pending = True
         if is_pending:

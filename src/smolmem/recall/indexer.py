@@ -51,6 +51,9 @@ SEARCH_SECONDS, REMOTE_SEARCH_SECONDS = 0.05, 0.3
 MATCHING = 32
 """Pending steps with a word of the question that a search indexes besides."""
 MATCHING_SECONDS = 0.5
+PAUSE_SECONDS = 0.05
+"""How long the thread waits after a batch at most: as long as the batch took. A writer that waits for SQLite looks from
+time to time, and would find no moment between two batches."""
 LEASE_SECONDS = 30.0
 IDLE_SECONDS = 5.0
 """How long the thread waits for more before it ends, and for another process that has the lease."""
@@ -184,6 +187,8 @@ class BackgroundIndexer:
         self._journal = journal
         self._embedder = embedder
         self._external = external
+        self.batch = ForkLock()
+        """Held while a batch is indexed: a search of this process comes next."""
         self._lock = ForkLock(self._after_fork)
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
@@ -299,14 +304,14 @@ class BackgroundIndexer:
             return IDLE_SECONDS
         try:
             journal, renew = Journal(store, self._journal.redactor), partial(leases.renew, lease)
-            while not self._closed and _index_some(journal):
+            while not self._closed and self._index_batch(journal):
                 renew()
             wait = self._embed_after - time.monotonic()
             if wait > 0:
                 return wait
             writer = self._vector_writer(journal)
             while writer is not None and not self._closed and renew() and writer.write_some():
-                _index_some(journal)
+                self._index_batch(journal)
             if writer is not None and self._external is not None:
                 self._external.sync(store, [writer.model], report=lambda *_: renew())
         finally:
@@ -314,6 +319,15 @@ class BackgroundIndexer:
                 leases.release(lease)
         self._failures = 0
         return 0.0
+
+    def _index_batch(self, journal: Journal) -> int:
+        """Indexes some steps and notes, and leaves others time to write; returns how many."""
+        with self.batch:
+            began = time.monotonic()
+            count = _index_some(journal)
+        if count:
+            time.sleep(min(time.monotonic() - began, PAUSE_SECONDS))
+        return count
 
     def _failed(self, error: Exception) -> float:
         """Logs the first failure in a row, unless the embedder has; returns how long to wait."""

@@ -15,9 +15,10 @@ what was made from the source is still there.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from smolmem.core.errors import Damaged
 from smolmem.core.rows import Passage, trust_in
@@ -29,10 +30,14 @@ from smolmem.store.passage_rows import json_list
 from smolmem.store.side_tables import quoted_lines
 from smolmem.store.writer import IMPORTED
 
+T = TypeVar("T")
+
 NOT_INDEXED = ("system_prompt", "injected")
 """Kinds of steps that are not indexed: they stand in every run."""
 ARRIVING = ("observation", "error", "answer")
 """Parts of a step that come after its tools were called."""
+LATEST = 1e12
+"""A time after everything that is recorded."""
 MOST = 200
 """Passages that the result of a tool is compared with; after more than that, no result is taken for unrelated."""
 
@@ -55,6 +60,7 @@ class Provenance:
         self._store = contents.store
         self._sources: dict[int | str, bool] = {}
         self._low: dict[str, _LowText] = {}
+        self._asked: dict[tuple[str, ...], Any] = {}  # answers that hold until a session becomes exposed
 
     # --- since when a session is exposed ---------------------------------------------------------------------------
 
@@ -80,6 +86,7 @@ class Provenance:
             first, at = arrival
             row = {"session": step["session"], "step": first, "at": at}
             self._store.do("put_exposure", with_hash("exposure", row))
+            self._asked.clear()
             self._store.do("index_exposed_steps", row)
             self._store.do("index_exposed_notes", row)
 
@@ -87,12 +94,22 @@ class Provenance:
         """What `follow` reads of most steps, so that a server can be asked for many steps at once."""
         if step["kind"] in NOT_INDEXED:
             return []
-        run = {"run": step["run"], "until": step["at"]}
-        own = [("exposed_before", _own(step))] if step["kind"] == "action" else []
+        run = {"run": step["run"], "until": LATEST}
+        own = [("exposed_before", _own(step, LATEST))] if step["kind"] == "action" else []
         of_run = [(name, run) for name in ("recalled_in", "tool_calls", "exposed_children")]
         return [("exposure_of", {"session": step["session"]}), *of_run, *own]
 
+    def _once(self, key: tuple[str, ...], ask: Callable[[], T]) -> T:
+        """An answer that is the same for many steps; asking for each step made a search wait for seconds."""
+        if key not in self._asked:
+            self._asked[key] = ask()
+        answer: T = self._asked[key]
+        return answer
+
     def _exposure(self, session: str) -> Row | None:
+        return self._once(("exposure", session), lambda: self._read_exposure(session))
+
+    def _read_exposure(self, session: str) -> Row | None:
         for row in self._store.rows("exposure_of", {"session": session}):
             is_sound = row["hash"] == seal("exposure", row)
             return row if is_sound else row | {"step": 0, "at": 0.0}  # of a damaged row, nothing is believed
@@ -107,14 +124,21 @@ class Provenance:
         """The step and time at which text of low trust came to a session, if it came with this step."""
         if step["writer"] == IMPORTED:
             return step["id"], 0.0
-        told = self._told_by_parent(step)
+        run, until = step["run"], step["at"]
+        told = self._once(("told", run), lambda: self._told_by_parent(step))
         if told is not None:
             return step["id"], told
-        for recalled in self._low_recalls(step["run"], step["at"]):
-            return recalled["step"] or step["id"], recalled["at"]
-        ways = (self._web_call(step["run"], step["at"]), self._report(step), self._code(step))
-        times = [at for at in ways if at is not None]
-        return (step["id"], min(times)) if times else None
+        reached = self._code(step)
+        if not self._once(("unreached", run), lambda: self._is_unreached(run)):
+            for recalled in self._low_recalls(run, until):
+                return recalled["step"] or step["id"], recalled["at"]
+            reached = self._first(reached, self._web_call(run, until), self._report(run, until))
+        return None if reached is None else (step["id"], reached)
+
+    def _is_unreached(self, run: str) -> bool:
+        """Whether no text of low trust has reached a run so far, by a recalled memory, a tool, or another agent."""
+        ways = (self._web_call(run, LATEST), self._report(run, LATEST))
+        return self._first(*ways) is None and not self._low_recalls(run, LATEST)
 
     def _told_by_parent(self, step: Row) -> float | None:
         """When the agent that called this one had read text of low trust, before it gave the task."""
@@ -137,20 +161,26 @@ class Provenance:
         calls = self._store.rows("tool_calls", {"run": run, "until": until})
         return next((call["began"] for call in calls if web_tools([call])[call["name"]]), None)
 
-    def _report(self, step: Row) -> float | None:
-        """When an agent that this run called had read text of low trust."""
-        rows = self._store.rows("exposed_children", {"run": step["run"], "until": step["at"]})
+    def _report(self, run: str, until: float) -> float | None:
+        """When an agent that a run called had read text of low trust."""
+        rows = self._store.rows("exposed_children", {"run": run, "until": until})
         return rows[0]["at"] if rows else None
 
     def _code(self, step: Row) -> float | None:
         """When a step's code read the web, or used variables that an exposed run of the same agent left."""
-        left = step["kind"] == "action" and self._store.do("exposed_before", _own(step))
+        left = step["kind"] == "action" and self._has_exposed_variables(step)
         if not left and not may_read_web(f"{step['text']} {step['tools']}"):
             return None
         began = step["at"] - (step["seconds"] or 0.0)
         live = self._live(step)
         called = web_tools(self._store.rows("tool_calls", {"run": step["run"], "until": step["at"]}))
         return began if reads_web(live, called) or (left and self.uses_earlier_variables(step)) else None
+
+    def _has_exposed_variables(self, step: Row) -> bool:
+        """Whether an exposed run of the same agent can have left variables to a step."""
+        ask = partial(self._store.do, "exposed_before")
+        some = self._once(("left", step["session"], step["run"]), lambda: ask(_own(step, LATEST)))
+        return bool(some and ask(_own(step, step["at"])))
 
     def uses_earlier_variables(self, step: Row) -> bool:
         """Whether code uses a variable that no step of its session made: a run keeps the variables of the last one."""
@@ -274,6 +304,6 @@ class Provenance:
         return known
 
 
-def _own(step: Row) -> Row:
-    """What tells which runs left their variables to the run of a step."""
-    return {name: step[name] for name in ("scope", "agent", "writer", "session", "at")}
+def _own(step: Row, until: float) -> Row:
+    """What tells which runs left their variables to the run of a step, until a time."""
+    return {name: step[name] for name in ("scope", "agent", "writer", "session")} | {"at": until}
