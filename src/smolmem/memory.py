@@ -28,8 +28,7 @@ from smolmem.core.redaction import SHORTEST, Redact, Redactor
 from smolmem.core.values import Run
 from smolmem.exchange import Exchange
 from smolmem.operations import Operations
-from smolmem.policies.attached_rules import AttachedRules
-from smolmem.policies.recorded_rules import Backtest, backtest, recorded_steps
+from smolmem.policies.recorded_rules import AttachedRules, Backtest, backtest, recorded_steps
 from smolmem.policies.transcript import TOKENS, as_text
 from smolmem.policies.watch import Watch
 from smolmem.recall.engine import EmbedderChoice, RecallEngine

@@ -78,8 +78,7 @@ class Output:
     def result(self, value: Any, draw: Callable[[], Any] | None = None, *, indent: int | None = 2) -> None:
         """Prints a result: the value as JSON, or the drawing of it."""
         if self.json:
-            from smolmem.render.as_json import as_json
-            from smolmem.render.plain_values import plain
+            from smolmem.render.plain_values import as_json, plain
 
             self._write(as_json(plain(value), ascii_only=_ascii(sys.stdout), indent=indent))
         else:

@@ -39,7 +39,6 @@ from smolmem.inspector import (
     parameters,
     run_list,
     step_data,
-    timeline_chart,
 )
 from smolmem.inspector.guard import Access, Guard
 from smolmem.inspector.waterfall import waterfall
@@ -108,15 +107,15 @@ class Inspector:
         run = self.memory.run(request.path_params["run"])
         shown = waterfall(self.memory, run)
         selected = _selected_step(shown.steps, parameters.number(request.query_params.get("step"), "step"))
-        bars = [step.bar for step in shown.steps if step.kind in ("action", "planning")]
+        bars = [step for step in shown.steps if step.kind in ("action", "planning")]
         recalls = page_data.recalls(self.memory, run)
         values = {
             "run": run,
             "page_run": run.id,
             "task": managed_task(run.task) if run.parent else run.task,
             "shown": shown,
-            "overview": timeline_chart.overview(shown),
-            "row_bar": timeline_chart.row_bar,
+            "overview": charts.overview(shown),
+            "row_bar": charts.row_bar,
             "chart": charts.run_chart(bars),
             "caption": charts.run_chart_caption(bars),
             "related": page_data.related_runs(self.memory, run),

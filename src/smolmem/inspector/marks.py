@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 from smolmem.core.values import Run
 from smolmem.inspector import formatting
-from smolmem.inspector.time_axis import Interval
 from smolmem.memory import Memory
 
 if TYPE_CHECKING:
     from smolmem.inspector.page_data import StepSummary
 
+Interval = tuple[float, float]
+"""The beginning and the end of something that was done."""
 Lines = Sequence[tuple[Sequence[Interval], "StepSummary | None"]]
 """The intervals in which each line of a run was worked on, and its step."""
 

@@ -14,7 +14,6 @@ from smolmem.core.errors import NotFound
 from smolmem.core.text import managed_task
 from smolmem.core.values import Note, Run, Step, when
 from smolmem.inspector import formatting, parameters
-from smolmem.inspector.charts import Bar
 from smolmem.memory import Memory
 from smolmem.store.passage_rows import json_list
 
@@ -57,11 +56,6 @@ class StepSummary:
         """The tool that the step called, `code`, or the kind of the step."""
         label = self.tools[0] if self.tools else self.kind
         return "code" if label == "python_interpreter" else label
-
-    @property
-    def bar(self) -> Bar:
-        """The step in the run's chart."""
-        return Bar(self.input_tokens, self.output_tokens, self.error is not None)
 
 
 def step_summaries(memory: Memory, run: Run) -> list[StepSummary]:

@@ -2,25 +2,32 @@
 
 The times come from the ledger of calls. A step of a run without a ledger, such as an imported run, has only its
 duration. If a run calls very many runs, the steps of the first runs are listed; the totals include all runs.
+
+The time axis leaves out idle time: a run that was killed on Monday and resumed on Friday fills the page all the same.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from smolmem.core.prices import cost
 from smolmem.core.totals import Totals, run_totals, summed
 from smolmem.core.values import Run
-from smolmem.inspector.marks import IN_LIST, Mark, run_marks
+from smolmem.inspector.marks import IN_LIST, Interval, Mark, run_marks
 from smolmem.inspector.page_data import StepSummary, outlines, step_summaries
-from smolmem.inspector.time_axis import Interval, TimeAxis, time_axis
 from smolmem.memory import Memory
 from smolmem.store.passage_rows import json_list
 
 MAX_EXPANDED = 40
 """Of at most so many called runs, the steps are listed."""
+GAP_SHARE = 0.04
+"""The width of a gap, as a share of the busy time."""
+LONGEST_SHARE = 0.25
+"""An idle time is a gap if it is longer than this share of the busy time,"""
+SHORTEST_GAP = 2.0
+"""and longer than so many seconds."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,37 @@ class Row:
     def seconds(self) -> float:
         """From the beginning to the end."""
         return max(0.0, self.ended - self.began)
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Idle time that the axis shortens."""
+
+    began: float
+    ended: float
+
+    @property
+    def seconds(self) -> float:
+        """How long nothing happened."""
+        return self.ended - self.began
+
+
+@dataclass(frozen=True)
+class TimeAxis:
+    """Places of times between 0 and 100 percent."""
+
+    times: Sequence[float]
+    places: Sequence[float]
+    gaps: Sequence[Gap] = ()
+
+    def place(self, time: float) -> float:
+        """The place of a time, in percent."""
+        if not self.times:
+            return 0.0
+        index = min(max(bisect_right(self.times, time) - 1, 0), len(self.times) - 2)
+        began, ended = self.times[index], self.times[index + 1]
+        share = min(max((time - began) / (ended - began), 0.0), 1.0) if ended > began else 0.0
+        return self.places[index] + share * (self.places[index + 1] - self.places[index])
 
 
 @dataclass(frozen=True)
@@ -147,7 +185,7 @@ class _Tree:
         return [head, *self.rows(run, depth + 1)]
 
 
-# --- calls -----------------------------------------------------------------------------------------------------------
+# --- calls ----------------------------------------------------------------------------------------------------------
 
 
 def _run_spans(memory: Memory, runs: Sequence[Run]) -> dict[str, list[Span]]:
@@ -177,7 +215,7 @@ def _assigned(steps: Iterable[StepSummary], spans: Iterable[Span]) -> tuple[dict
     return by_step, left
 
 
-# --- rows ------------------------------------------------------------------------------------------------------------
+# --- rows -----------------------------------------------------------------------------------------------------------
 
 
 def _step_row(run: Run, step: StepSummary, spans: list[Span], depth: int) -> Row:
@@ -207,3 +245,36 @@ def _with_marks(rows: list[Row], marks: Sequence[Mark], run: Run) -> list[Row]:
             made.append(Row("mark", run, mark=waiting.pop(0)))
         made.append(replace(row, marks=by_step.get(row.step.id, ())) if row.step is not None else row)
     return made + [Row("mark", run, mark=mark) for mark in waiting]
+
+
+# --- the time axis ----------------------------------------------------------------------------------------------------
+
+
+def time_axis(intervals: Iterable[Interval]) -> TimeAxis:
+    """The axis of some intervals, with long idle times shortened."""
+    busy = _merged(intervals)
+    if not busy:
+        return TimeAxis((), ())
+    total = max(sum(ended - began for began, ended in busy), 1e-6)
+    times, lengths, gaps = [busy[0][0]], [0.0], list[Gap]()
+    for (began, ended), before in zip(busy, [None, *busy], strict=False):
+        if before is not None:
+            idle = began - before[1]
+            is_gap = idle > max(LONGEST_SHARE * total, SHORTEST_GAP)
+            gaps += [Gap(before[1], began)] if is_gap else []
+            times.append(began)
+            lengths.append(lengths[-1] + (GAP_SHARE * total if is_gap else idle))
+        times.append(ended)
+        lengths.append(lengths[-1] + ended - began)
+    width = max(lengths[-1], 1e-9)
+    return TimeAxis(times, [100 * length / width for length in lengths], gaps)
+
+
+def _merged(intervals: Iterable[Interval]) -> list[Interval]:
+    merged: list[Interval] = []
+    for began, ended in sorted((began, max(began, ended)) for began, ended in intervals):
+        if merged and began <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], ended))
+        else:
+            merged.append((began, ended))
+    return merged

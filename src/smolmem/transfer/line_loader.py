@@ -25,16 +25,10 @@ from smolmem.store.writer import COPYING, IMPORTED, RESTORED
 from smolmem.transfer import archive
 from smolmem.transfer.archive import ExportReader
 from smolmem.transfer.batches import is_incomplete
-from smolmem.transfer.lines import FORMAT, VERSION, InvalidLine, Numbers, parse_line
-from smolmem.transfer.loaded_contents import LoadedContents
+from smolmem.transfer.lines import FORMAT, SHAPES, VERSION, InvalidLine, LoadedContents, Numbers, parse_line
 
 WAITING = 10_000
 """Prompts that may wait for their event."""
-_LINES = (
-    *("session", "content", "prompt", "event", "run", "step", "call", "recalled", "cut", "alert", "note"),
-    *("forgotten", "end"),
-)
-"""The kinds of lines after the header; a method loads each."""
 _NOT_ENDED = dict.fromkeys(("ended", "answer", "failure")) | {"status": "running", "writer": COPYING}
 """Columns of a run whose session is not complete."""
 
@@ -94,7 +88,7 @@ class LineLoader:
         self._named_runs: set[str] = set()
         self._children: dict[str, str] = {}  # runs of managed agents, and the runs that called them
         self._notes: set[str] = set()
-        self._loaders: dict[str, Callable[[Row], None]] = {kind: getattr(self, f"_{kind}") for kind in _LINES}
+        self._loaders: dict[str, Callable[[Row], None]] = {kind: getattr(self, f"_{kind}") for kind in SHAPES}
 
     def load_lines(self, progress: Progress | None) -> LineLoader:
         """Every line of the export."""
@@ -115,10 +109,7 @@ class LineLoader:
         kind, row = parse_line(line)
         if (kind == "header") != (self._lines == 0):
             raise InvalidLine("an export has one header, in its first line")
-        if kind == "header":
-            self._header(row)
-        else:
-            self._loaders[kind](row)
+        self._loaders[kind](row)
         self._lines += 1
 
     def _finish(self) -> None:
