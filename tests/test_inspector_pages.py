@@ -40,7 +40,7 @@ from smolmem.core.errors import InvalidArgument
 from smolmem.core.text import managed_task
 from smolmem.core.totals import Totals
 from smolmem.core.values import Run
-from smolmem.inspector import charts, comparison, dashboard, marks, page_data, run_list, step_data
+from smolmem.inspector import charts, comparison, dashboard, page_data, run_list, step_data
 from smolmem.inspector import waterfall as waterfall_module
 from smolmem.inspector.app import make_app
 from smolmem.inspector.guard import new_access
@@ -265,7 +265,7 @@ def test_a_kill_in_the_middle_of_a_step_is_after_its_last_recorded_call_and_the_
     step = page_data.StepSummary(**kept, id=4, number=4, at=week + 1_010, seconds=0.5, input_tokens=0, output_tokens=0)
     spans = [Span("model", "", 1_001, 1_003, False), Span("tool", "restart", week + 1_009, week + 1_010, False)]
     row = waterfall_module._step_row(run, step, spans, 0)
-    killed, resumed = marks._kill_and_resume(run, [(row.intervals, step)], week + 1_005, "another process")
+    killed, resumed = waterfall_module._kill_and_resume(run, [(row.intervals, step)], week + 1_005, "another process")
     assert (killed.at, resumed.at) == (1_003, week + 1_005)
     assert "in the middle of step 4. The run was resumed 168.0 h later" in killed.text
     axis = time_axis(row.intervals)

@@ -1096,13 +1096,13 @@ def test_habits_are_found(full: Path, tmp_path: Path, clock: Any) -> None:
     shutil.copy(full, tmp_path / "a.db")
     with Memory(tmp_path / "a.db", embedder="off") as memory:
         killed = memory.runs(agent="payer")[0]
-        assert f"memory.resume(agent, '{killed.id[:8]}')" in str(found(memory, "warning", "ended with the process"))
+        assert f"memory.resume(agent, '{killed.id[:8]}')" in str(found(memory, "warning", "a killed process"))
         assert found(memory, "hint", "of this week did not finish") is not None
-        assert found(memory, "warning", "failed alike") is None
+        assert found(memory, "warning", "failed with the same error") is None
         for _ in range(3):
             with pytest.raises(Exception, match="quota"):
                 memory.attach(code_agent(ConnectionError("quota \x1b[31m"))).run("Fail")
-        assert "3 of the last" in str(found(memory, "warning", "failed alike"))
+        assert "3 of the last" in str(found(memory, "warning", "failed with the same error"))
         agent = memory.attach(code_agent())
         long = ActionStep(1, Timing(0.0), observations="z" * 300_000, token_usage=TokenUsage(70_000, 5))
         agent.memory.steps.append(long)

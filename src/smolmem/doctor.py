@@ -45,13 +45,13 @@ from smolmem.store.verify import mark_incomplete_runs
 
 Level = Literal["ok", "hint", "warning", "problem"]
 SAFE_SQLITE = (3, 51, 3)
-"""The first one without the WAL-reset bug, which corrupts files that several programs write."""
+"""The first release without the WAL-reset bug, which corrupts files that several programs write."""
 NEWEST_RUNS = 100
-"""The runs whose steps and events are counted."""
+"""How many of the newest runs are checked for missing steps and events."""
 LONG_PROMPT = 50_000
 LONG_TEXT = 200_000
 NEWEST_STEPS = 20_000
-"""The steps that are examined for how the memory is used."""
+"""How many of the newest steps are searched for long prompts and texts."""
 _NETWORKS = (
     *("nfs", "cifs", "smb", "afs", "ncp", "9p", "ceph", "gluster", "lustre"),
     *("fuse.sshfs", "fuse.rclone", "drvfs"),
@@ -67,7 +67,7 @@ _TABLES = {
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check: how bad it is, a sentence, and a command that repairs it."""
+    """The result of one check: its level, a sentence, and a command that repairs the problem."""
 
     level: Level
     text: str
@@ -150,11 +150,11 @@ def _space(journal: Journal) -> Iterator[Finding]:
     store = journal.store
     wal = Path(f"{store.url}-wal")
     if wal.exists() and wal.stat().st_size > 64 << 20:
-        text = f"The write-ahead log has grown to {byte_size(wal.stat().st_size)}: a program has been reading for long."
+        text = f"The write-ahead log has grown to {byte_size(wal.stat().st_size)}, because a program keeps reading."
         yield Finding("hint", text, "close programs that have the file open; it shrinks with the next write")
     size, pages, free = (int(store.do(name, {})) for name in ("page_size", "page_count", "free_pages"))
     if free * size > 10 << 20 and free * 4 > pages:
-        text = f"{byte_size(free * size)} of the file are free; what is written next goes there."
+        text = f"{byte_size(free * size)} of the file are free, and will be used by the next writes."
         yield Finding("hint", text, "smolmem export, and smolmem load into a new file, to make it smaller")
 
 
@@ -179,7 +179,7 @@ def _place(journal: Journal) -> Iterator[Finding]:
         yield Finding("warning", text, f"rm {' '.join(map(str, parts))}, if no such command is running")
     system = _file_system(path.absolute())
     if system.startswith(_NETWORKS):
-        text = f"The file is on a network file system ({system}), where locks are not to be relied on."
+        text = f"The file is on a network file system ({system}), where file locks are not reliable."
         yield Finding("problem", text, "move it to a local disk, and keep backups on the network: smolmem backup")
 
 
@@ -220,7 +220,7 @@ def _sync(journal: Journal) -> Iterator[Finding]:
                 os.fsync(file.fileno())
                 took.append(1000 * (time.perf_counter() - began))
     except OSError as error:
-        yield Finding("problem", f"Nothing can be written beside the file ({error.strerror}).", "check its folder")
+        yield Finding("problem", f"No file can be written beside the store ({error.strerror}).", "check its folder")
         return
     typical = statistics.median(took)
     if typical > 20:
@@ -287,14 +287,14 @@ def _same_folder(*names: str) -> bool:
     return len(folders) == 1
 
 
-# --- habits -------------------------------------------------------------------------------------------------------
+# --- use ----------------------------------------------------------------------------------------------------------
 
 
 def _unfinished(journal: Journal) -> Iterator[Finding]:
     going = journal.store.rows("open_runs", {"limit": 1000})
     killed = [run for run in going if journal.is_gone(run["writer"])]
     if killed:
-        text = f"{counted(len(killed), 'run')} ended with the process that did it; the newest is {_named(killed[0])}."
+        text = f"{counted(len(killed), 'run')} ended with a killed process; the newest is {_named(killed[0])}."
         yield Finding("warning", text, f"memory.resume(agent, {killed[0]['id'][:8]!r}) continues it")
     week = time.time() - 7 * 86_400
     left = journal.store.rows("newest_unfinished", {"since": week, "limit": 1000})
@@ -314,7 +314,7 @@ def _failing(journal: Journal) -> Iterator[Finding]:
         examples.setdefault(reason, row)
     for reason, count in reasons.most_common(3):
         if count >= 3:
-            text = f"{count} of the last {len(rows)} failed runs failed alike: {one_line(reason, 120)}"
+            text = f"{count} of the last {len(rows)} failed runs failed with the same error: {one_line(reason, 120)}"
             yield Finding("warning", text, f"smolmem show {examples[reason]['id'][:8]}")
 
 
@@ -398,12 +398,12 @@ def examine_path(url: str | os.PathLike[str], key: str | bytes | None = None) ->
 
 
 def versions(url: str | os.PathLike[str], key: str | bytes | None = None) -> tuple[int, int]:
-    """The format of a file, and the newest there is; opening a store brings it up to date.
+    """The format of a file, and the newest format; opening a store migrates the file.
 
     Raises:
         InvalidArgument: the key is empty or malformed.
-        NotAStore: it is not there, or not a store.
-        Unwritable: it cannot be read.
+        NotAStore: the file does not exist, or is not a store.
+        Unwritable: the file cannot be read.
     """
     path = _path(os.fspath(url))
     if not path.exists():

@@ -65,16 +65,16 @@ class Memory(Exchange):
             `EmbeddingServer` such as Ollama; a function from texts to vectors; `off` for words alone. By default the
             local model if it is on this machine, else words alone.
         vectors: where vectors are searched: by default an exact index that is built in. `faiss`, `chroma:///path`,
-            `chroma+http://host:8000`, `qdrant:///path`, `lancedb:///path` or `milvus:///path` name another one, which
-            is kept in step with the file. The environment variable `SMOLMEM_VECTORS` does so for the command line.
+            `chroma+http://host:8000`, `qdrant:///path`, `lancedb:///path` or `milvus:///path` name another index, which
+            is synchronized with the file. The environment variable `SMOLMEM_VECTORS` does so for the command line.
         retain: how long runs are kept, by scope: `{"acme/*": timedelta(days=90)}`. Older runs are erased when the
             memory is opened, and by `prune()`.
         redact: what is not stored. By default keys, tokens and passwords of well-known formats, and the values of
             environment variables that are named as secrets: a placeholder with a fingerprint is stored instead, and
             the live agent keeps the value. A regular expression, a function from a text to the secrets in it, or a list
             of these is used besides; False stores everything as it is.
-        secrets: values that are never stored, by name. On `resume`, values are put back from here and from the
-            environment.
+        secrets: values that are never stored, by name. On `resume`, the values are restored from this mapping and from
+            the environment.
         key: the key of an encrypted file, a passphrase or 32 bytes; by default the environment variable `SMOLMEM_KEY`.
             A new file is then encrypted. Needs the encrypting build of apsw.
 
@@ -340,7 +340,7 @@ class Memory(Exchange):
             agent: the agent.
             what: a text, a smolagents step, a note, a recollection, a run, another agent (what is in its memory), or a
                 list of these.
-            title: what it is: `known issue`, `baseline`, `maintenance`.
+            title: a title for the text, such as `known issue`, `baseline` or `maintenance`.
             expires: until when: a time, or a timedelta from now.
             tokens: how much of a run, or of an agent's memory, is shown at most.
 
@@ -393,7 +393,7 @@ class Memory(Exchange):
         return other
 
     def backup(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
-        """Copies the whole file while others may write; the copy is complete or does not exist.
+        """Copies the whole file while agents continue to write; the copy is complete or does not exist.
 
         The copy of an encrypted file is encrypted with the same key.
         """

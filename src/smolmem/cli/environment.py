@@ -42,11 +42,11 @@ class Environment:
         self.key_file: str | None = None
         self.json = False
         self.asks = True
-        """Whether a store is asked for where there are several; not while a shell completes a word."""
+        """Whether the user is asked for a store if there are several; not while a shell completes a word."""
         self.closing = ExitStack()
         """Closed when the command has ended."""
         self.copy: str | None = None
-        """The private copy that the command looks at, if the store cannot be written."""
+        """The private copy that the command reads, if the store cannot be written."""
 
     @cached_property
     def url(self) -> str:
@@ -134,7 +134,7 @@ class Environment:
 
     @cached_property
     def readable(self) -> str:
-        """The store to look at: a private copy of a file that cannot be written, else the store itself."""
+        """The store to read: a private copy of a file that cannot be written, else the store itself."""
         from smolmem.store.sqlite.copies import can_be_written, private_copy
         from smolmem.store.sqlite.encryption import resolve_key
 
@@ -230,7 +230,7 @@ class Environment:
             )
 
     def run(self, memory: Queries, id: str | None) -> Run:
-        """The run whose id begins so; without an id the newest run that no other run called.
+        """The run whose id begins with `id`; without an id the newest run that no other run called.
 
         Raises:
             NotFound: there is no such run.
@@ -283,7 +283,7 @@ def names_store(word: str) -> bool:
 
 
 def stores_in(folder: Path) -> list[Path]:
-    """The stores in a folder, the newest first. Encrypted files cannot be told from others, except by name."""
+    """The stores in a folder, the newest first. Encrypted files are recognised by their name only."""
     files = [path for path in sorted(folder.iterdir()) if path.name.lower().endswith(SUFFIXES) and path.is_file()]
     found = [path for path in files if path.name == DEFAULT or _is_store(path)]
     return sorted(found, key=_changed, reverse=True)

@@ -13,7 +13,6 @@ import click
 from smolmem.cli.commands import argument, command
 from smolmem.cli.environment import Environment
 from smolmem.cli.options import (
-    STATUSES,
     STEP_KINDS,
     choice,
     count,
@@ -28,13 +27,12 @@ from smolmem.cli.options import (
 )
 from smolmem.cli.output import Column, Output, duration, failures
 from smolmem.core.errors import InvalidArgument, NotFound
-from smolmem.core.text import byte_size, counted, one_line
+from smolmem.core.text import counted, one_line
 
 if TYPE_CHECKING:
     from smolmem.core.totals import Totals
     from smolmem.core.values import Diff, Run, Step
     from smolmem.queries import Queries
-    from smolmem.store.verify import Stats
 
 SECTION = "Runs and steps"
 
@@ -310,41 +308,7 @@ def _unified(found: Diff, left: Run, right: Run) -> Any:
 def stats(env: Environment) -> None:
     """Show how much is stored."""
     with env.read() as memory:
-        figures = replace(memory.stats(), url=env.shown)
-        env.output.result(figures, lambda: _figures(figures, env.output))
-
-
-def _figures(figures: Stats, out: Output) -> Any:
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
-    from smolmem.render.terminal import STYLES
-
-    counts = Table.grid(padding=(0, 2))
-    for name, text in (
-        ("runs", f"{figures.runs:,} in {counted(figures.sessions, 'session')}"),
-        ("steps", f"{figures.steps:,}"),
-        ("records", _list(event=figures.events, call=figures.calls, prompt=figures.prompts)),
-        ("tokens", f"{figures.input_tokens:,} in, {figures.output_tokens:,} out"),
-        ("recall", _list(note=figures.notes, passage=figures.passages, vector=figures.vectors)),
-        ("size", f"{byte_size(figures.bytes)}, of which {byte_size(figures.content_bytes)} contents"),
-        ("engine", f"{figures.engine}, durability {figures.durability}"),
-    ):
-        counts.add_row(Text(name, "dim"), Text(text))
-    statuses = Table.grid(padding=(0, 2))
-    statuses.add_column()
-    statuses.add_column(justify="right")
-    for status in (*STATUSES, *(set(figures.statuses) - set(STATUSES))):
-        runs = figures.statuses.get(status, 0)
-        if runs:
-            bar = ("█" if out.terminal else "#") * max(1, round(30 * runs / max(1, figures.runs)))
-            statuses.add_row(Text(one_line(status, 40)), Text(f"{runs:,}"), Text(bar, STYLES.get(status, "")))
-    return Group(Text(figures.url, "bold"), counts, Text(), statuses)
-
-
-def _list(**counts: int) -> str:
-    return ", ".join(counted(count, noun) for noun, count in counts.items())
+        env.output.result(replace(memory.stats(), url=env.shown))
 
 
 # --- SQL ----------------------------------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ class Output:
             self.console.print(value if draw is None else draw())
 
     def line(self, parts: Sequence[tuple[str, str]]) -> None:
-        """Prints texts in their styles as one line, which is cut on a terminal and whole in a pipe."""
+        """Prints texts in their styles as one line, shortened to the width of a terminal, and complete in a pipe."""
         from rich.text import Text
 
         text = Text.assemble(*((sanitize(part), style) for part, style in parts))

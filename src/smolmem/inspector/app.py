@@ -50,9 +50,9 @@ log = logging.getLogger("smolmem")
 
 HERE = Path(__file__).parent
 MAX_PICTURE_SIDE = 1600
-"""Larger pictures are scaled down to so many pixels."""
+"""The maximum width and height of a picture; larger pictures are scaled down."""
 CLOSEST = 3
-"""Results that are shown if nothing fits well."""
+"""How many results are shown if nothing fits well."""
 COMPARABLE = 100
 """How many of the newest runs the page offers for comparison."""
 BACKTEST_STEPS = 20_000

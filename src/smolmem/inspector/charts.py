@@ -13,9 +13,8 @@ from html import escape
 from markupsafe import Markup
 
 from smolmem.inspector import formatting
-from smolmem.inspector.marks import Mark
 from smolmem.inspector.page_data import StepSummary
-from smolmem.inspector.waterfall import Row, Span, TimeAxis, Waterfall
+from smolmem.inspector.waterfall import Mark, Row, Span, TimeAxis, Waterfall
 
 Rectangle = tuple[float, float, float, float]
 """Left, top, width and height."""

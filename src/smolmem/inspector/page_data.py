@@ -167,7 +167,7 @@ def erase_target(memory: Memory, form: Mapping[str, str]) -> EraseTarget:
     """The step that a form names, or the note or run whose id begins as its `id`.
 
     Raises:
-        NotFound: there is none.
+        NotFound: if nothing has this id.
     """
     number, id = parameters.number(form.get("step"), "step"), form.get("id", "")
     if number is not None:

@@ -292,7 +292,7 @@ class Summarize(View):
     keeps_messages = True
 
     def __init__(self, model: Any = None, *, keep_last: int = 10, chars: int = 3_000) -> None:
-        """Summarizes all steps but the newest once there are twice as many as are kept.
+        """Summarizes all but the newest steps, once there are twice as many steps as are kept.
 
         Args:
             model: a smolagents model that writes the summary.
@@ -420,7 +420,7 @@ def _without_images(part: Part, count: int) -> Part:
 
 
 def _texts(part: Part, change: Callable[[str], str], role: Any = None) -> Part:
-    """A part with its texts changed, those of one role or all; the same object where nothing is."""
+    """A part with its texts changed, those of one role or all; the same object if no text changes."""
     messages = [_changed(message, change) if role in (None, message.role) else message for message in part.messages]
     same = all(new is old for new, old in zip(messages, part.messages, strict=True))
     return part if same else part.showing(messages)

@@ -1,6 +1,6 @@
 """Loads the lines of an export, one by one, into a store; part of the transaction of `load.py`.
 
-A line may only refer to earlier lines. What can be derived is derived, not taken from the line: seals, steps, counts.
+A line may only refer to earlier lines. Seals, steps and counts are derived, not taken from the line.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from smolmem.core.encoding import codec
 from smolmem.core.errors import InvalidArgument, TooNew, Undone
 from smolmem.core.timeline import Misplaced, Timeline
 from smolmem.core.values import Failure
-from smolmem.store.base import Progress, Row
+from smolmem.store.base import Progress, Row, Store
 from smolmem.store.contents import with_hash
 from smolmem.store.journal import Journal
 from smolmem.store.passage_rows import drop_passages
@@ -24,18 +24,17 @@ from smolmem.store.side_tables import quoted_lines
 from smolmem.store.writer import COPYING, IMPORTED, RESTORED
 from smolmem.transfer import archive
 from smolmem.transfer.archive import ExportReader
-from smolmem.transfer.batches import is_incomplete
 from smolmem.transfer.lines import FORMAT, SHAPES, VERSION, InvalidLine, LoadedContents, Numbers, parse_line
 
 WAITING = 10_000
 """Prompts that may wait for their event."""
 _NOT_ENDED = dict.fromkeys(("ended", "answer", "failure")) | {"status": "running", "writer": COPYING}
-"""Columns of a run whose session is not complete."""
+"""Columns of a run while its session is incomplete."""
 
 
 @contextmanager
 def _refused(why: str) -> Iterator[None]:
-    """Refuses a line whose contents cannot be used: they can be anything. What a server says has another reason."""
+    """Refuses a line whose contents cannot be used, whatever they are. Errors of a server pass through."""
     try:
         yield
     except Undone:
@@ -44,8 +43,13 @@ def _refused(why: str) -> Iterator[None]:
         raise InvalidLine(f"{why} ({error})") from error
 
 
+def is_incomplete(store: Store, session: str) -> bool:
+    """Whether an interrupted copy wrote only a part of the events of a session."""
+    return {"writer": COPYING} in store.rows("session_writers", {"session": session})
+
+
 class CopiedPart(NamedTuple):
-    """What a part of a copy can refer to: numbers here of what earlier parts hold, and how many events they had."""
+    """What a batch of a copy can refer to: numbers of earlier rows in the target, and how many events came before."""
 
     contents: Mapping[str, int]
     steps: Mapping[int, int]
@@ -151,7 +155,7 @@ class LineLoader:
         return self._store.do(f"add_{table}", with_hash(table, row))
 
     def _scope_here(self, scope: str) -> str:
-        """A scope of the file, as it is called here."""
+        """The scope in this store for a scope of the file."""
         check_scope(scope)
         if self._scope is None:
             return scope
@@ -175,7 +179,7 @@ class LineLoader:
             raise InvalidLine("too many prompts without an event")
 
     def _put_prompts(self, wanted: int | None, here: Row | None, *, new: bool) -> None:
-        """Writes the prompt of an event, and the prompts that it begins with; or, where that is here already, finds it.
+        """Writes the prompt of an event and the prompts that it begins with; finds them if the event is stored already.
 
         Prompts of other events, which come later, may stand between them.
         """
@@ -239,13 +243,13 @@ class LineLoader:
             self._begin(fork, row)
 
     def _list_of(self, row: Row) -> Timeline[Row] | None:
-        """The list of the session that a line belongs to; None if that session is here already, or left out."""
+        """The list of the session that a line belongs to; None if the store has it, or it is left out."""
         if row["session"] not in self._lists:
             raise InvalidLine(f"the line belongs to session {row['session']}, which no earlier line holds")
         return self._lists[row["session"]]
 
     def _match(self, row: Row) -> None:
-        """An event of a session that is here already: its numbers are those of the event that has its place."""
+        """Matches an event of a session that the store has already with the stored event at the same place."""
         session, place = row["session"], self._matched[row["session"]]
         self._matched[session] += 1
         events = self._stored_events.get(session, [])
@@ -308,7 +312,7 @@ class LineLoader:
         self._events.put(row["id"], self._last_event(event["session"]) if row["id"] in self._waiting else 0)
 
     def _last_event(self, session: str) -> int:
-        """The number here of the event that was just written: forks that begin after it refer to it."""
+        """The number of the event that was just written, for forks that begin after it."""
         return int(self._store.rows("last_event", {"session": session, "until": None})[0]["last"])
 
     def _facts(self, record: int) -> Row:
@@ -391,7 +395,7 @@ class LineLoader:
         return run in self._runs or bool(self._store.rows("run_row", {"id": run}))
 
     def _is_mine(self, run: str | None) -> bool:
-        """Whether a run was here before and is no import: nothing that an import brings may refer to it."""
+        """Whether the store had a run before, and the run is no import: imported lines may not refer to it."""
         if self._keeps_origins or run is None or self._runs.get(run):
             return False
         return any(row["writer"] != IMPORTED for row in self._store.rows("run_row", {"id": run}))
@@ -466,7 +470,7 @@ class LineLoader:
             drop_passages(self._store, self._store.rows("note_passages", {"note": row["supersedes"]}))
 
     def _forgotten(self, row: Row) -> None:
-        """Forgets only rows that came with this file: rows that were here before do not change."""
+        """Forgets only rows that came with this file: rows that the store had before do not change."""
         del row["id"]
         what, target = row["what"], row["target"]
         if isinstance(target, int) != (what == "step"):

@@ -24,7 +24,7 @@ from smolmem.transfer.archive import ExportReader, is_media
 FORMAT = "smolmem"
 VERSION = 1
 LATE = 100_000
-"""Larger numbers of the same table that may come before a number."""
+"""How many larger numbers of the same table may come before a number."""
 
 Check = Callable[[Any], Any]
 _ID = re.compile(r"[0-9a-f]{1,64}")
@@ -185,7 +185,7 @@ class Numbers:
         what: the table, for errors.
         earlier: numbers of lines that were loaded before.
 
-    Numbers nearly ascend: workers of one server take theirs a moment before they use them.
+    Numbers nearly ascend: workers of one server reserve numbers a moment before they use them.
     """
 
     def __init__(self, what: str, earlier: Mapping[int, int] | None = None) -> None:
@@ -193,7 +193,7 @@ class Numbers:
         self._there, self._here = array("q"), array("q")
 
     def put(self, there: int, here: int) -> None:
-        """Adds a number of the export, and the number it has here."""
+        """Adds a number of the export, and its number in this store."""
         place = bisect_left(self._there, there)
         if there < 1 or len(self._there) - place > LATE or self.find(there) is not None:
             raise InvalidLine(f"{self._what} {there} comes twice or out of order")
@@ -201,7 +201,7 @@ class Numbers:
         self._here.insert(place, here)
 
     def items(self) -> Iterator[tuple[int, int]]:
-        """All numbers that were added, each with the number it has here."""
+        """All numbers that were added, each with its number in this store."""
         return zip(self._there, self._here, strict=True)
 
     def find(self, there: int) -> int | None:
@@ -220,14 +220,14 @@ class Numbers:
 
 
 class LoadedContents:
-    """Adds contents, and finds those that lines refer to; `known` are the numbers of others, by hash."""
+    """Adds contents, and finds contents that lines refer to; `known` has the numbers of other contents, by hash."""
 
     def __init__(self, store: Store, export: ExportReader, known: Mapping[str, int]) -> None:
         self._store, self._export = store, export
         self._numbers = ChainMap({}, cast("dict[str, int]", known))
 
     def add(self, row: Row) -> bool:
-        """Stores the content of a line; false if it was here before."""
+        """Stores the content of a line; False if the store had it already."""
         key = bytes.fromhex(row["hash"])
         if row["hash"] in self._numbers or self._store.do("content_id", {"hash": key}) is not None:
             return False
@@ -246,7 +246,7 @@ class LoadedContents:
         return True
 
     def number(self, key: str | None) -> int | None:
-        """The number here of a content.
+        """The number of a content in this store.
 
         Raises:
             InvalidLine: if no line before holds the content.

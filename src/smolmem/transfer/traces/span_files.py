@@ -90,7 +90,7 @@ def _check_depths(found: Mapping[tuple[str, str], Span]) -> None:
 
 
 def _records(values: Iterable[Any]) -> Iterator[dict[str, Any]]:
-    """Every span in some JSON values, with the parent and trace that its place in the file tells."""
+    """Every span in some JSON values, with the parent and trace that follow from its place in the file."""
     waiting: list[tuple[Any, Any, Any]] = [(value, None, None) for value in reversed(list(values))]
     while waiting:
         value, parent, trace = waiting.pop()
