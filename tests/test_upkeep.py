@@ -1026,7 +1026,7 @@ def test_what_is_wrong_with_the_file_is_found(path: Path, monkeypatch: pytest.Mo
         agent.memory.steps.append(ActionStep(1, Timing(0.0), observations=os.urandom(8 << 20).hex()))
         assert found(memory, "ok", "contents") is not None
         path.chmod(0o644)
-        wide = found(memory, "warning", "Others on this machine")
+        wide = found(memory, "warning", "Other users of this machine")
         assert wide is not None
         assert wide.repair == f"chmod 600 {path}"
         path.chmod(0o600)
@@ -1148,7 +1148,7 @@ def outside(path: Path | str) -> str:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda path: None, "is not there"),
+        (lambda path: None, "does not exist"),
         (lambda path: path.mkdir(), "is a folder"),
         (lambda path: os.mkfifo(path), "not a regular file"),
         (lambda path: path.write_text("just some text " * 99), "is not a smolmem file"),
@@ -1204,7 +1204,7 @@ def test_newer_older_changed_and_locked_files_are_explained_and_not_touched(path
     assert path.read_bytes() == before
     change("DROP VIEW planted")
     told = program("hold", path)
-    assert "holds" in told["said"]
+    assert "has locked" in told["said"]
     assert "Another process holds" in told["said"]
     assert "fuser" in told["said"]
     assert outside(path).startswith("ok")

@@ -66,7 +66,7 @@ def _store(ctx: click.Context, option: click.Parameter, value: Any) -> None:
 def common_options() -> list[click.Option]:
     """The options of every command."""
     stored: dict[str, Any] = {"expose_value": False, "callback": _store}
-    where = f"The store; also the first word after the command (default: {URL_VARIABLE}, else the only one here)."
+    where = f"The store; also the first word after the command (default: {URL_VARIABLE}, else the only store here)."
     key = f"A file with the key of an encrypted store (default: {KEY_VARIABLE}, else asked for)."
     return [
         click.Option(["--db"], metavar="PATH", type=click.Path(), help=where, **stored),

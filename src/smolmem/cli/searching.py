@@ -50,8 +50,8 @@ _lexical = flag("--lexical", "Search by words only, without an embedding model: 
     "smolmem search deploys --trust high --limit 3 --json",
 )
 @argument("words", "WORDS...", "A question, or words to search for.", nargs=-1, required=True)
-@option("--agent", "NAME", "Only what this agent did; repeatable.", multiple=True)
-@run_option("Only what was done in this run; repeatable.", multiple=True)
+@option("--agent", "NAME", "Only steps of this agent; repeatable.", multiple=True)
+@run_option("Only steps and notes of this run; repeatable.", multiple=True)
 @option(
     "--kind",
     "KIND",
@@ -144,7 +144,7 @@ def context(env: Environment, question: tuple[str, ...], tokens: int, lexical: b
 
 
 @command(SECTION, "smolmem notes", "smolmem notes --kind fact --past", "smolmem notes 5c1e92b7")
-@argument("id", "[ID]", "Show the note whose id begins so.", required=False)
+@argument("id", "[ID]", "Show one note: the beginning of its id.", required=False)
 @option("--kind", "KIND", "Only notes of this kind.")
 @option("--tag", "TAG", "Only notes with this tag.")
 @run_option("Only notes of this run.")

@@ -78,7 +78,7 @@ def demo(env: Environment, path: str | None, no_ui: bool, **server: Any) -> None
     path = path or env.db or SAMPLE
     if os.path.lexists(path):
         raise Unwritable(
-            f"{path} exists already and was not changed: give another path, or look at it with `smolmem runs {path}`."
+            f"{path} exists already and was not changed: give another path, or list its runs: `smolmem runs {path}`."
         )
     key = env.key if env.key_file else None
     env.output.hint("Sample agents are running…")

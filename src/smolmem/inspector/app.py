@@ -299,7 +299,7 @@ class Inspector:
         """Removes a note, step or run from recall, with `influenced` also what depends on it; or undoes that."""
         target, undo = page_data.erase_target(self.memory, form), bool(form.get("undo"))
         changed = self.memory.forget(target.what, influenced=bool(form.get("influenced")), undo=undo)
-        names = ", ".join(map(str, changed)) or "nothing that it did not before"
+        names = ", ".join(map(str, changed)) or "nothing new"
         if undo:
             return self.render(
                 "message.html", title="Recalled again", text=f"Recall returns: {names}.", back=target.back

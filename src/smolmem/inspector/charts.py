@@ -14,13 +14,13 @@ from markupsafe import Markup
 
 from smolmem.inspector import formatting
 from smolmem.inspector.page_data import StepSummary
-from smolmem.inspector.waterfall import Mark, Row, Span, TimeAxis, Waterfall
+from smolmem.inspector.waterfall import Mark, Row, Span, TimeAxis, Waterfall, merged
 
 Rectangle = tuple[float, float, float, float]
 """Left, top, width and height."""
 MAX_SPARK_WIDTH, MAX_BAR_WIDTH = 8.0, 40.0
 """The bars of a short run are no wider, so that they look like bars."""
-LANES = (("model", 20), ("tool", 32), ("agents", 44))
+LANES = {"model": 20, "tool": 32, "agents": 44}
 """The lanes of the overview and where each begins."""
 LANE_HEIGHT = 9
 MIN_WIDTH = 0.25
@@ -142,8 +142,8 @@ def _svg(width: int, height: int, css_class: str, label: str, content: str, attr
 def row_bar(row: Row, axis: TimeAxis) -> Markup:
     """The bar of one row: the whole time, and in other colours the time of the model and of tools."""
     css_class = "agents" if row.kind == "run" else "failed" if row.step is not None and row.step.error else "whole"
-    bounds = _joined(_bounds(axis, *interval) for interval in row.intervals)
-    parts = [_rect(css_class, left, width, 3, 6) for left, width in bounds]
+    bounds = merged(_bounds(axis, *interval) for interval in row.intervals)
+    parts = [_rect(css_class, left, right, 3, 6) for left, right in bounds]
     parts += [_span_rect(span, axis, 1, 10) for span in row.spans]
     return Markup(f'<svg class="row-bar" aria-hidden="true">{"".join(parts)}</svg>')  # noqa: S704  numbers only
 
@@ -152,15 +152,15 @@ def overview(shown: Waterfall) -> Markup:
     """The whole run on one axis: the model, the tools and the called agents each in a lane, and the marks."""
     if not any(row.ended for row in shown.rows):
         return Markup("")
-    axis, places = shown.axis, dict(LANES)
+    axis = shown.axis
     parts = [_gap(axis, gap.began, gap.ended) for gap in axis.gaps]
     parts += [_down_time(axis, killed, resumed) for killed, resumed in _down_times(shown.marks)]
     for kind in ("model", "tool"):
         spans = [span for row in shown.rows for span in row.spans if span.kind == kind and row.depth == 0]
-        bounds = _joined(_bounds(axis, span.began, span.ended or span.began) for span in spans)
-        parts += [_rect(kind, left, width, places[kind], LANE_HEIGHT) for left, width in bounds]
+        bounds = merged(_bounds(axis, span.began, span.ended or span.began) for span in spans)
+        parts += [_rect(kind, left, right, LANES[kind], LANE_HEIGHT) for left, right in bounds]
     called = [_bounds(axis, row.began, row.ended) for row in shown.rows if row.kind == "run"]
-    parts += [_rect("agents", left, width, places["agents"], LANE_HEIGHT) for left, width in _joined(called)]
+    parts += [_rect("agents", left, right, LANES["agents"], LANE_HEIGHT) for left, right in merged(called)]
     parts += [_mark(mark, axis) for mark in shown.marks]
     parts += _ticks(shown.rows, axis)
     label = escape(_summary(shown))
@@ -174,21 +174,10 @@ def _summary(shown: Waterfall) -> str:
 
 
 def _bounds(axis: TimeAxis, began: float, ended: float) -> tuple[float, float]:
+    """Left and right of a bar, which is wide enough to be seen."""
     left, right = axis.place(began), axis.place(ended)
-    width = max(right - left, MIN_WIDTH)
-    return min(left, 100 - width), width
-
-
-def _joined(bounds: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Merges bars that overlap, so that a lane has no more bars than a reader can distinguish."""
-    joined: list[tuple[float, float]] = []
-    for left, width in sorted(bounds):
-        if joined and left <= joined[-1][0] + joined[-1][1]:
-            first = joined[-1][0]
-            joined[-1] = (first, max(joined[-1][1], left + width - first))
-        else:
-            joined.append((left, width))
-    return joined
+    left = min(left, 100 - MIN_WIDTH)
+    return left, max(right, left + MIN_WIDTH)
 
 
 def _span_rect(span: Span, axis: TimeAxis, top: int, height: int) -> str:
@@ -196,15 +185,14 @@ def _span_rect(span: Span, axis: TimeAxis, top: int, height: int) -> str:
     return _rect(css_class, *_bounds(axis, span.began, span.ended or span.began), top, height)
 
 
-def _rect(css_class: str, left: float, width: float, top: int, height: int) -> str:
-    return f'<rect class="{css_class}" x="{left:.2f}%" width="{width:.2f}%" y="{top}" height="{height}"/>'
+def _rect(css_class: str, left: float, right: float, top: int, height: int) -> str:
+    return f'<rect class="{css_class}" x="{left:.2f}%" width="{right - left:.2f}%" y="{top}" height="{height}"/>'
 
 
 def _gap(axis: TimeAxis, began: float, ended: float) -> str:
     left, right = axis.place(began), axis.place(ended)
     label = f'<text class="tick" x="{(left + right) / 2:.2f}%" y="68" text-anchor="middle">'
-    bar = f'<rect class="gap" x="{left:.2f}%" width="{right - left:.2f}%" y="16" height="40"/>'
-    return f"{bar}{label}⫽ {escape(formatting.seconds(ended - began))}</text>"
+    return f"{_rect('gap', left, right, 16, 40)}{label}⫽ {escape(formatting.seconds(ended - began))}</text>"
 
 
 def _down_times(marks: Sequence[Mark]) -> list[tuple[float, float]]:

@@ -294,7 +294,7 @@ def _with_marks(rows: list[Row], marks: Sequence[Mark], run: Run) -> list[Row]:
 
 def time_axis(intervals: Iterable[Interval]) -> TimeAxis:
     """The axis of some intervals, with long idle times shortened."""
-    busy = _merged(intervals)
+    busy = merged(intervals)
     if not busy:
         return TimeAxis((), ())
     total = max(sum(ended - began for began, ended in busy), 1e-6)
@@ -312,14 +312,15 @@ def time_axis(intervals: Iterable[Interval]) -> TimeAxis:
     return TimeAxis(times, [100 * length / width for length in lengths], gaps)
 
 
-def _merged(intervals: Iterable[Interval]) -> list[Interval]:
-    merged: list[Interval] = []
+def merged(intervals: Iterable[Interval]) -> list[Interval]:
+    """Intervals in order; those that overlap become one interval."""
+    joined: list[Interval] = []
     for began, ended in sorted((began, max(began, ended)) for began, ended in intervals):
-        if merged and began <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], ended))
+        if joined and began <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], ended))
         else:
-            merged.append((began, ended))
-    return merged
+            joined.append((began, ended))
+    return joined
 
 
 # --- marks: what happened to a run besides its steps ------------------------------------------------------------------

@@ -315,7 +315,7 @@ def _about(run: Run) -> str:
 
 def _origin(note: Note) -> str:
     tags = f" · {one_line(', '.join(note.tags), 80)}" if note.tags else ""
-    stale = " · STALE: what it was made from is no longer current" if note.stale else ""
+    stale = " · STALE: a source of this note is no longer current" if note.stale else ""
     return f"note {note.id} · {one_line(note.kind, 80)}{tags} · {note.at:%Y-%m-%d %H:%M} · from {note.origin}{stale}"
 
 

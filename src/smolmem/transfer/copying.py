@@ -20,7 +20,7 @@ import io
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -67,14 +67,21 @@ def copy_store(source: Journal, target: Journal, progress: Progress | None = Non
     added, skipped, differing = Counter[str](), Counter[str](), set[str]()
     with tempfile.TemporaryFile(prefix="smolmem-") as file:
         written = export_rows(source, file)
-        bar = _Bar(progress, source.store.rows("export_sizes", {})[0]["contents"], sum(written.values()))
-        numbers, steps = _copy_contents(source, target, bar), dict[int, int]()
+        contents, lines = int(source.store.rows("export_sizes", {})[0]["contents"]), sum(written.values())
+
+        def report(done: int) -> None:
+            if progress is not None:
+                progress(done, contents + lines)
+
+        numbers = _copy_contents(source, target, lambda number: report(min(number, contents)))
+        steps, done = dict[int, int](), 0
         for batch in batches(source.store.url, file, LINES):
             loaded = _load_batch(target, batch, numbers, steps)
             added.update(loaded.added)
             skipped.update(loaded.skipped)
             differing |= loaded.differing
-            bar.add_lines(batch.count)
+            done += batch.count
+            report(contents + min(done, lines))
     for kind in ("session", "run", "note"):
         there = added[kind] + skipped[kind]
         if not differing and there < written.get(kind, 0):
@@ -84,27 +91,7 @@ def copy_store(source: Journal, target: Journal, progress: Progress | None = Non
     return Copied(source.store.url, target.store.url, dict(added), dict(skipped), len(differing))
 
 
-class _Bar:
-    """How much of a copy is done: contents by their numbers, then lines."""
-
-    def __init__(self, progress: Progress | None, contents: int, lines: int) -> None:
-        self._progress, self._contents, self._lines, self._done = progress, contents, lines, 0
-
-    def set_content(self, number: int) -> None:
-        """All contents up to a number are copied."""
-        self._show(min(number, self._contents))
-
-    def add_lines(self, count: int) -> None:
-        """So many more lines are copied."""
-        self._done += count
-        self._show(self._contents + min(self._done, self._lines))
-
-    def _show(self, done: int) -> None:
-        if self._progress is not None:
-            self._progress(done, self._contents + self._lines)
-
-
-def _copy_contents(source: Journal, target: Journal, bar: _Bar) -> dict[str, int]:
+def _copy_contents(source: Journal, target: Journal, report: Callable[[int], None]) -> dict[str, int]:
     """Copies the contents that the target does not have; returns the numbers of all in the target, by hash."""
     numbers: dict[str, int] = {}
     last = 0
@@ -116,7 +103,7 @@ def _copy_contents(source: Journal, target: Journal, bar: _Bar) -> dict[str, int
             packed = {key: packing.pack(data) for key, data in contents.items()}
             here |= target.store.transact(lambda packed=packed: _add_contents(target, packed))  # type: ignore[misc]
         numbers.update((key.hex(), number) for key, number in here.items())
-        bar.set_content(last)
+        report(last)
     return numbers
 
 

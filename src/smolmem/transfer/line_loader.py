@@ -126,7 +126,7 @@ class LineLoader:
                 raise InvalidLine(f"session {session} is a fork of {of}, which is missing")
         for run in self._named_runs - self._runs.keys():
             if not self._store.rows("run_row", {"id": run}):
-                raise InvalidLine(f"run {run} is referred to and is missing")
+                raise InvalidLine(f"run {run} is missing, and other lines refer to it")
         for child, parent in self._children.items():
             if not self._runs.get(parent):  # a run that was here before gets no new children: their answers are used
                 self._unlink(child)
@@ -200,7 +200,7 @@ class LineLoader:
             before = self._journal.prompt_row(parent)
             parts = before["keep"] + len(json.loads(before["suffix"]))
         if row["keep"] > parts:
-            raise InvalidLine(f"prompt {row['id']} keeps more parts of its parent than that has")
+            raise InvalidLine(f"prompt {row['id']} keeps more parts than its parent has")
         suffix = [self._contents.number(key) for key in row["suffix"]]
         made = {"parent": parent, "keep": row["keep"], "size": row["size"], "suffix": json.dumps(suffix)}
         return int(self._add("prompt", made))
@@ -296,7 +296,7 @@ class LineLoader:
         event["prompt"] = None if row["prompt"] is None else self.prompt_numbers.get(row["prompt"])
         new = row["act"] == "insert" and self.step_numbers.find(row["step"]) is None
         if new and self._is_mine(row["run"]):
-            raise InvalidLine(f"the step belongs to run {row['run']}, which was here before")
+            raise InvalidLine(f"the step belongs to run {row['run']}, which the store had before")
         event["step"] = None if new else self.step_numbers.get(row["step"])
         facts = None if event["record"] is None else self._facts(event["record"])
         self._check_event(event, timeline, new=new)
@@ -356,7 +356,7 @@ class LineLoader:
                 self.differing.add(session)
             return
         if here and (here[0]["writer"] != COPYING or here[0]["session"] != session):
-            raise InvalidLine(f"run {run} is here already, in another session")
+            raise InvalidLine(f"run {run} is in another session of this store")
         row |= {"scope": self._scope_here(row["scope"]), "tags": json.dumps(row["tags"])}
         if self._copied.is_last:
             self._put_ended_run(row, again=bool(here))
@@ -388,7 +388,7 @@ class LineLoader:
 
     def _check_failure(self, number: int | None) -> None:
         if number is not None:
-            with _refused("the failure of the run is not a failure"):
+            with _refused("the failure of the run is malformed"):
                 Failure(**self._journal.value(number))
 
     def _is_run(self, run: str) -> bool:

@@ -140,7 +140,7 @@ def _checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
     for name, value in headers.items():
         whole = isinstance(name, str) and isinstance(value, str) and name.isascii() and name.strip()
         if not whole or any(letter in f"{name}{value}" for letter in "\r\n\0"):
-            raise InvalidArgument(f"a header is a name and a text, not {name!r}: …")
+            raise InvalidArgument(f"a header has a name and a text, not {name!r}.")
     return dict(headers)
 
 
