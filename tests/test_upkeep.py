@@ -1205,7 +1205,7 @@ def test_newer_older_changed_and_locked_files_are_explained_and_not_touched(path
     change("DROP VIEW planted")
     told = program("hold", path)
     assert "has locked" in told["said"]
-    assert "Another process holds" in told["said"]
+    assert "Another process has locked" in told["said"]
     assert "fuser" in told["said"]
     assert outside(path).startswith("ok")
 
