@@ -51,8 +51,8 @@ from smolmem.core import rows
 from smolmem.core.text import sanitize as harmless
 from smolmem.core.values import Alert
 from smolmem.policies.recorded_rules import StoreWatcher
-from smolmem.render.as_json import as_json
 from smolmem.render.consoles import PipeConsole
+from smolmem.render.plain_values import as_json
 
 ROOT = Path(__file__).parent.parent
 CLI = [sys.executable, "-m", "smolmem.cli.main"]

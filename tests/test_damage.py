@@ -248,7 +248,7 @@ def test_the_command_repairs_and_says_what_it_did_and_where_the_old_file_is(
     assert main(["doctor", "--repair", "--db", str(path), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)["findings"][0]["text"]
     (backup,) = path.parent.glob("agent.db.before-repair-*")
-    assert "indexes and the full-text index made anew" in said
+    assert "indexes and the full-text index rebuilt" in said
     assert str(backup) in said
     assert main(["verify", "--db", str(path)]) == 0
 

@@ -405,7 +405,7 @@ def test_everything_can_be_looked_at_where_nothing_can_be_written(locked: Path) 
         assert "Traceback" not in done.stderr
         assert "/smolmem-" not in done.stdout, "the copy is not named"
     told = looked[LOOKING.index(["doctor"])].stdout
-    assert "▲  agent.db cannot be written: agents cannot record here, and commands look at a copy." in told
+    assert "▲  agent.db cannot be written: agents cannot record, and commands read a copy." in told
     assert "✗" not in told
     assert "✓  agent.db opens." in told
     assert [file.name for file in locked.iterdir()] == ["agent.db"]

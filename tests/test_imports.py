@@ -388,8 +388,8 @@ def test_a_span_that_was_sent_twice_counts_once_and_the_later_end_wins(memory: M
 
 
 BAD: dict[str, tuple[Any, str]] = {
-    "cycle": ([span("1", "a", "AGENT", "2"), span("2", "b", "CHAIN", "1")], "below itself"),
-    "own parent": ([span("1", "a", "AGENT", "1")], "below itself"),
+    "cycle": ([span("1", "a", "AGENT", "2"), span("2", "b", "CHAIN", "1")], "contains itself"),
+    "own parent": ([span("1", "a", "AGENT", "1")], "contains itself"),
     "no time": ([{"name": "a", "span_id": "1", "attributes": {}}], "span 1 cannot be read"),
     "time in words": ([{**span("1", "a", "AGENT"), "start_time": "yesterday"}], "span 1 cannot be read"),
     "far future": ([{**span("1", "a", "AGENT"), "start_time": 10**40}], "out of range"),

@@ -40,13 +40,12 @@ from smolmem.core.errors import InvalidArgument
 from smolmem.core.text import managed_task
 from smolmem.core.totals import Totals
 from smolmem.core.values import Run
-from smolmem.inspector import comparison, dashboard, marks, page_data, run_list, step_data, timeline_chart
+from smolmem.inspector import charts, comparison, dashboard, page_data, run_list, step_data
 from smolmem.inspector import waterfall as waterfall_module
 from smolmem.inspector.app import make_app
 from smolmem.inspector.guard import new_access
 from smolmem.inspector.serve import link_of
-from smolmem.inspector.time_axis import time_axis
-from smolmem.inspector.waterfall import Row, Span, Waterfall, waterfall
+from smolmem.inspector.waterfall import Row, Span, Waterfall, time_axis, waterfall
 from smolmem.listening import hosts_of, listen
 
 ROOT = Path(__file__).parent.parent
@@ -266,14 +265,14 @@ def test_a_kill_in_the_middle_of_a_step_is_after_its_last_recorded_call_and_the_
     step = page_data.StepSummary(**kept, id=4, number=4, at=week + 1_010, seconds=0.5, input_tokens=0, output_tokens=0)
     spans = [Span("model", "", 1_001, 1_003, False), Span("tool", "restart", week + 1_009, week + 1_010, False)]
     row = waterfall_module._step_row(run, step, spans, 0)
-    killed, resumed = marks._kill_and_resume(run, [(row.intervals, step)], week + 1_005, "another process")
+    killed, resumed = waterfall_module._kill_and_resume(run, [(row.intervals, step)], week + 1_005, "another process")
     assert (killed.at, resumed.at) == (1_003, week + 1_005)
     assert "in the middle of step 4. The run was resumed 168.0 h later" in killed.text
     axis = time_axis(row.intervals)
     assert [gap.began for gap in axis.gaps] == [1_003], "the process did not work on the step for a week"
     shown = Waterfall([row], axis, [killed, resumed], Totals())
-    assert "No process worked on the run for 168.0 h." in timeline_chart.overview(shown)
-    assert timeline_chart.row_bar(row, axis).count('class="whole"') == 2
+    assert "No process worked on the run for 168.0 h." in charts.overview(shown)
+    assert charts.row_bar(row, axis).count('class="whole"') == 2
 
 
 def test_the_list_and_the_page_of_a_team_count_the_same_steps(shown: Memory) -> None:
@@ -399,11 +398,11 @@ def test_long_idle_times_are_short_on_the_axis() -> None:
 @pytest.mark.parametrize("seconds", [0.004, 0.163, 0.999, 2.4, 59, 731, 90_000, 40_000_000])
 def test_the_ticks_of_the_axis_are_round_and_do_not_touch(seconds: float) -> None:
     row = cast(Row, SimpleNamespace(began=100.0, ended=100.0 + seconds))
-    ticks = timeline_chart._ticks([row], time_axis([(100.0, 100.0 + seconds)]))
+    ticks = charts._ticks([row], time_axis([(100.0, 100.0 + seconds)]))
     places = [float(place) for tick in ticks for place in re.findall(r'x="([\d.]+)%', tick)]
     assert (places[0], places[-1]) == (0, 100)
     assert all(after - before > 10 for before, after in pairwise(places))
-    assert 2 <= len(ticks) <= timeline_chart.MAX_TICKS + 1
+    assert 2 <= len(ticks) <= charts.MAX_TICKS + 1
     for tick in ticks[1:-1]:
         assert re.search(r">(\d{1,2}0{0,2}|\d{1,2}\.[05]) (ms|s|min|h)<", tick), tick
 

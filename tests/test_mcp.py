@@ -31,10 +31,9 @@ import smolmem
 from smolmem import Memory
 from smolmem.cli.environment import Environment
 from smolmem.cli.main import main
-from smolmem.cli.mcp_server import mcp as mcp_command
-from smolmem.mcp.bearer import check
+from smolmem.cli.start import mcp as mcp_command
 from smolmem.mcp.server import make_server
-from smolmem.mcp.transports import http_app
+from smolmem.mcp.transports import check, http_app
 from smolmem.store.sqlite import sqlite_store
 from smolmem.store.sqlite.copies import can_be_written, private_copy
 

@@ -27,8 +27,8 @@ from recalling import concepts
 from scripted import code, code_agent
 
 from smolmem import Memory
-from smolmem.cli.local_models import model as model_command
 from smolmem.cli.main import main
+from smolmem.cli.searching import model as model_command
 from smolmem.core import faults
 from smolmem.core.errors import EmbedderFailed, InvalidArgument
 from smolmem.core.fork_lock import ForkLock

@@ -46,7 +46,7 @@ from smolmem.store.postgres.server_errors import Conflict, ConnectionLost
 from smolmem.store.postgres.server_select import READER
 from smolmem.store.postgres.statements import prepared_statements
 from smolmem.transfer import copying
-from smolmem.transfer.batches import in_order
+from smolmem.transfer.copying import in_order
 
 TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))
 HERE = Path(__file__).parent

@@ -627,7 +627,7 @@ def test_nothing_that_an_import_brings_refers_to_what_was_here(path: Path, tmp_p
         forged_lines = [line | forged if line["type"] == of else line for line in lines]
         (out / "smolmem.jsonl").write_text("\n".join(map(json.dumps, forged_lines)) + "\n")
         if kind == "event":
-            with pytest.raises(Damaged, match="which was here before"):
+            with pytest.raises(Damaged, match="which the store had before"):
                 memory.load(out)
         else:
             memory.load(out)

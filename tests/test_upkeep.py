@@ -1026,7 +1026,7 @@ def test_what_is_wrong_with_the_file_is_found(path: Path, monkeypatch: pytest.Mo
         agent.memory.steps.append(ActionStep(1, Timing(0.0), observations=os.urandom(8 << 20).hex()))
         assert found(memory, "ok", "contents") is not None
         path.chmod(0o644)
-        wide = found(memory, "warning", "Others on this machine")
+        wide = found(memory, "warning", "Other users of this machine")
         assert wide is not None
         assert wide.repair == f"chmod 600 {path}"
         path.chmod(0o600)
@@ -1096,13 +1096,13 @@ def test_habits_are_found(full: Path, tmp_path: Path, clock: Any) -> None:
     shutil.copy(full, tmp_path / "a.db")
     with Memory(tmp_path / "a.db", embedder="off") as memory:
         killed = memory.runs(agent="payer")[0]
-        assert f"memory.resume(agent, '{killed.id[:8]}')" in str(found(memory, "warning", "ended with the process"))
+        assert f"memory.resume(agent, '{killed.id[:8]}')" in str(found(memory, "warning", "a killed process"))
         assert found(memory, "hint", "of this week did not finish") is not None
-        assert found(memory, "warning", "failed alike") is None
+        assert found(memory, "warning", "failed with the same error") is None
         for _ in range(3):
             with pytest.raises(Exception, match="quota"):
                 memory.attach(code_agent(ConnectionError("quota \x1b[31m"))).run("Fail")
-        assert "3 of the last" in str(found(memory, "warning", "failed alike"))
+        assert "3 of the last" in str(found(memory, "warning", "failed with the same error"))
         agent = memory.attach(code_agent())
         long = ActionStep(1, Timing(0.0), observations="z" * 300_000, token_usage=TokenUsage(70_000, 5))
         agent.memory.steps.append(long)
@@ -1148,7 +1148,7 @@ def outside(path: Path | str) -> str:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda path: None, "is not there"),
+        (lambda path: None, "does not exist"),
         (lambda path: path.mkdir(), "is a folder"),
         (lambda path: os.mkfifo(path), "not a regular file"),
         (lambda path: path.write_text("just some text " * 99), "is not a smolmem file"),
@@ -1204,8 +1204,8 @@ def test_newer_older_changed_and_locked_files_are_explained_and_not_touched(path
     assert path.read_bytes() == before
     change("DROP VIEW planted")
     told = program("hold", path)
-    assert "holds" in told["said"]
-    assert "Another process holds" in told["said"]
+    assert "has locked" in told["said"]
+    assert "Another process has locked" in told["said"]
     assert "fuser" in told["said"]
     assert outside(path).startswith("ok")
 

@@ -200,7 +200,7 @@ def test_a_budget_holds_whatever_the_newest_step_brings(memory: Memory) -> None:
 def test_a_budget_smaller_than_the_prompt_alone_says_the_minimum(memory: Memory) -> None:
     agent = walker(2)
     with pytest.raises(
-        InvalidArgument, match=r"system prompt and the task alone take about 2,\d+ tokens. Give it at least"
+        InvalidArgument, match=r"system prompt and the task alone take about 2,\d+ tokens. Set at least"
     ):
         memory.attach(agent, views=[views.TokenBudget(100)])
     assert agent.run("Go on without it") == "done"

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from importlib import metadata
@@ -45,13 +45,13 @@ from smolmem.store.verify import mark_incomplete_runs
 
 Level = Literal["ok", "hint", "warning", "problem"]
 SAFE_SQLITE = (3, 51, 3)
-"""The first one without the WAL-reset bug, which corrupts files that several programs write."""
+"""The first release without the WAL-reset bug, which corrupts files that several programs write."""
 NEWEST_RUNS = 100
-"""The runs whose steps and events are counted."""
+"""How many of the newest runs are checked for missing steps and events."""
 LONG_PROMPT = 50_000
 LONG_TEXT = 200_000
 NEWEST_STEPS = 20_000
-"""The steps that are examined for how the memory is used."""
+"""How many of the newest steps are searched for long prompts and texts."""
 _NETWORKS = (
     *("nfs", "cifs", "smb", "afs", "ncp", "9p", "ceph", "gluster", "lustre"),
     *("fuse.sshfs", "fuse.rclone", "drvfs"),
@@ -67,7 +67,7 @@ _TABLES = {
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check: how bad it is, a sentence, and a command that repairs it."""
+    """The result of one check: its level, a sentence, and a command that repairs the problem."""
 
     level: Level
     text: str
@@ -89,9 +89,10 @@ def examine(journal: Journal) -> Diagnosis:
     """Examines an open store, its environment and its use."""
     url, found = journal.store.url, list[Finding]()
     file = (_engine, _integrity, _links, _space, _sizes, _place, _disk, _sync)
-    for look in (*((_engine, _links, _sizes) if journal.store.is_remote else file), _environment, *_USE):
+    place = (_engine, _links, _sizes) if journal.store.is_remote else file
+    for check in (*place, _environment, _unfinished, _failing, _long, _pending, _notes):
         try:
-            found += look(journal)
+            found += check(journal)
         except TimeoutError:
             continue
         except (SmolmemError, ValueError, TypeError) as error:  # a damaged row can hold anything
@@ -150,11 +151,11 @@ def _space(journal: Journal) -> Iterator[Finding]:
     store = journal.store
     wal = Path(f"{store.url}-wal")
     if wal.exists() and wal.stat().st_size > 64 << 20:
-        text = f"The write-ahead log has grown to {byte_size(wal.stat().st_size)}: a program has been reading for long."
+        text = f"The write-ahead log has grown to {byte_size(wal.stat().st_size)}, because a program keeps reading."
         yield Finding("hint", text, "close programs that have the file open; it shrinks with the next write")
     size, pages, free = (int(store.do(name, {})) for name in ("page_size", "page_count", "free_pages"))
     if free * size > 10 << 20 and free * 4 > pages:
-        text = f"{byte_size(free * size)} of the file are free; what is written next goes there."
+        text = f"{byte_size(free * size)} of the file are free, and will be used by the next writes."
         yield Finding("hint", text, "smolmem export, and smolmem load into a new file, to make it smaller")
 
 
@@ -172,14 +173,14 @@ def _sizes(journal: Journal) -> Iterator[Finding]:
 def _place(journal: Journal) -> Iterator[Finding]:
     path = Path(journal.store.url)
     if stat.S_IMODE(path.stat().st_mode) & 0o077 and os.name != "nt":
-        text = f"Others on this machine can open the file ({stat.filemode(path.stat().st_mode)})."
+        text = f"Other users of this machine can open the file ({stat.filemode(path.stat().st_mode)})."
         yield Finding("warning", text, f"chmod 600 {path}")
     if parts := unfinished_files(path):
         text = f"An interrupted copy, repair or change of the key left {counted(len(parts), 'unfinished file')} behind."
         yield Finding("warning", text, f"rm {' '.join(map(str, parts))}, if no such command is running")
     system = _file_system(path.absolute())
     if system.startswith(_NETWORKS):
-        text = f"The file is on a network file system ({system}), where locks are not to be relied on."
+        text = f"The file is on a network file system ({system}), where file locks are not reliable."
         yield Finding("problem", text, "move it to a local disk, and keep backups on the network: smolmem backup")
 
 
@@ -220,7 +221,7 @@ def _sync(journal: Journal) -> Iterator[Finding]:
                 os.fsync(file.fileno())
                 took.append(1000 * (time.perf_counter() - began))
     except OSError as error:
-        yield Finding("problem", f"Nothing can be written beside the file ({error.strerror}).", "check its folder")
+        yield Finding("problem", f"No file can be written beside the store ({error.strerror}).", "check its folder")
         return
     typical = statistics.median(took)
     if typical > 20:
@@ -243,8 +244,8 @@ def _environment(journal: Journal) -> Iterator[Finding]:
         yield Finding("problem", f"smolagents {version} is too old.", "pip install --upgrade smolagents")
     elif known > compat.NEWEST:
         tested = ".".join(map(str, compat.NEWEST))
-        repair = f"if something is odd: pip install 'smolagents=={tested}.*'"
-        yield Finding("hint", f"smolagents {version} is newer than what this smolmem was tested with.", repair)
+        repair = f"if something does not work: pip install 'smolagents=={tested}.*'"
+        yield Finding("hint", f"smolagents {version} is newer than the tested releases.", repair)
     else:
         yield Finding("ok", f"smolagents {version}.")
     for sentence in compat.check().values():
@@ -287,14 +288,14 @@ def _same_folder(*names: str) -> bool:
     return len(folders) == 1
 
 
-# --- habits -------------------------------------------------------------------------------------------------------
+# --- use ----------------------------------------------------------------------------------------------------------
 
 
 def _unfinished(journal: Journal) -> Iterator[Finding]:
     going = journal.store.rows("open_runs", {"limit": 1000})
     killed = [run for run in going if journal.is_gone(run["writer"])]
     if killed:
-        text = f"{counted(len(killed), 'run')} ended with the process that did it; the newest is {_named(killed[0])}."
+        text = f"{counted(len(killed), 'run')} ended with a killed process; the newest is {_named(killed[0])}."
         yield Finding("warning", text, f"memory.resume(agent, {killed[0]['id'][:8]!r}) continues it")
     week = time.time() - 7 * 86_400
     left = journal.store.rows("newest_unfinished", {"since": week, "limit": 1000})
@@ -314,7 +315,7 @@ def _failing(journal: Journal) -> Iterator[Finding]:
         examples.setdefault(reason, row)
     for reason, count in reasons.most_common(3):
         if count >= 3:
-            text = f"{count} of the last {len(rows)} failed runs failed alike: {one_line(reason, 120)}"
+            text = f"{count} of the last {len(rows)} failed runs failed with the same error: {one_line(reason, 120)}"
             yield Finding("warning", text, f"smolmem show {examples[reason]['id'][:8]}")
 
 
@@ -345,7 +346,7 @@ def _pending(journal: Journal) -> Iterator[Finding]:
 def _notes(journal: Journal) -> Iterator[Finding]:
     expired = int(journal.store.do("expired_notes", {"now": clock.now()}))
     if expired:
-        text = f"{counted(expired, 'note')} expired since the last recall, and will be left out from the next one on."
+        text = f"{counted(expired, 'note')} expired since the last recall; the next recall removes them."
         yield Finding("ok", text)
     current = journal.store.rows("current_notes", {"now": clock.now(), "limit": 200})
     stale = [note for note in current if journal.store.do("stale", {"id": note["id"], "now": clock.now()})]
@@ -353,9 +354,6 @@ def _notes(journal: Journal) -> Iterator[Finding]:
         first = one_line(stale[0]["text"], 60)
         text = f"{counted(len(stale), 'note')} made from sources that are no longer current: {first!r}."
         yield Finding("hint", text, f"smolmem forget {stale[0]['id'][:8]}, or remember what is true now")
-
-
-_USE: tuple[Callable[[Journal], Iterator[Finding]], ...] = (_unfinished, _failing, _long, _pending, _notes)
 
 
 def _named(run: Row) -> str:
@@ -374,8 +372,8 @@ def repair(path: str | os.PathLike[str], key: str | bytes | None = None, progres
     done = rebuild(_path(os.fspath(path)), resolve_key(key), progress)
     merged = f", {counted(done.merged, 'content')} that were stored twice merged" if done.merged else ""
     text = (
-        f"{path} was rebuilt: {counted(done.rows, 'row')} copied, {done.indexes} indexes and the full-text index made "
-        f"anew{merged}. The file as it was is {done.backup}."
+        f"{path} was rebuilt: {counted(done.rows, 'row')} copied, {done.indexes} indexes and the full-text index "
+        f"rebuilt{merged}. The old file is {done.backup}."
     )
     if not done.lost:
         return Finding("ok", text, f"smolmem verify --db {path}")
@@ -384,7 +382,7 @@ def repair(path: str | os.PathLike[str], key: str | bytes | None = None, progres
         incomplete = [run["id"][:8] for run in mark_incomplete_runs(Journal(store))]
     if not incomplete:
         return Finding("problem", text, f"smolmem verify --db {path}")
-    text += f" Incomplete runs: {', '.join(incomplete)}. All other runs are whole."
+    text += f" Incomplete runs: {', '.join(incomplete)}. All other runs are complete."
     return Finding("problem", text, "smolmem show ID shows what is left of a run, smolmem erase ID removes it")
 
 
@@ -398,17 +396,24 @@ def examine_path(url: str | os.PathLike[str], key: str | bytes | None = None) ->
 
 
 def versions(url: str | os.PathLike[str], key: str | bytes | None = None) -> tuple[int, int]:
-    """The format of a file, and the newest there is; opening a store brings it up to date.
+    """The format of a file, and the newest format; opening a store migrates the file.
 
     Raises:
         InvalidArgument: the key is empty or malformed.
-        NotAStore: it is not there, or not a store.
-        Unwritable: it cannot be read.
+        NotAStore: the file does not exist, or is not a store.
+        Unwritable: the file cannot be read.
     """
     path = _path(os.fspath(url))
     if not path.exists():
-        raise NotAStore(f"{path} is not there: check the path.")
-    return _format(path, resolve_key(key)), len(migrations("sqlite"))
+        raise NotAStore(f"{path} does not exist: check the path.")
+    if not path.is_file():
+        raise NotAStore(f"{path} is {'a folder' if path.is_dir() else 'not a regular file'}: give the path of a file.")
+    resolved, newest = resolve_key(key), len(migrations("sqlite"))
+    if not path.stat().st_size:
+        return 0, newest
+    if owner_of(read_header(path, resolved)) != APPLICATION_ID:
+        raise NotAStore(f"{path} is a database of another program: give another path.")
+    return read_version(path, resolved), newest
 
 
 def _path(url: str) -> Path:
@@ -425,7 +430,7 @@ def _outside(url: str, key: str | bytes | None) -> Iterator[Finding]:
         if not path.exists():
             folder = path.absolute().parent
             repair = "check the path; Memory(path) would create it" if folder.is_dir() else f"mkdir -p {folder}"
-            yield Finding("problem", f"{path} is not there.", repair)
+            yield Finding("problem", f"{path} does not exist.", repair)
             return
         version, newest = versions(url, key)
         resolved = resolve_key(key)
@@ -438,33 +443,16 @@ def _outside(url: str, key: str | bytes | None) -> Iterator[Finding]:
         yield Finding("problem", text, "pip install --upgrade smolmem")
         return
     if can_be_written(path):
-        yield from _holder(path, resolved)
+        if is_locked(path, resolved):
+            text = f"Another process has locked {path} for longer than a write takes; no other process can write."
+            yield Finding("problem", text, f"wait for it, or find it with `fuser {path}` and end it")
     else:
         what = path.absolute().parent if os.access(path, os.W_OK) else path
-        text = f"{what} cannot be written: agents cannot record here, and commands look at a copy."
-        yield Finding("warning", text, f"chmod u+w {what}, or copy the store to where it can be written")
+        text = f"{what} cannot be written: agents cannot record, and commands read a copy."
+        yield Finding("warning", text, f"chmod u+w {what}, or copy the store to a folder that can be written")
     yield from _opens(path, resolved)
     if version < newest:
         yield Finding("hint", f"Its format is {version}; the newest is {newest}.", f"smolmem migrate --db {path}")
-
-
-def _format(path: Path, key: Key | None) -> int:
-    """The version in a file's header or in its write-ahead log."""
-    if not path.is_file():
-        raise NotAStore(f"{path} is {'a folder' if path.is_dir() else 'not a regular file'}: give the path of a file.")
-    if not path.stat().st_size:
-        return 0
-    header = read_header(path, key)
-    if owner_of(header) != APPLICATION_ID:
-        raise NotAStore(f"{path} is a database of another program: give another path.")
-    return read_version(path, key)
-
-
-def _holder(path: Path, key: Key | None) -> Iterator[Finding]:
-    """Whether another process holds the write lock for longer than a write takes."""
-    if is_locked(path, key):
-        text = f"Another process holds {path} locked; others cannot write."
-        yield Finding("problem", text, f"wait for it, or find it with `fuser {path}` and end it")
 
 
 def _opens(path: Path, key: Key | None) -> Iterator[Finding]:

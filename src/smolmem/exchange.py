@@ -56,7 +56,7 @@ class Exchange(Recalling):
         Args:
             path: a new folder, or a new file that ends in `.zip`.
             scope: another scope; `acme/*` for `acme` and all scopes in it, `*` for everything.
-            progress: called now and then with how much is done and how much there is.
+            progress: called repeatedly with the amount that is done and the total.
         """
         self.flush()
         from smolmem.transfer.export import export
@@ -71,19 +71,19 @@ class Exchange(Recalling):
         trust: Trusted = "import",
         progress: Progress | None = None,
     ) -> Imported:
-        """Reads an export, all of it or nothing; runs and notes that are here already are left as they are.
+        """Reads an export, all of it or nothing; runs and notes that the store has already are not changed.
 
-        Loaded content is not trusted: its origin is `import`, it supersedes no note that was here before, and its runs
+        Loaded content is not trusted: its origin is `import`, it supersedes no earlier note of the store, and its runs
         are resumed, restored or rerun only with `trust=True`.
 
         Args:
             path: the folder or the `.zip`.
             scope: put everything under this scope.
             trust: `keep` to trust the export as your own: origins stay as they are.
-            progress: called now and then with how much is done and how much there is.
+            progress: called repeatedly with the amount that is done and the total.
 
         Raises:
-            StoreError: if it is not an export; the message says where and what to do.
+            StoreError: if the path is not an export; the message names the line and what to do.
         """
         check_choice(trust, ("import", "keep"), "trust")
         under = None if scope is None else check_scope(scope)
@@ -111,8 +111,8 @@ class Exchange(Recalling):
             private: False to write to a public dataset.
             redact: as for `Memory`; secrets that are in the store are taken out of the dataset. False uploads
                 everything as it is stored.
-            token: the token of the Hub; by default the one that `hf auth login` saved, or `HF_TOKEN`.
-            progress: called now and then while the export is written; the upload shows progress bars of its own.
+            token: the token of the Hub; by default the token that `hf auth login` saved, or `HF_TOKEN`.
+            progress: called repeatedly while the export is written; the upload shows progress bars of its own.
 
         Raises:
             InvalidArgument: if the dataset is public already, and `private` is true.
@@ -149,12 +149,12 @@ class Exchange(Recalling):
             revision: a branch, tag or commit of the dataset.
             trust: as for `load`: by default, loaded content is not trusted.
             token: the token of the Hub, for private datasets.
-            progress: called now and then while the export is loaded; the download shows progress bars of its own.
+            progress: called repeatedly while the export is loaded; the download shows progress bars of its own.
             **options: options of `Memory`, such as `scope`.
 
         Raises:
             NotFound: if there is no such dataset, or it holds no runs.
-            StoreError: if the Hub cannot be reached, or it is not an export.
+            StoreError: if the Hub cannot be reached, or the dataset is not an export.
         """
         from smolmem.transfer import hub
 
@@ -188,13 +188,13 @@ class Exchange(Recalling):
             run: the run, or the beginning of its id.
             to: the collector: `http://localhost:6006`, or a whole path.
             headers: such as `{"authorization": "Bearer …"}`, besides those of `OTEL_EXPORTER_OTLP_HEADERS`.
-            prices: of a million input and output tokens, to send what each answer of a model cost; by default those
-                that are known for the model.
-            progress: called now and then with how many spans are sent, and how many there are.
+            prices: the prices of a million input and output tokens, to send the cost of each answer; by default the
+                known prices of the model.
+            progress: called repeatedly with the number of spans that are sent and the total.
 
         Raises:
             NotFound: if there is no such run.
-            CollectorFailed: if the collector does not take it.
+            CollectorFailed: if the collector does not accept the spans.
         """
         from smolmem.transfer.traces.otlp import Collector
         from smolmem.transfer.traces.run_spans import root_of, trace_spans
@@ -218,7 +218,7 @@ class Exchange(Recalling):
         format: Format | None = None,
         progress: Progress | None = None,
     ) -> Imported:
-        """Imports runs that another tool saved, all of them or none; runs that are here already stay as they are.
+        """Imports runs that another tool saved, all of them or none; runs that the store has already are not changed.
 
         Imported runs are not trusted: their origin is `import`, and they are restored or rerun only with `trust=True`.
 
@@ -226,12 +226,12 @@ class Exchange(Recalling):
             source: a file, or a URL of Phoenix such as `http://localhost:6006`. OpenInference spans (JSON of the SDK,
                 OTLP or Phoenix), a file of `agent.memory.get_full_steps()`, a SQLite file of OpenAI Agents,
                 LangGraph or CrewAI, a chat store of LlamaIndex, or a list of messages.
-            scope: where to; by default this memory's scope.
-            format: the format, where the content fits several.
-            progress: called now and then with how much is done and how much there is.
+            scope: the scope to import into; by default this memory's scope.
+            format: the format, if the content fits several formats.
+            progress: called repeatedly with the amount that is done and the total.
 
         Raises:
-            SmolmemError: if it cannot be read; the message says why.
+            SmolmemError: if the source cannot be read; the message says why.
         """
         from smolmem.transfer.imports import FORMATS, import_runs
 

@@ -16,7 +16,7 @@ ANYWHERE = ("0.0.0.0", "::")  # noqa: S104  only if the user asks for it
 
 
 def listen(host: str, port: int, *, strict: bool, option: str = "--port") -> socket.socket:
-    """A listening socket at the port or, unless `strict`, at any free port if that one is in use."""
+    """A listening socket at the port; if the port is in use and `strict` is False, at any free port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # with the protocol, asyncio sets TCP_NODELAY
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

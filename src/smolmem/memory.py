@@ -26,7 +26,7 @@ from smolmem.core.redaction import SHORTEST, Redact, Redactor
 from smolmem.core.values import Run
 from smolmem.exchange import Exchange
 from smolmem.operations import Operations
-from smolmem.policies.attached_rules import AttachedRules
+from smolmem.policies.recorded_rules import AttachedRules, Backtest, backtest, recorded_steps
 from smolmem.policies.transcript import TOKENS, as_text
 from smolmem.policies.watch import Watch
 from smolmem.recall.engine import EmbedderChoice, RecallEngine
@@ -41,7 +41,6 @@ if TYPE_CHECKING:  # imported by the methods that need them: most programs need 
     from smolmem.agents.prompting.preview import Preview
     from smolmem.agents.resume import Resumed
     from smolmem.doctor import Diagnosis
-    from smolmem.policies.recorded_rules import Backtest
     from smolmem.store.verify import Report, Stats
 
 log = logging.getLogger("smolmem")
@@ -65,16 +64,16 @@ class Memory(Exchange):
             `EmbeddingServer` such as Ollama; a function from texts to vectors; `off` for words alone. By default the
             local model if it is on this machine, else words alone.
         vectors: where vectors are searched: by default an exact index that is built in. `faiss`, `chroma:///path`,
-            `chroma+http://host:8000`, `qdrant:///path`, `lancedb:///path` or `milvus:///path` name another one, which
-            is kept in step with the file. The environment variable `SMOLMEM_VECTORS` does so for the command line.
+            `chroma+http://host:8000`, `qdrant:///path`, `lancedb:///path` or `milvus:///path` name another index, which
+            is synchronized with the file. The environment variable `SMOLMEM_VECTORS` does so for the command line.
         retain: how long runs are kept, by scope: `{"acme/*": timedelta(days=90)}`. Older runs are erased when the
             memory is opened, and by `prune()`.
         redact: what is not stored. By default keys, tokens and passwords of well-known formats, and the values of
             environment variables that are named as secrets: a placeholder with a fingerprint is stored instead, and
             the live agent keeps the value. A regular expression, a function from a text to the secrets in it, or a list
             of these is used besides; False stores everything as it is.
-        secrets: values that are never stored, by name. On `resume`, values are put back from here and from the
-            environment.
+        secrets: values that are never stored, by name. On `resume`, the values are restored from this mapping and from
+            the environment.
         key: the key of an encrypted file, a passphrase or 32 bytes; by default the environment variable `SMOLMEM_KEY`.
             A new file is then encrypted. Needs the encrypting build of apsw.
 
@@ -346,7 +345,7 @@ class Memory(Exchange):
             agent: the agent.
             what: a text, a smolagents step, a note, a recollection, a run, another agent (what is in its memory), or a
                 list of these.
-            title: what it is: `known issue`, `baseline`, `maintenance`.
+            title: a title for the text, such as `known issue`, `baseline` or `maintenance`.
             expires: until when: a time, or a timedelta from now.
             tokens: how much of a run, or of an agent's memory, is shown at most.
 
@@ -371,8 +370,6 @@ class Memory(Exchange):
         limit: int = 10_000,
     ) -> Backtest:
         """When a rule would have fired on the newest `limit` recorded steps; the rule does not act."""
-        from smolmem.policies.recorded_rules import backtest, recorded_steps
-
         scopes, filters = self._step_filters(scope, run, agent, since, until)
         found = recorded_steps(self._journal, scopes, **filters, limit=check_count(limit))
         return backtest(rule, [step for step in reversed(found) if step.row["kind"] in rule.kinds])
@@ -405,7 +402,7 @@ class Memory(Exchange):
         return other
 
     def backup(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
-        """Copies the whole file while others may write; the copy is complete or does not exist.
+        """Copies the whole file while agents continue to write; the copy is complete or does not exist.
 
         The copy of an encrypted file is encrypted with the same key.
         """

@@ -172,5 +172,5 @@ def _refuse_imported(run: Run, act: str, *, trust: bool) -> None:
     if run.imported and not trust:
         raise CannotResume(
             f"run {run.id[:8]} was imported, and {act}() would run its recorded code in this process: if you trust "
-            f"where it comes from, say {act}(…, trust=True)."
+            f"its source, call {act}(…, trust=True)."
         )

@@ -1,6 +1,6 @@
 """The part of `Memory` that finds runs and steps, and `Reader`, which is that part alone.
 
-Nothing here imports smolagents, which takes a second: commands that only list use a `Reader`.
+This module does not import smolagents, which takes a second: commands that only list use a `Reader`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Lookup:
         """A run, given itself or the beginning of its id.
 
         Raises:
-            NotFound: if there is none in these scopes, or several.
+            NotFound: if no run in these scopes has this id, or several ids begin with it.
         """
         if not isinstance(run, Run):
             return self.bind(self._journal.run(run, self._bounds))
@@ -132,7 +132,7 @@ class Queries:
         """One run of this memory's scope, by its id or the beginning of it.
 
         Raises:
-            NotFound: if no run's id begins so, or several do.
+            NotFound: if no id of a run begins with `id`, or several do.
         """
         return self._operations.run(id)
 
@@ -199,7 +199,7 @@ class Queries:
         """One step of this memory's scope, by its id, or by a reference such as `646430df/3`: step 3 of that run.
 
         Raises:
-            NotFound: if there is none.
+            NotFound: if there is no such step.
         """
         run, slash, number = id.partition("/") if isinstance(id, str) else ("", "", "")
         if slash and not number.startswith("@"):
@@ -212,7 +212,7 @@ class Queries:
         return found
 
     def _numbered(self, run: Run, number: str) -> Step:
-        """The last step with a number: of a step that was interrupted and then finished, the finished one."""
+        """The last step with a number: a step that was interrupted and then finished is recorded twice."""
         numbered = {str(each.number): each for each in run.steps if each.kind == "action" and each.number is not None}
         if number not in numbered:
             known = f"steps {' to '.join(dict.fromkeys((min(numbered, key=int), max(numbered, key=int))))}"

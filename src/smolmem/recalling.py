@@ -77,8 +77,8 @@ class Recalling(Queries):
             question: any text; a time it mentions ("yesterday", "in March", "before the restart") counts.
             limit: the maximum number of recollections.
             scope: as for `runs`.
-            agent: only what this agent did, or one of these agents.
-            run: only what was done in this run, or in one of these runs.
+            agent: only steps of this agent, or of one of these agents.
+            run: only steps and notes of this run, or of one of these runs.
             kind: only passages of this kind or these kinds: `task`, `plan`, `thought`, `code`, `call`, `observation`,
                 `error`, `answer`, or kinds of notes.
             since: only passages from this time on.
@@ -108,27 +108,28 @@ class Recalling(Queries):
     def add_source(self, source: Any, limit: int = 5, *, scope: str | None = None) -> None:
         """Lets recall ask another store, too: a vector store or retriever of LangChain or LlamaIndex, or a function.
 
-        What it returns for a question becomes notes of the kind `document`, with the origin `import` and low trust,
-        and is ranked with everything else. A text is stored once. A source that fails is left out, which is logged.
+        The texts that a source returns become notes of the kind `document`, with the origin `import` and low trust, and
+        are ranked with everything else. Equal texts are stored once. A source that fails is logged and left out.
 
         Args:
             source: any LangChain vector store or retriever, any LlamaIndex retriever, or a function from a question to
                 texts.
-            limit: how many documents to take for one question at most.
-            scope: whose documents these are; by default this memory's scope. Recall in other scopes does not ask it.
+            limit: the maximum number of documents for one question.
+            scope: the scope of the documents; by default this memory's scope. Recall in other scopes does not ask the
+                source.
 
         Raises:
-            InvalidArgument: if it is nothing of that.
+            InvalidArgument: if the source is none of these.
         """
         self._recall.add_source(source, self._scope_to_write(scope), check_count(limit))
 
     def index(self, progress: bool | Report = False) -> int:
-        """Indexes everything that is pending, with vectors; returns how many steps, notes and passages there were.
+        """Indexes and embeds everything that is pending; returns how many steps, notes and passages were pending.
 
-        This happens in the background anyway: call it to wait for it, for instance after loading an export.
+        Indexing happens in the background anyway: call this to wait for it, for instance after loading an export.
 
         Args:
-            progress: show a progress bar; or a function that is called with how much is done and how much there is.
+            progress: show a progress bar; or a function that is called with the amount that is done and the total.
         """
         if callable(progress):
             return self._recall.index(progress)
@@ -173,9 +174,9 @@ class Recalling(Queries):
             kind: a word such as `fact`, `lesson`, `procedure`.
             tags: words to find the note by in `notes`.
             expires: when the note expires: a time, or a timedelta from now.
-            supersedes: the note that this one replaces; it stays in the record and is no longer recalled.
-            sources: steps and notes that this note was made from. When one is superseded or forgotten, a user's note
-                becomes stale, and any other note is forgotten with it.
+            supersedes: the note that the new note replaces; the old note stays in the record and is no longer recalled.
+            sources: steps and notes that the note was made from. When a source is superseded or forgotten, a note of a
+                user becomes stale, and any other note is forgotten with it.
             scope: another scope than this memory's.
             origin: who says so: `user`, `model`, `tool`, `web`, `import` or `agent`.
         """
@@ -216,7 +217,7 @@ class Recalling(Queries):
             What recall now leaves out; with `undo`, what recall finds again.
 
         Raises:
-            NotFound: if there is no such thing, or the beginning of an id fits several.
+            NotFound: if nothing has this id, or several ids begin with it.
         """
         notes, target = self._recall.notes, self._target(what)
         gone = notes.undo_forget(target) if undo else notes.forget(target, influenced=influenced)
@@ -247,7 +248,7 @@ class Recalling(Queries):
             index did not answer: call `finish_erase()` later to remove the last bytes.
 
         Raises:
-            NotFound: if there is no such thing, or the beginning of an id fits several.
+            NotFound: if nothing has this id, or several ids begin with it.
             CannotResume: if a run is still running; nothing was erased.
         """
         from smolmem.store.erasure.erase import Selection, select
@@ -324,7 +325,7 @@ class Recalling(Queries):
         return Purged(plan.sources, plan.derived, receipt)
 
     def finish_erase(self) -> bool:
-        """Removes the last erased bytes from the disk, where another process was in the way; false if it still is."""
+        """Removes erased bytes that another process kept on the disk; False if that process still reads the file."""
         from smolmem.store.erasure.erase import finish
 
         return self._recall.erase_vectors(self._recall.indexed_models()) and finish(self._journal)
@@ -384,6 +385,6 @@ class Recalling(Queries):
         """One note of this memory's scope, by its id or the beginning of it.
 
         Raises:
-            NotFound: if no note's id begins so, or several do.
+            NotFound: if no id of a note begins with `id`, or several do.
         """
         return self._operations.bind(self._recall.notes.get(id, self._bounds))

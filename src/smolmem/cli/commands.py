@@ -12,8 +12,7 @@ from typing import Any
 
 import click
 
-from smolmem.cli import stores
-from smolmem.cli.environment import KEY_VARIABLE, URL_VARIABLE, Environment
+from smolmem.cli.environment import KEY_VARIABLE, URL_VARIABLE, Environment, names_store
 
 SECTIONS = ("Runs and steps", "Recall and notes", "Rules and alerts", "Maintenance", "Getting started")
 EXIT_CODES = {
@@ -67,7 +66,7 @@ def _store(ctx: click.Context, option: click.Parameter, value: Any) -> None:
 def common_options() -> list[click.Option]:
     """The options of every command."""
     stored: dict[str, Any] = {"expose_value": False, "callback": _store}
-    where = f"The store; also the first word after the command (default: {URL_VARIABLE}, else the only one here)."
+    where = f"The store; also the first word after the command (default: {URL_VARIABLE}, else the only store here)."
     key = f"A file with the key of an encrypted store (default: {KEY_VARIABLE}, else asked for)."
     return [
         click.Option(["--db"], metavar="PATH", type=click.Path(), help=where, **stored),
@@ -91,7 +90,7 @@ class Command(click.Command):
         """Takes the store from the first word, if it names one and the words that the command needs are left."""
         words = list(self._words(args))
         needed = sum(param.required for param in self.own_params if isinstance(param, Argument))
-        if len(words) > needed and stores.names_store(args[words[0]]):
+        if len(words) > needed and names_store(args[words[0]]):
             ctx.ensure_object(Environment).db = args[words[0]]
             args = args[: words[0]] + args[words[0] + 1 :]
         return super().parse_args(ctx, args)
@@ -143,7 +142,7 @@ class CommandGroup(click.Group):
         if args and args[0] not in self.commands and not args[0].startswith("-"):
             similar = difflib.get_close_matches(args[0], self.commands, 1)
             hint = f"did you mean {similar[0]!r}?" if similar else "`smolmem --help` lists all commands."
-            if stores.names_store(args[0]):
+            if names_store(args[0]):
                 hint = f"a command comes first, as in `smolmem runs {args[0]}`."
             raise NoSuchCommand(f"there is no command {args[0]!r}: {hint}", ctx)
         return super().resolve_command(ctx, args)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
@@ -12,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from smolmem.cli import stores
 from smolmem.cli.output import Output
-from smolmem.core.errors import InvalidArgument, NotAStore, NotFound, Unwritable
-from smolmem.core.text import sanitize
+from smolmem.core.errors import InvalidArgument, NotAStore, NotFound, StoreError, Unwritable
+from smolmem.core.text import byte_size, sanitize
 
 if TYPE_CHECKING:
     from smolmem.core.values import Run
@@ -41,16 +42,16 @@ class Environment:
         self.key_file: str | None = None
         self.json = False
         self.asks = True
-        """Whether a store is asked for where there are several; not while a shell completes a word."""
+        """Whether the user is asked for a store if there are several; not while a shell completes a word."""
         self.closing = ExitStack()
         """Closed when the command has ended."""
         self.copy: str | None = None
-        """The private copy that the command looks at, if the store cannot be written."""
+        """The private copy that the command reads, if the store cannot be written."""
 
     @cached_property
     def url(self) -> str:
         """The store: named by a word or `--db`, else the environment variable, else the only store in this folder."""
-        return self.db or os.environ.get(URL_VARIABLE) or stores.the_only_store(URL_VARIABLE, ask=self.asks)
+        return self.db or os.environ.get(URL_VARIABLE) or the_only_store(ask=self.asks)
 
     @property
     def shown(self) -> str:
@@ -133,7 +134,7 @@ class Environment:
 
     @cached_property
     def readable(self) -> str:
-        """The store to look at: a private copy of a file that cannot be written, else the store itself."""
+        """The store to read: a private copy of a file that cannot be written, else the store itself."""
         from smolmem.store.sqlite.copies import can_be_written, private_copy
         from smolmem.store.sqlite.encryption import resolve_key
 
@@ -229,7 +230,7 @@ class Environment:
             )
 
     def run(self, memory: Queries, id: str | None) -> Run:
-        """The run whose id begins so; without an id the newest run that no other run called.
+        """The run whose id begins with `id`; without an id the newest run that no other run called.
 
         Raises:
             NotFound: there is no such run.
@@ -264,3 +265,69 @@ def _read_key(path: str) -> str:
     if not key:
         raise InvalidArgument(f"the key file {path} is empty: write the key into it.")
     return key
+
+
+# --- which store --------------------------------------------------------------------------------------------------
+
+SUFFIXES = (".db", ".sqlite", ".sqlite3")
+DEFAULT = "smolmem.db"
+"""What `Memory()` creates."""
+_URL = re.compile(r"(sqlite|postgres|postgresql)://")
+
+
+def names_store(word: str) -> bool:
+    """Whether a word on the command line names a store: a URL, a file name with a known suffix, or a store itself."""
+    if _URL.match(word) or (word.lower().endswith(SUFFIXES) and not word.startswith("-")):
+        return True
+    return "\0" not in word and os.path.isfile(word) and _is_store(Path(word))
+
+
+def stores_in(folder: Path) -> list[Path]:
+    """The stores in a folder, the newest first. Encrypted files are recognised by their name only."""
+    files = [path for path in sorted(folder.iterdir()) if path.name.lower().endswith(SUFFIXES) and path.is_file()]
+    found = [path for path in files if path.name == DEFAULT or _is_store(path)]
+    return sorted(found, key=_changed, reverse=True)
+
+
+def _is_store(path: Path) -> bool:
+    from smolmem.store.sqlite.header import APPLICATION_ID, owner_of, stored_header
+
+    try:
+        return owner_of(stored_header(path, None, path)) == APPLICATION_ID
+    except StoreError:
+        return False
+
+
+def _changed(path: Path) -> float:
+    log = path.with_name(f"{path.name}-wal")
+    return max(file.stat().st_mtime for file in (path, log) if file.exists())
+
+
+def the_only_store(*, ask: bool) -> str:
+    """The only store in this folder; if there are several, a terminal asks which one.
+
+    Raises:
+        NotAStore: there are several stores, and no terminal to ask on.
+    """
+    try:
+        found = stores_in(Path())
+    except OSError:
+        return DEFAULT
+    if len(found) < 2:
+        return str(found[0]) if found else DEFAULT
+    if ask and _can_ask():
+        return _chosen(found)
+    names = ", ".join(str(path) for path in found[:8])
+    raise NotAStore(
+        f"There are several stores here: {names}. Name one, as in `smolmem runs {found[0]}`, or set {URL_VARIABLE}."
+    )
+
+
+def _chosen(found: list[Path]) -> str:
+    """Asks which store."""
+    click.echo("There are several stores here:", err=True)
+    for number, path in enumerate(found, 1):
+        changed = time.strftime("%Y-%m-%d %H:%M", time.localtime(_changed(path)))
+        click.echo(sanitize(f"  {number}  {path}  {byte_size(path.stat().st_size)}, changed {changed}"), err=True)
+    number = click.prompt("Which one", type=click.IntRange(1, len(found)), default=1, err=True)
+    return str(found[number - 1])

@@ -119,9 +119,7 @@ def _drawn(receipts: list[Erased]) -> Any:
     "smolmem purge --url evil.example/page --scope 'acme/*' --yes",
 )
 @choice("--origin", ORIGINS, "Where the source comes from.")
-@option(
-    "--url", "TEXT", "A part of the address, or another text that stands in the source or in the call that read it."
-)
+@option("--url", "TEXT", "A part of the address, or another text of the source or of the call that read it.")
 @_dry_run
 @_yes
 def purge(env: Environment, origin: Any, url: str | None, dry_run: bool, yes: bool) -> int | None:

@@ -112,9 +112,9 @@ def copy(env: Environment, source: str, target: str) -> None:
     with env.open_journal() as journal, closing(open_store(target, key=env.key)) as other, bar as progress:
         copied = copy_store(journal, Journal(other), progress)
     said = ", ".join(counted(copied.added.get(name, 0), name) for name in ("run", "step", "note"))
-    already = f"{copied.skipped.get('run', 0):,} runs were there already"
+    already = f"{copied.skipped.get('run', 0):,} runs were in the target already"
     if copied.differing:
-        already += f", {copied.differing:,} sessions differ there and were left as they are"
+        already += f", {copied.differing:,} sessions differ in the target and were not changed"
     env.output.result(copied, lambda: f"{copied.target}: {said} copied, {already}; both stores are verified.")
 
 

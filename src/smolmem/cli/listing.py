@@ -1,8 +1,10 @@
-"""Commands that read runs and steps: runs, show, steps, diff, stats, and fork, which makes a new run."""
+"""Commands that read runs and steps: runs, show, steps, diff, stats and sql; and tag and fork, which change them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import csv
+import io
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,7 +13,6 @@ import click
 from smolmem.cli.commands import argument, command
 from smolmem.cli.environment import Environment
 from smolmem.cli.options import (
-    STATUSES,
     STEP_KINDS,
     choice,
     count,
@@ -25,14 +26,13 @@ from smolmem.cli.options import (
     step_reference,
 )
 from smolmem.cli.output import Column, Output, duration, failures
-from smolmem.core.errors import NotFound
-from smolmem.core.text import byte_size, counted, one_line
+from smolmem.core.errors import InvalidArgument, NotFound
+from smolmem.core.text import counted, one_line
 
 if TYPE_CHECKING:
     from smolmem.core.totals import Totals
     from smolmem.core.values import Diff, Run, Step
     from smolmem.queries import Queries
-    from smolmem.store.verify import Stats
 
 SECTION = "Runs and steps"
 
@@ -308,38 +308,69 @@ def _unified(found: Diff, left: Run, right: Run) -> Any:
 def stats(env: Environment) -> None:
     """Show how much is stored."""
     with env.read() as memory:
-        figures = replace(memory.stats(), url=env.shown)
-        env.output.result(figures, lambda: _figures(figures, env.output))
+        env.output.result(replace(memory.stats(), url=env.shown))
 
 
-def _figures(figures: Stats, out: Output) -> Any:
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
+# --- SQL ----------------------------------------------------------------------------------------------------------
 
-    from smolmem.render.terminal import STYLES
-
-    counts = Table.grid(padding=(0, 2))
-    for name, text in (
-        ("runs", f"{figures.runs:,} in {counted(figures.sessions, 'session')}"),
-        ("steps", f"{figures.steps:,}"),
-        ("records", _list(event=figures.events, call=figures.calls, prompt=figures.prompts)),
-        ("tokens", f"{figures.input_tokens:,} in, {figures.output_tokens:,} out"),
-        ("recall", _list(note=figures.notes, passage=figures.passages, vector=figures.vectors)),
-        ("size", f"{byte_size(figures.bytes)}, of which {byte_size(figures.content_bytes)} contents"),
-        ("engine", f"{figures.engine}, durability {figures.durability}"),
-    ):
-        counts.add_row(Text(name, "dim"), Text(text))
-    statuses = Table.grid(padding=(0, 2))
-    statuses.add_column()
-    statuses.add_column(justify="right")
-    for status in (*STATUSES, *(set(figures.statuses) - set(STATUSES))):
-        runs = figures.statuses.get(status, 0)
-        if runs:
-            bar = ("█" if out.terminal else "#") * max(1, round(30 * runs / max(1, figures.runs)))
-            statuses.add_row(Text(one_line(status, 40)), Text(f"{runs:,}"), Text(bar, STYLES.get(status, "")))
-    return Group(Text(figures.url, "bold"), counts, Text(), statuses)
+FORMATS = ("table", "csv", "json", "ndjson", "markdown")
+SECONDS, BYTES = 60.0, 1 << 30
+"""How long a SELECT may take, and how much it may return."""
 
 
-def _list(**counts: int) -> str:
-    return ", ".join(counted(count, noun) for noun, count in counts.items())
+@command(
+    SECTION,
+    "smolmem sql 'select agent, count(*) as runs from runs group by agent'",
+    'smolmem sql "select run, number, text from steps where error is not null" --format csv',
+    "smolmem sql 'select * from notes' -n 10 --format markdown",
+)
+@argument("statement", "SELECT", "A SELECT over the tables runs, steps and notes.")
+@choice("--format", FORMATS, "How the rows are printed (default: table).", default="table")
+@limit_option(1_000)
+def sql(env: Environment, statement: str, format: str, limit: int) -> None:
+    """Query runs, steps and notes with SQL; nothing can be changed.
+
+    The tables are `runs` (id, scope, agent, agent_type, title, status, began, ended, parent, fork_of, model, steps,
+    errors, input_tokens, output_tokens, tags), `steps` (id, run, scope, agent, kind, number, at, seconds, error, tools,
+    input_tokens, output_tokens, text) and `notes` (id, scope, kind, text, tags, origin, run, at, expires). Forgotten
+    runs, steps and notes are left out. Times are in UTC. The SELECT is stopped after a minute. The SQL is SQLite's. For
+    a store on PostgreSQL it is PostgreSQL's: LIKE ignores case there, too, and few functions can be called.
+    """
+    from smolmem.store.base import Limits
+
+    limits = Limits(limit, SECONDS, BYTES, any_function=True)
+    try:
+        with env.open_journal() as journal:
+            rows = journal.store.select(env.read_scope, statement, limits)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{error} `smolmem sql --help` lists the columns.") from None
+    _print(env, rows, "json" if env.json else format)
+
+
+def _print(env: Environment, rows: Sequence[dict[str, Any]], format: str) -> None:
+    from smolmem.render.plain_values import as_json, plain
+
+    out, names = env.output, list(rows[0]) if rows else []
+    if format in ("json", "ndjson"):
+        values = [rows] if format == "json" else rows
+        out.text("\n".join(as_json(plain(each), indent=2 if format == "json" else None) for each in values))
+    elif format == "csv":
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([names, *(row.values() for row in rows)] if rows else [])
+        out.text(text.getvalue().rstrip("\n"))
+    elif format == "markdown":
+        lines = [names, ["---"] * len(names), *([_cell(value) for value in row.values()] for row in rows)]
+        out.text("\n".join(f"| {' | '.join(line)} |" for line in lines) if rows else "")
+    else:
+        numeric = {name for name in names if all(isinstance(row[name], (int, float, type(None))) for row in rows)}
+        cells = {name: lambda row, name=name: _text(row[name]) for name in names}
+        out.rows(rows, [Column(name, cells[name], name in numeric, rest=name == names[-1]) for name in names])
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _cell(value: Any) -> str:
+    """A value in a cell of a Markdown table."""
+    return one_line(_text(value), 2_000).replace("\\", "\\\\").replace("|", "\\|")

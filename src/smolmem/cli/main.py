@@ -11,20 +11,7 @@ from contextlib import contextmanager
 
 import click
 
-from smolmem.cli import (
-    erasing,
-    exchanging,
-    listing,
-    live,
-    local_models,
-    maintenance,
-    mcp_server,
-    replaying,
-    searching,
-    selecting,
-    start,
-    watching,
-)
+from smolmem.cli import erasing, exchanging, listing, live, maintenance, searching, start, watching
 from smolmem.cli.commands import HELP_SETTINGS, OVERVIEW, CommandGroup, NoSuchCommand, common_options
 from smolmem.cli.environment import URL_VARIABLE, Environment
 from smolmem.core.errors import InvalidArgument, SmolmemError, StoreError
@@ -68,19 +55,10 @@ def _store_found(env: Environment) -> str:
 
 group.params[:0] = common_options()
 for each in (
-    *(
-        listing.runs,
-        listing.show,
-        listing.steps,
-        replaying.replay,
-        listing.diff,
-        listing.fork,
-        listing.tag,
-        listing.stats,
-    ),
-    *(live.tail, live.top, selecting.sql),
+    *(listing.runs, listing.show, listing.steps, live.replay, listing.diff, listing.fork, listing.tag),
+    *(listing.stats, live.tail, live.top, listing.sql),
     *(searching.search, searching.context, searching.notes, searching.remember, searching.forget),
-    *(exchanging.trace, local_models.model, mcp_server.mcp),
+    *(exchanging.trace, searching.model, start.mcp),
     *(watching.alerts, watching.watch),
     *(maintenance.export, maintenance.load, exchanging.import_, maintenance.index, maintenance.backup),
     *(exchanging.copy, exchanging.roles),

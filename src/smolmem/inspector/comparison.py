@@ -15,16 +15,16 @@ from smolmem.inspector.formatting import ago, title
 from smolmem.memory import Memory
 
 MAX_STEPS = 600
-"""Longer runs are aligned up to so many steps."""
+"""How many steps of a run are aligned at most."""
 MAX_CHARACTERS = 6_000
-"""Longer texts of a step are compared up to so many characters."""
+"""How many characters of a step are compared at most."""
 MAX_PAIRS = 400
-"""Steps that differ are paired by likeness if there are no more possible pairs than these,"""
+"""Steps that differ are paired by similarity up to this number of possible pairs, else by order."""
 COMPARED_CHARACTERS = 600
-"""by the beginnings of their texts."""
+"""How many characters of two steps decide how similar they are."""
 SUGGESTED = 12
 NEWEST = 300
-"""Suggestions are made among so many of the newest runs."""
+"""How many of the newest runs are searched for suggestions."""
 
 Words = list[tuple[str, bool]]
 """A text in parts, and whether the other text has another part there."""

@@ -63,24 +63,9 @@ class Figures:
         return self.seconds / self.steps if self.steps else 0.0
 
     @property
-    def run_parts(self) -> tuple[float, ...]:
-        """The parts of a column of runs: those without a problem, unfinished, failed."""
-        return self.runs - self.failed - self.unfinished, self.unfinished, self.failed
-
-    @property
-    def token_parts(self) -> tuple[float, ...]:
-        """The parts of a column of tokens."""
-        return self.input_tokens, self.output_tokens
-
-    @property
-    def latency_parts(self) -> tuple[float, ...]:
-        """A column of latency."""
-        return (self.seconds_per_step,)
-
-    @property
-    def cost_parts(self) -> tuple[float, ...]:
-        """A column of cost."""
-        return (self.dollars or 0.0,)
+    def without_problem(self) -> int:
+        """Runs that neither failed nor are unfinished."""
+        return self.runs - self.failed - self.unfinished
 
     def __add__(self, other: Figures) -> Figures:
         known = [each for each in (self.dollars, other.dollars) if each is not None]
@@ -125,6 +110,10 @@ class Dashboard:
     models: list[tuple[str, Figures]]
     tools: list[dict[str, Any]]
     errors: list[ErrorKind]
+
+    def columns(self, *names: str) -> list[list[float]]:
+        """The figures with these names in each bucket: the parts of the columns of a chart."""
+        return [[getattr(bucket.figures, name) or 0 for name in names] for bucket in self.buckets]
 
 
 def dashboard(memory: Memory, query: Mapping[str, str]) -> Dashboard:

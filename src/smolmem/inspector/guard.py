@@ -61,7 +61,7 @@ class Decision:
 
 @dataclass
 class Access:
-    """Who may use the inspector: the host names of the server, the session cookie, and the token that buys it."""
+    """Who may use the inspector: host names of the server, the session cookie, and the token to get the cookie."""
 
     hosts: frozenset[str]
     session: str

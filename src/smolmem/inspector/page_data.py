@@ -14,7 +14,6 @@ from smolmem.core.errors import NotFound
 from smolmem.core.text import managed_task
 from smolmem.core.values import Note, Run, Step, when
 from smolmem.inspector import formatting, parameters
-from smolmem.inspector.charts import Bar
 from smolmem.memory import Memory
 from smolmem.store.passage_rows import json_list
 
@@ -57,11 +56,6 @@ class StepSummary:
         """The tool that the step called, `code`, or the kind of the step."""
         label = self.tools[0] if self.tools else self.kind
         return "code" if label == "python_interpreter" else label
-
-    @property
-    def bar(self) -> Bar:
-        """The step in the run's chart."""
-        return Bar(self.input_tokens, self.output_tokens, self.error is not None)
 
 
 def step_summaries(memory: Memory, run: Run) -> list[StepSummary]:
@@ -173,7 +167,7 @@ def erase_target(memory: Memory, form: Mapping[str, str]) -> EraseTarget:
     """The step that a form names, or the note or run whose id begins as its `id`.
 
     Raises:
-        NotFound: there is none.
+        NotFound: if nothing has this id.
     """
     number, id = parameters.number(form.get("step"), "step"), form.get("id", "")
     if number is not None:

@@ -1,4 +1,4 @@
-"""The list of runs: filters and order come from the address, runs of one session stand together."""
+"""The list of runs: filters and order come from the address, and runs of one session are grouped."""
 
 from __future__ import annotations
 

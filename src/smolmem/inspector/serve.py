@@ -52,7 +52,7 @@ def serve(
         access = new_access(hosts_of(host, number), read_only=read_only, token=token)
         link, name = link_of(host, number, access), sanitize(database_url(memory))
         access.renew = partial(_print_next_link, host, number, access)
-        hint = "The link works again." if token else "The browser that opens the link keeps access."
+        hint = "The link can be opened more than once." if token else "The browser that opens the link keeps access."
         print(f"smolmem shows {name} at\n\n    {link}\n\n{hint} Press Ctrl-C to stop.", flush=True)
         if open_browser:
             webbrowser.open(link)

@@ -2,25 +2,74 @@
 
 The times come from the ledger of calls. A step of a run without a ledger, such as an imported run, has only its
 duration. If a run calls very many runs, the steps of the first runs are listed; the totals include all runs.
+
+The time axis shortens idle time: a run that was killed on Monday and resumed on Friday still fills the page.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from smolmem.core.prices import cost
 from smolmem.core.totals import Totals, run_totals, summed
 from smolmem.core.values import Run
-from smolmem.inspector.marks import IN_LIST, Mark, run_marks
+from smolmem.inspector import formatting
 from smolmem.inspector.page_data import StepSummary, outlines, step_summaries
-from smolmem.inspector.time_axis import Interval, TimeAxis, time_axis
 from smolmem.memory import Memory
 from smolmem.store.passage_rows import json_list
 
 MAX_EXPANDED = 40
-"""Of at most so many called runs, the steps are listed."""
+"""How many called runs have their steps listed at most."""
+GAP_SHARE = 0.04
+"""The width of a gap, as a share of the busy time."""
+LONGEST_SHARE, SHORTEST_GAP = 0.25, 2.0
+"""An idle time is a gap if it is longer than this share of the busy time, and than this number of seconds."""
+
+
+Interval = tuple[float, float]
+"""The beginning and the end of something that was done."""
+Lines = Sequence[tuple[Sequence[Interval], StepSummary | None]]
+"""The intervals in which each line of a run was worked on, and its step."""
+
+SYMBOLS = {
+    "killed": ("✕", "process killed"),
+    "resumed": ("↻", "run resumed"),
+    "interrupted": ("■", "run interrupted"),
+    "failed": ("✕", "run failed"),
+    "forked": ("↱", "forked from another run"),
+    "fork": ("↱", "a fork begins here"),
+    "edited": ("✎", "step edited"),
+    "removed": ("−", "step removed from the agent's memory"),
+    "trimmed": ("✂", "prompt trimmed"),
+    "alert": ("▲", "alert"),
+    "recalled": ("◆", "memories recalled"),
+}
+"""The symbol of each kind of mark, and its meaning in the legend. Common fonts have all symbols."""
+IN_LIST = ("killed", "resumed", "interrupted", "failed", "forked")
+"""The marks that have a line of their own in the list of steps."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Something that happened to a run: what, when, at which step, and a sentence about it."""
+
+    kind: str
+    at: float
+    text: str
+    step: int | None = None
+    href: str = ""
+
+    @property
+    def symbol(self) -> str:
+        """One character for charts."""
+        return SYMBOLS[self.kind][0]
+
+    @property
+    def label(self) -> str:
+        """The meaning of the symbol."""
+        return SYMBOLS[self.kind][1]
 
 
 @dataclass(frozen=True)
@@ -69,6 +118,37 @@ class Row:
     def seconds(self) -> float:
         """From the beginning to the end."""
         return max(0.0, self.ended - self.began)
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Idle time that the axis shortens."""
+
+    began: float
+    ended: float
+
+    @property
+    def seconds(self) -> float:
+        """How long nothing happened."""
+        return self.ended - self.began
+
+
+@dataclass(frozen=True)
+class TimeAxis:
+    """Places of times between 0 and 100 percent."""
+
+    times: Sequence[float]
+    places: Sequence[float]
+    gaps: Sequence[Gap] = ()
+
+    def place(self, time: float) -> float:
+        """The place of a time, in percent."""
+        if not self.times:
+            return 0.0
+        index = min(max(bisect_right(self.times, time) - 1, 0), len(self.times) - 2)
+        began, ended = self.times[index], self.times[index + 1]
+        share = min(max((time - began) / (ended - began), 0.0), 1.0) if ended > began else 0.0
+        return self.places[index] + share * (self.places[index + 1] - self.places[index])
 
 
 @dataclass(frozen=True)
@@ -147,7 +227,7 @@ class _Tree:
         return [head, *self.rows(run, depth + 1)]
 
 
-# --- calls -----------------------------------------------------------------------------------------------------------
+# --- calls ----------------------------------------------------------------------------------------------------------
 
 
 def _run_spans(memory: Memory, runs: Sequence[Run]) -> dict[str, list[Span]]:
@@ -177,7 +257,7 @@ def _assigned(steps: Iterable[StepSummary], spans: Iterable[Span]) -> tuple[dict
     return by_step, left
 
 
-# --- rows ------------------------------------------------------------------------------------------------------------
+# --- rows -----------------------------------------------------------------------------------------------------------
 
 
 def _step_row(run: Run, step: StepSummary, spans: list[Span], depth: int) -> Row:
@@ -207,3 +287,148 @@ def _with_marks(rows: list[Row], marks: Sequence[Mark], run: Run) -> list[Row]:
             made.append(Row("mark", run, mark=waiting.pop(0)))
         made.append(replace(row, marks=by_step.get(row.step.id, ())) if row.step is not None else row)
     return made + [Row("mark", run, mark=mark) for mark in waiting]
+
+
+# --- the time axis ----------------------------------------------------------------------------------------------------
+
+
+def time_axis(intervals: Iterable[Interval]) -> TimeAxis:
+    """The axis of some intervals, with long idle times shortened."""
+    busy = merged(intervals)
+    if not busy:
+        return TimeAxis((), ())
+    total = max(sum(ended - began for began, ended in busy), 1e-6)
+    times, lengths, gaps = [busy[0][0]], [0.0], list[Gap]()
+    for (began, ended), before in zip(busy, [None, *busy], strict=False):
+        if before is not None:
+            idle = began - before[1]
+            is_gap = idle > max(LONGEST_SHARE * total, SHORTEST_GAP)
+            gaps += [Gap(before[1], began)] if is_gap else []
+            times.append(began)
+            lengths.append(lengths[-1] + (GAP_SHARE * total if is_gap else idle))
+        times.append(ended)
+        lengths.append(lengths[-1] + ended - began)
+    width = max(lengths[-1], 1e-9)
+    return TimeAxis(times, [100 * length / width for length in lengths], gaps)
+
+
+def merged(intervals: Iterable[Interval]) -> list[Interval]:
+    """Intervals in order; those that overlap become one interval."""
+    joined: list[Interval] = []
+    for began, ended in sorted((began, max(began, ended)) for began, ended in intervals):
+        if joined and began <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], ended))
+        else:
+            joined.append((began, ended))
+    return joined
+
+
+# --- marks: what happened to a run besides its steps ------------------------------------------------------------------
+
+
+def run_marks(memory: Memory, run: Run, lines: Lines) -> list[Mark]:
+    """All marks of a run, in the order of time."""
+    steps = [step for _, step in lines if step is not None]
+    marks = [
+        *_kills_and_alerts(memory, run, lines, steps),
+        *_end(run, lines),
+        *_forks(memory, run, steps),
+        *_edits(memory, run, steps),
+        *_trims(memory, run, steps),
+        *_recalls(memory, run, steps),
+    ]
+    return sorted(marks, key=lambda mark: mark.at)
+
+
+def _kills_and_alerts(memory: Memory, run: Run, lines: Lines, steps: Sequence[StepSummary]) -> list[Mark]:
+    marks: list[Mark] = []
+    for alert in memory.alerts(scope="*", run=run.id):
+        at = alert.at.timestamp()
+        if alert.rule == "takeover":
+            marks += _kill_and_resume(run, lines, at, alert.reason)
+            continue
+        step = next((each for each in steps if each.kind == "action" and each.number == alert.number), None)
+        actions = f" → {', '.join(alert.actions)}" if alert.actions else ""
+        text = f"The rule {alert.rule} fired: {alert.reason}{actions}."
+        marks.append(Mark("alert", at if step is None else step.at, text, None if step is None else step.id))
+    return marks
+
+
+def _kill_and_resume(run: Run, lines: Lines, resumed: float, reason: str) -> list[Mark]:
+    """The marks of a takeover: a process was killed after its last record, and another process resumed the run."""
+    killed = max((time for time in _times(lines) if time < resumed), default=run.began.timestamp())
+    inside = next((step for intervals, step in lines if _contains(intervals, killed, resumed) and step), None)
+    where = "" if inside is None or inside.number is None else f", in the middle of step {inside.number}"
+    later = formatting.seconds(resumed - killed)
+    return [
+        Mark("killed", killed, f"The process was killed here{where}. The run was resumed {later} later."),
+        Mark("resumed", resumed, f"The run was resumed: {reason}."),
+    ]
+
+
+def _times(lines: Lines) -> Iterator[float]:
+    return (time for intervals, _ in lines for interval in intervals for time in interval)
+
+
+def _contains(intervals: Sequence[Interval], killed: float, resumed: float) -> bool:
+    """Whether something began before a kill and ended after the run was resumed."""
+    return any(began <= killed for began, _ in intervals) and any(ended >= resumed for _, ended in intervals)
+
+
+def _end(run: Run, lines: Lines) -> list[Mark]:
+    last = max(_times(lines), default=run.began.timestamp())
+    if run.status == "interrupted" and run.step_count:
+        if run.ended is None:
+            return [Mark("killed", last, "The process was killed here. The run can be resumed.")]
+        return [Mark("interrupted", last, "The run was interrupted here. The run can be resumed.")]
+    if run.status == "failed":
+        at = last if run.ended is None else max(last, run.ended.timestamp())
+        return [Mark("failed", at, f"The run failed here: {run.failure}. The run can be resumed.")]
+    return []
+
+
+def _forks(memory: Memory, run: Run, steps: Sequence[StepSummary]) -> list[Mark]:
+    marks: list[Mark] = []
+    if run.fork_of is not None:
+        shared = [step.at for step in steps if step.run != run.id]
+        text = f"Forked from run {run.fork_of[:8]} here. Both runs share the steps above."
+        marks.append(Mark("forked", max(shared, default=run.began.timestamp()), text, href=f"/runs/{run.fork_of}"))
+    for row in memory._journal.store.rows("fork_points", {"run": run.id}):
+        before = [step for step in steps if step.at <= row["at"]]
+        text = f"Run {row['id'][:8]} is a fork that begins here."
+        marks.append(Mark("fork", row["at"], text, before[-1].id if before else None, f"/runs/{row['id']}"))
+    return marks
+
+
+def _edits(memory: Memory, run: Run, steps: Sequence[StepSummary]) -> list[Mark]:
+    """Changes of steps: a revision during the run is part of recording, a later one is an edit."""
+    known = {step.id: step for step in steps}
+    ended = run.ended.timestamp() if run.ended is not None and run.status != "running" else None
+    marks: list[Mark] = []
+    for row in memory._journal.store.rows("step_changes", {"session": run.session, "run": run.id}):
+        step = known.get(row["step"])
+        if step is None or (row["act"] == "revise" and (ended is None or row["at"] <= ended)):
+            continue
+        kind, verb = ("edited", "edited") if row["act"] == "revise" else ("removed", "removed from the agent's memory")
+        marks.append(Mark(kind, step.at, f"This step was {verb} at {formatting.clock(row['at'])}.", step.id))
+    return marks
+
+
+def _trims(memory: Memory, run: Run, steps: Sequence[StepSummary]) -> list[Mark]:
+    began, ended = run.began.timestamp(), None if run.ended is None else run.ended.timestamp()
+    marks: list[Mark] = []
+    for trim in memory._journal.trims.of(run.session):
+        if began <= trim.at and (ended is None or trim.at <= ended):
+            step = next((each for each in steps if each.at >= trim.at), None)
+            text = f"{trim.view} trimmed the prompt from {trim.before:,} to {trim.after:,} tokens."
+            marks.append(Mark("trimmed", trim.at, text, None if step is None else step.id))
+    return marks
+
+
+def _recalls(memory: Memory, run: Run, steps: Sequence[StepSummary]) -> list[Mark]:
+    marks: list[Mark] = []
+    for row in memory._journal.store.rows("run_recalled", {"run": run.id}):
+        step = next((each for each in steps if each.at >= row["at"]), None)
+        text = f"Memories were recalled for: {formatting.one_line(row['query'], 100)}"
+        marks.append(Mark("recalled", row["at"], text, row["step"] or (None if step is None else step.id)))
+    return marks

@@ -1,19 +1,22 @@
 """Imports documents that users have elsewhere: a Chroma collection, a FAISS index of LangChain, a LlamaIndex docstore.
 
 Each document becomes a note of the kind `document` with the origin `import`, so its trust is low. Vectors of another
-model are of no use: smolmem embeds the text again. A document that is here already is skipped.
+model are of no use: smolmem embeds the text again. A document that the memory has already is skipped.
 
-Files are read as data. LangChain keeps the documents of a FAISS folder in a pickle, which would run code if it were
-loaded. It is read without loading it.
+Files are read as data. LangChain keeps the documents of a FAISS folder in a pickle, and a pickle is a program: loading
+it calls whatever it names. So the instructions of the pickle are read as data. Texts, numbers, lists and dicts are
+made; a class is a placeholder that is never imported, and calling it only gives another placeholder. An object whose
+attributes have a `page_content` is a document.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import pickletools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +25,6 @@ from urllib.parse import urlsplit
 from smolmem.core.display import Drawable
 from smolmem.core.errors import InvalidArgument, NotFound
 from smolmem.core.telemetry import quiet_chromadb
-from smolmem.integrations.pickled_documents import pickled_documents
 from smolmem.recall.documents import Document
 from smolmem.recall.documents import add_documents as documents_as_notes
 from smolmem.store.base import Progress
@@ -41,7 +43,7 @@ _PICKLES = (".pkl", ".pickle")
 
 @dataclass(frozen=True)
 class ImportedDocuments(Drawable):
-    """What was imported: how many documents were added, were here already, or had no text."""
+    """How many documents were added, were in the memory already, or had no text."""
 
     source: str
     added: int
@@ -56,10 +58,10 @@ def import_collection(
     scope: str | None = None,
     progress: Progress | None = None,
 ) -> ImportedDocuments:
-    """Imports documents as notes; what was imported before an error stays, and a second import skips it.
+    """Imports documents as notes; documents that were imported before an error stay, and a second import skips them.
 
     Args:
-        memory: where to.
+        memory: the memory to import into.
         source: `chroma:///path/collection`, `chroma+http://host:8000/collection`, the folder of a
             LangChain FAISS index, the folder or `docstore.json` of a LlamaIndex storage context, or a JSON file with a
             list of documents (`text` or `page_content`, `metadata`).
@@ -68,7 +70,7 @@ def import_collection(
 
     Raises:
         NotFound: there is no such collection or file; the message names what there is.
-        InvalidArgument: the source is something else.
+        InvalidArgument: the source is none of these.
     """
     name = os.fspath(source)
     total, documents = _chroma(name) if name.startswith("chroma") and "://" in name else _file(Path(_path(name)))
@@ -151,7 +153,7 @@ def _chroma_documents(client: Any, collection: Any) -> Iterator[Document]:
 
 
 def is_documents(source: str) -> bool:
-    """Whether a source is one of documents, by its URL or its first bytes; if not, it may be one of runs."""
+    """Whether a source has documents, by its URL or its first bytes; other sources may have runs."""
     if source.startswith(("chroma://", "chroma+http", "faiss://")):
         return True
     path = Path(source)
@@ -215,3 +217,108 @@ def _text_of(entry: Any) -> str | None:
     resource = entry.get("text_resource")
     inner = resource.get("text") if isinstance(resource, dict) else None
     return next((text for text in (entry.get("text"), entry.get("page_content"), inner) if isinstance(text, str)), None)
+
+
+# --- documents in a pickle --------------------------------------------------------------------------------------------
+
+_MARK = object()
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
+_EMPTY: dict[str, Callable[[], Any]] = {
+    "EMPTY_LIST": list,
+    "EMPTY_DICT": dict,
+    "EMPTY_TUPLE": tuple,
+    "EMPTY_SET": list,
+    "GLOBAL": object,
+}
+_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+_CALLS = {"STACK_GLOBAL": 2, "REDUCE": 2, "NEWOBJ": 2, "NEWOBJ_EX": 3}
+"""Instructions that replace some values by a placeholder, and how many."""
+_IGNORED = ("PROTO", "FRAME", "STOP")
+
+
+def pickled_documents(data: bytes) -> Iterator[Document]:
+    """The documents in a pickle, in its order.
+
+    Raises:
+        InvalidArgument: if it cannot be read.
+    """
+    reader = _Reader()
+    try:
+        for instruction, argument, _ in pickletools.genops(data):
+            state = reader.step(instruction.name, argument)
+            inner = state.get("__dict__", state) if isinstance(state, dict) else None
+            if isinstance(inner, dict) and isinstance(text := inner.get("page_content"), str):
+                metadata = inner.get("metadata")
+                yield text, metadata if isinstance(metadata, Mapping) else {}
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise InvalidArgument(f"its pickle cannot be read ({type(error).__name__}).") from error
+
+
+class _Reader:
+    """The stack of values that the instructions work on."""
+
+    def __init__(self) -> None:
+        self._stack: list[Any] = []
+        self._memo: dict[int, Any] = {}
+
+    def step(self, name: str, argument: Any) -> Any:
+        """Follows one instruction; returns the attributes of an object if the instruction sets them."""
+        if name == "BUILD":
+            return self._stack.pop()
+        if name in _EMPTY:
+            self._stack.append(_EMPTY[name]())
+        elif name in _CALLS:
+            self._pop(_CALLS[name])
+            self._stack.append(object())
+        elif name in _TUPLES:
+            self._stack.append(tuple(self._pop(_TUPLES[name])))
+        elif name in _CONSTANTS or (argument is not None and name not in _IGNORED and "PUT" not in name):
+            self._constant(name, argument)
+        elif name not in _IGNORED:
+            self._change(name, argument)
+        return None
+
+    def _constant(self, name: str, argument: Any) -> None:
+        if name in ("GET", "BINGET", "LONG_BINGET"):
+            self._stack.append(self._memo[argument])
+        elif name in _CONSTANTS or isinstance(argument, (str, bytes, bytearray, int, float)):
+            self._stack.append(_CONSTANTS.get(name, argument))
+        else:
+            raise ValueError(name)
+
+    def _change(self, name: str, argument: Any) -> None:
+        if name == "MARK":
+            self._stack.append(_MARK)
+        elif name == "MEMOIZE" or "PUT" in name:
+            self._memo[len(self._memo) if argument is None else argument] = self._stack[-1]
+        elif name in ("APPEND", "SETITEM"):
+            self._fill(self._pop(1 if name == "APPEND" else 2))
+        elif name in ("APPENDS", "ADDITEMS", "SETITEMS"):
+            self._fill(self._to_mark())
+        elif name == "TUPLE":
+            self._stack.append(tuple(self._to_mark()))
+        else:
+            raise ValueError(name)
+
+    def _fill(self, items: list[Any]) -> None:
+        """Adds items to the list or dict on top; what is added to a placeholder is left out."""
+        target = self._stack[-1]
+        if isinstance(target, list):
+            target.extend(items)
+        elif isinstance(target, dict):
+            target.update(zip(items[::2], items[1::2], strict=True))
+
+    def _pop(self, count: int) -> list[Any]:
+        found = self._stack[-count:]
+        if len(found) < count:
+            raise IndexError(count)
+        del self._stack[-count:]
+        return found
+
+    def _to_mark(self) -> list[Any]:
+        for place in range(len(self._stack) - 1, -1, -1):
+            if self._stack[place] is _MARK:
+                found = self._stack[place + 1 :]
+                del self._stack[place:]
+                return found
+        raise ValueError("no mark")

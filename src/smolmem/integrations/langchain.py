@@ -89,6 +89,6 @@ def _message(role: str, text: str | None, whole: dict[str, Any] | None) -> BaseM
 
 
 def remember_documents(memory: Memory, documents: Iterable[Document], *, scope: str | None = None) -> ImportedDocuments:
-    """Remembers documents as notes with the origin `import`; a document that is here already is skipped."""
+    """Remembers documents as notes with the origin `import`; a document that the memory has already is skipped."""
     pairs = ((document.page_content, document.metadata) for document in documents)
     return add_documents(memory, pairs, "LangChain", scope=scope)

@@ -72,7 +72,7 @@ class MemoryBlock(BaseMemoryBlock[str]):  # type: ignore[misc]
         await asyncio.to_thread(_add, Conversation(self.memory, self.session_id), said)
 
     async def atruncate(self, content: str, tokens_to_truncate: int) -> str | None:
-        """Leaves the block out: half a quotation would lose where its lines come from."""
+        """Leaves the block out: a shortened quotation would lose its sources."""
         return None
 
 

@@ -16,20 +16,6 @@ from pydantic import BaseModel
 from smolmem.core.errors import BudgetTooSmall, NotFound, SmolmemError
 from smolmem.core.text import counted, one_line
 from smolmem.core.values import Note, Recollection, Run, Step
-from smolmem.mcp.shapes import (
-    Document,
-    Forgotten,
-    Hit,
-    Hits,
-    Listed,
-    NoteShape,
-    Quote,
-    Recalled,
-    Recent,
-    Remembered,
-    RunShape,
-    Transcript,
-)
 from smolmem.memory import Memory
 from smolmem.policies.transcript import to_messages
 from smolmem.recall.context import CAUTION, PER_TOKEN, block, quoted, visible
@@ -48,6 +34,122 @@ _TOOL_WORDS = {
     "`memory.notes()` lists all notes": "list_notes lists them",
 }
 """What messages of the library suggest, and what the tools offer."""
+
+
+# --- the structured content: the SDK makes the output schema of each tool from these classes ----------------------
+
+
+class Quote(BaseModel):
+    """A passage of a step or note, and where it comes from."""
+
+    text: str
+    source: str
+    kind: str
+    origin: str
+    trust: str
+    at: str
+    score: float
+    agent: str | None
+    run: str | None
+    step: int | None
+    note: str | None
+    tool: str | None
+    stale: bool
+
+
+class Recalled(BaseModel):
+    """Passages, the best first."""
+
+    results: list[Quote]
+
+
+class NoteShape(BaseModel):
+    """One note."""
+
+    id: str
+    text: str
+    kind: str
+    tags: list[str]
+    origin: str
+    at: str
+    run: str | None
+    stale: bool
+
+
+class Listed(BaseModel):
+    """Notes, the newest first."""
+
+    notes: list[NoteShape]
+
+
+class RunShape(BaseModel):
+    """One run, without its steps."""
+
+    id: str
+    agent: str
+    status: str
+    task: str
+    began: str
+    seconds: float | None
+    steps: int
+    errors: int
+    tags: list[str]
+    imported: bool
+
+
+class Recent(BaseModel):
+    """Runs, the newest first."""
+
+    runs: list[RunShape]
+
+
+class Transcript(BaseModel):
+    """One run with its transcript."""
+
+    run: RunShape
+    transcript: str
+
+
+class Remembered(BaseModel):
+    """Whether a note was written, its id, or why it was not written."""
+
+    remembered: bool
+    note: str | None
+    reason: str | None
+
+
+class Forgotten(BaseModel):
+    """The ids of the notes that recall now leaves out, or why it leaves out none."""
+
+    forgotten: list[str]
+    reason: str | None
+
+
+class Hit(BaseModel):
+    """A search result that `fetch` opens."""
+
+    id: str
+    title: str
+    url: str
+
+
+class Hits(BaseModel):
+    """Search results, the best first."""
+
+    results: list[Hit]
+
+
+class Document(BaseModel):
+    """The whole text of a run, step or note."""
+
+    id: str
+    title: str
+    text: str
+    url: str
+    metadata: dict[str, str]
+
+
+# --- answers ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -213,7 +315,7 @@ def _about(run: Run) -> str:
 
 def _origin(note: Note) -> str:
     tags = f" · {one_line(', '.join(note.tags), 80)}" if note.tags else ""
-    stale = " · STALE: what it was made from is no longer current" if note.stale else ""
+    stale = " · STALE: a source of this note is no longer current" if note.stale else ""
     return f"note {note.id} · {one_line(note.kind, 80)}{tags} · {note.at:%Y-%m-%d %H:%M} · from {note.origin}{stale}"
 
 

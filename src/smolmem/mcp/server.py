@@ -16,8 +16,19 @@ from pydantic import Field, ValidationError
 
 from smolmem.core.errors import SmolmemError
 from smolmem.core.text import one_line
-from smolmem.mcp.answers import RUN_TOKENS, Answer, Answers
-from smolmem.mcp.shapes import Document, Forgotten, Hits, Listed, Recalled, Recent, Remembered, Transcript
+from smolmem.mcp.answers import (
+    RUN_TOKENS,
+    Answer,
+    Answers,
+    Document,
+    Forgotten,
+    Hits,
+    Listed,
+    Recalled,
+    Recent,
+    Remembered,
+    Transcript,
+)
 from smolmem.memory import Memory
 
 try:

@@ -1,10 +1,16 @@
-"""Runs the MCP server: over standard input and output, or over streamable HTTP behind a token."""
+"""Runs the MCP server: over standard input and output, or over streamable HTTP behind a token.
+
+Every web page can send requests to a server on loopback, and anyone can point a domain name at 127.0.0.1. So the Host
+and Origin headers, which browsers set themselves, are checked before the token: by `check`, a pure function, which the
+middleware `BearerGuard` calls.
+"""
 
 from __future__ import annotations
 
+import hmac
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,8 +18,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 
 from smolmem.core.errors import InvalidArgument
 from smolmem.core.text import sanitize
-from smolmem.listening import LOOPBACK, hosts_of, in_url, listen, serve_app
-from smolmem.mcp.bearer import BearerGuard
+from smolmem.listening import LOOPBACK, hosts_of, in_url, listen, read_headers, serve_app
 from smolmem.mcp.server import MemoryServer, make_server
 from smolmem.memory import Memory
 
@@ -72,3 +77,45 @@ def _opened(url: str, scope: str, write: bool, key: str | bytes | None) -> Itera
         raise InvalidArgument(f"{scope!r} covers several scopes: --write needs one scope to write to, --scope NAME.")
     with Memory(url, scope=scope, key=key) as memory:
         yield memory
+
+
+def check(headers: dict[str, str], hosts: Collection[str], token: str) -> tuple[int, str]:
+    """Status 200, or the status and the sentence of a refusal."""
+    host = headers.get("host", "").lower()
+    if host not in hosts:
+        return 421, "This server does not have that host name: use the address that `smolmem mcp` printed."
+    if headers.get("origin", f"http://{host}").lower() != f"http://{host}":
+        return 403, "The request came from another site: MCP clients send no Origin header, or the server's own."
+    scheme, _, given = headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), token.encode()):
+        return 401, "The token is missing or wrong: send the header `Authorization: Bearer TOKEN`."
+    return 200, ""
+
+
+class BearerGuard:
+    """Passes on the requests that `check` allows, and refuses the others."""
+
+    def __init__(self, app: Any, hosts: Collection[str], token: str) -> None:
+        self._app = app
+        self._hosts = hosts
+        self._token = token
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answers one request."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            status, reason = check(read_headers(scope["headers"]), self._hosts, self._token)
+            if status == 200:
+                await self._app(scope, receive, send)
+            else:
+                await _refuse(send, status, reason)
+        else:
+            await send({"type": "websocket.close", "code": 1008})
+
+
+async def _refuse(send: Any, status: int, reason: str) -> None:
+    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"cache-control", b"no-store")]
+    headers += [(b"www-authenticate", b"Bearer")] if status == 401 else []
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": f"{reason}\n".encode()})

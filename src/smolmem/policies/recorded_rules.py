@@ -1,6 +1,7 @@
-"""Rules over recorded steps: a backtest of one rule, and a watcher of everything that a store records.
+"""Rules and the record: the rules of a recorded agent, a backtest of one rule, and a watcher of a whole store.
 
-A rule sees recorded steps as it would have seen them live, the steps of each agent apart. It reports alerts and does
+A rule of a recorded agent sees the steps of earlier runs, and its alerts are recorded. In a backtest or a watcher, a
+rule sees recorded steps as it would have seen them live, the steps of each agent separately; it reports alerts and does
 not act. The watcher reads the store a few times a second. Readers and writers of a store do not block each other, so
 the agents that write do not become slower.
 """
@@ -10,12 +11,19 @@ from __future__ import annotations
 import logging
 import sys
 import time
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from smolagents.memory import ActionStep, FinalAnswerStep, PlanningStep
+
+from smolmem.agents.compat import Patches, agent_name
+from smolmem.agents.recorder import Recorder
 from smolmem.core.arguments import scope_filter
 from smolmem.core.display import Drawable
+from smolmem.core.errors import Damaged, InvalidArgument
 from smolmem.core.values import Alert, Run, when
 from smolmem.policies.detectors import Detector, Gap, RecordedStep, alert_lines
 from smolmem.policies.watch import Watch
@@ -201,3 +209,56 @@ def _alert(detectors: _Detectors, step: RecordedStep) -> Alert | None:
     except Exception as error:  # a damaged step, a test that raises, a pattern that takes too long
         log.warning("smolmem: the rule %r failed on step %d: %s", detectors.rule.name, step.row["id"], error)
         return None
+
+
+# --- the rules of a recorded agent ------------------------------------------------------------------------------------
+
+
+class AttachedRules:
+    """The rules of one agent."""
+
+    def __init__(self, recorder: Recorder, journal: Journal) -> None:
+        self._recorder = recorder
+        self._journal = journal
+        self._rules: dict[Watch, Patches] = {}
+        recorder.patches.callback(self.set, [])
+
+    def set(self, rules: Sequence[Watch]) -> None:
+        """Attaches these rules, and detaches all others."""
+        if not isinstance(rules, Sequence) or not all(isinstance(rule, Watch) for rule in rules):
+            raise InvalidArgument(f"watch takes a list of rules such as [Watch('error')], not {rules!r}.")
+        for rule in [rule for rule in self._rules if rule not in rules]:
+            rule.forget(self._recorder.agent)
+            self._rules.pop(rule).close()
+        for rule in rules:
+            if rule not in self._rules:
+                self._rules[rule] = self._attach(rule)
+
+    def _attach(self, rule: Watch) -> Patches:
+        agent, patches = self._recorder.agent, Patches()
+        runner = rule.runner(agent)
+        runner.attach(weakref.ref(self._recorder), self._journal.alerts.add)
+        runner.learn(self._earlier_steps(rule))
+        for cls in _step_classes(rule):
+            patches.register(agent, cls, rule)
+        return patches
+
+    def _earlier_steps(self, rule: Watch) -> Iterator[RecordedStep]:
+        """The steps of this agent in earlier runs that fit the rule's window."""
+        found = recorded_steps(
+            self._journal,
+            {"scope": self._recorder.scope},
+            agent=agent_name(self._recorder.agent),
+            since=None if rule.hours is None else time.time() - rule.hours * 3600,
+            limit=min(MAX_STEPS, rule.window * WINDOWS),
+        )
+        fitting = list[RecordedStep]()
+        for step in found:
+            with suppress(Damaged):
+                fitting += [step] if applies(rule, step) else []
+        return reversed(fitting[: rule.window])
+
+
+def _step_classes(rule: Watch) -> list[type]:
+    planning = [PlanningStep] if "planning" in rule.kinds else []
+    return [ActionStep, *planning, *([FinalAnswerStep] if rule.silent_seconds is not None else [])]

@@ -278,7 +278,7 @@ class TokenBudget(View):
         if least > self.tokens and not _steps(parts):
             raise BudgetTooSmall(
                 f"TokenBudget(tokens={self.tokens}): the system prompt and the task alone take about {least:,} tokens. "
-                f"Give it at least {least * 3 // 2 // 100 * 100 + 100:,}, or make them shorter."
+                f"Set at least {least * 3 // 2 // 100 * 100 + 100:,}, or make them shorter."
             )
 
 
@@ -292,7 +292,7 @@ class Summarize(View):
     keeps_messages = True
 
     def __init__(self, model: Any = None, *, keep_last: int = 10, chars: int = 3_000) -> None:
-        """Summarizes all steps but the newest once there are twice as many as are kept.
+        """Summarizes all but the newest steps, once there are twice as many steps as are kept.
 
         Args:
             model: a smolagents model that writes the summary.
@@ -334,7 +334,9 @@ class Summarize(View):
             try:
                 return self._asked(before, steps)[: self.chars]
             except Exception as error:
-                chain.warn_once("unwritten", f"Summarize's model wrote no summary ({error}); one is made without it.")
+                chain.warn_once(
+                    "unwritten", f"Summarize's model wrote no summary ({error}): it is made without a model."
+                )
         lines = [line for line in before.splitlines() if line] + [_gist(part) for part in steps]
         while len("\n".join(lines)) > self.chars and len(lines) > 1:
             lines = [line[: max(40, len(line) * 3 // 4)] for line in lines[-(self.chars // 60) :]]
@@ -345,8 +347,9 @@ class Summarize(View):
     def _asked(self, before: str, steps: list[Part]) -> str:
         told = "\n\n".join(_text(part)[:4_000] for part in steps)
         ask = (
-            "Summarize what an agent has done and found out so far, for the agent itself to go on from. Keep every "
-            f"name, number, path and decision that may matter. At most {self.chars} characters, no introduction.\n\n"
+            "Summarize what an agent has done and found out so far, so that the agent can continue from the summary. "
+            "Keep every name, number, path and decision that may matter. "
+            f"At most {self.chars} characters, no introduction.\n\n"
         )
         earlier = f"The summary so far:\n{before}\n\n" if before else ""
         with ledger.unrecorded():
@@ -420,7 +423,7 @@ def _without_images(part: Part, count: int) -> Part:
 
 
 def _texts(part: Part, change: Callable[[str], str], role: Any = None) -> Part:
-    """A part with its texts changed, those of one role or all; the same object where nothing is."""
+    """A part with its texts changed, those of one role or all; the same object if no text changes."""
     messages = [_changed(message, change) if role in (None, message.role) else message for message in part.messages]
     same = all(new is old for new, old in zip(messages, part.messages, strict=True))
     return part if same else part.showing(messages)

@@ -1,13 +1,20 @@
-"""Runs, steps and notes as plain data for `--json` and the inspector. The names are documented and do not change."""
+"""Runs, steps and notes as plain data and as JSON, for `--json` and the inspector.
+
+The names of fields are documented and do not change.
+"""
 
 from __future__ import annotations
 
+import json
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from typing import Any
 
 from smolmem.core import prices
+from smolmem.core.text import BIDI_AND_C1
 from smolmem.core.values import Run, Step
 
 _RUN = (
@@ -50,3 +57,21 @@ def whole(run: Run) -> dict[str, Any]:
     failure = run.failure
     ended = {"task": run.task, "answer": plain(run.answer), "failure": None if failure is None else str(failure)}
     return {**plain(run), **ended, "steps": plain(run.steps)}
+
+
+_ESCAPED = re.compile(f"[{BIDI_AND_C1}\ud800-\udfff]")
+
+
+def as_json(value: Any, *, ascii_only: bool = False, indent: int | None = 2) -> str:
+    """A value as one JSON document; control characters are escaped, so that a terminal shows them."""
+    text = json.dumps(_finite(value), ensure_ascii=ascii_only, allow_nan=False, indent=indent)
+    return _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _finite(value: Any) -> Any:
+    """Replaces numbers that JSON does not have with their names: `"nan"`, `"inf"`."""
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -34,9 +34,9 @@ def replay(run: Run, console: Console, *, detailed: bool = False, prices: Prices
 
     Args:
         run: the run.
-        console: where to.
-        detailed: also what the model was sent for each step.
-        prices: of a million input and output tokens, to show what each step cost.
+        console: the console to print to.
+        detailed: also print the messages that the model was sent for each step.
+        prices: the prices of a million input and output tokens, to show the cost of each step.
     """
     head = Text.assemble((run.id[:8], "bold"), "  ", (run.status, STYLES[run.status]), "  ", sanitize(run.agent))
     console.print(Rule(head, style="cyan"))
@@ -93,7 +93,7 @@ def _action(step: ActionStep) -> Iterator[RenderableType]:
 
 
 def _image(image: Any) -> Iterator[RenderableType]:
-    """A picture if it is small, and its size; the text of what is no picture or cannot be unpacked."""
+    """A picture if it is small, and its size; a text for a value that is not a picture or cannot be unpacked."""
     if is_small(image):
         try:
             yield picture(image)
@@ -104,7 +104,7 @@ def _image(image: Any) -> Iterator[RenderableType]:
 
 
 def _text(value: Any) -> str:
-    """A stored field as text; a file of somebody else can hold anything there."""
+    """A stored field as text; a file from somebody else can hold a value of any type."""
     return value if isinstance(value, str) else safe_text(str, value, LONGEST)
 
 

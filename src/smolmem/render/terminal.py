@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from smolmem.core.display import draws
-from smolmem.core.text import byte_size, counted, sanitize
+from smolmem.core.text import byte_size, counted, one_line, sanitize
 
 if TYPE_CHECKING:
     import PIL.Image
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from smolmem.policies.recorded_rules import Backtest
     from smolmem.recall.purge import Purged
     from smolmem.store.erasure.erase import Erased
-    from smolmem.store.verify import Report
+    from smolmem.store.verify import Report, Stats
     from smolmem.transfer.export import Exported
     from smolmem.transfer.load import Imported
 
@@ -134,11 +134,26 @@ def report(value: Report) -> RenderableType:
 
 
 @draws("Stats")
-def stats(value: Any) -> RenderableType:
-    """Figures, a line each."""
-    return _grid(
-        {name: f"{item:,}" if isinstance(item, int) else sanitize(str(item)) for name, item in vars(value).items()}
-    )
+def stats(value: Stats) -> RenderableType:
+    """How much is stored, and a bar for each status of runs."""
+    facts = {
+        "runs": f"{value.runs:,} in {counted(value.sessions, 'session')}",
+        "steps": f"{value.steps:,}",
+        "records": _counted({"event": value.events, "call": value.calls, "prompt": value.prompts}),
+        "tokens": f"{value.input_tokens:,} in, {value.output_tokens:,} out",
+        "recall": _counted({"note": value.notes, "passage": value.passages, "vector": value.vectors}),
+        "size": f"{byte_size(value.bytes)}, of which {byte_size(value.content_bytes)} contents",
+        "engine": f"{value.engine}, durability {value.durability}",
+        "failed writes": f"{value.failed_writes:,}" if value.failed_writes else "",
+    }
+    statuses = Table.grid(padding=(0, 2))
+    statuses.add_column()
+    statuses.add_column(justify="right")
+    for status in sorted(value.statuses, key=[*STYLES, *value.statuses].index):
+        bar = "█" * max(1, round(30 * value.statuses[status] / max(1, value.runs)))
+        runs = Text(f"{value.statuses[status]:,}")
+        statuses.add_row(Text(one_line(status, 40)), runs, Text(bar, STYLES.get(status, "")))
+    return Group(Text(sanitize(value.url), "bold"), _grid(facts), Text(), statuses)
 
 
 def _panel(head: Text, *parts: RenderableType) -> Panel:

@@ -102,7 +102,7 @@ def create(path: Path) -> Iterator[ExportWriter]:
     if "\0" in str(path):
         raise Unwritable(f"{str(path)!r} is not a file name: give another path.")
     if os.path.lexists(path):
-        raise Unwritable(f"{path} exists already, and was left as it is: give another path.")
+        raise Unwritable(f"{path} exists already, and was not changed: give another path.")
     work: Path | None = None
     try:
         work = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.absolute().parent))
@@ -204,7 +204,7 @@ def lines(export: ExportReader, progress: Progress | None) -> Iterator[tuple[int
 
 def damaged(path: Path, what: str) -> Damaged:
     """The error about an export that cannot be loaded."""
-    return Damaged(f"{path}: {what}. Nothing was loaded: export it again, or ask where it comes from.")
+    return Damaged(f"{path}: {what}. Nothing was loaded: export it again, or ask its author.")
 
 
 def is_media(name: str) -> bool:

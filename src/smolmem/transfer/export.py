@@ -13,7 +13,7 @@ The lines of `smolmem.jsonl`, in this order:
 A content is known by the hash of its bytes (BLAKE2b, 20 bytes): `json`, `text`, or the name of a `file`. Numbers of
 events, steps and prompts hold within the file.
 
-An export reads one moment of the store, a page at a time, while others continue to write.
+An export reads one state of the store, a page at a time, while other processes continue to write.
 
 Secrets can be taken out of an export of a store that was recorded without redaction, or with fewer rules. A redacted
 content has another hash, and references to it are changed. Contents precede the lines that refer to them, so one pass
@@ -247,7 +247,7 @@ class _Export:
         self._line("note", note | about)
 
     def _contents_until(self, last: int) -> None:
-        """Writes the contents up to one that is about to be referred to."""
+        """Writes all contents up to a number that the next line refers to."""
         while self._next is not None and self._next <= last:
             self._content(self._next)
             self._next = next(self._coming, None)

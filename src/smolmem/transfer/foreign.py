@@ -44,7 +44,7 @@ _QUIET = AgentLogger(level=LogLevel.OFF)
 
 
 class Unreadable(SmolmemError):
-    """A file that cannot be imported; nothing of it was."""
+    """A file that cannot be imported; nothing was imported."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class ForeignRun:
 def write_runs(
     journal: Journal, source: str, runs: Sequence[ForeignRun], scope: str, progress: Progress | None = None
 ) -> Imported:
-    """Writes runs to a scope, in one transaction; a run that is there already is left as it is."""
+    """Writes runs to a scope, in one transaction; a run that the store has already is not changed."""
 
     def write() -> _Writing:
         writing = _Writing(journal, scope)

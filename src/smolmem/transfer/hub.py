@@ -50,7 +50,7 @@ def push(folder: Path, exported: Exported, repo: str, *, private: bool, redacted
         api.create_repo(repo, repo_type="dataset", private=private, exist_ok=True)
         if private and not api.dataset_info(repo).private:
             raise InvalidArgument(
-                f"the dataset {repo} is public: make it private on the Hub, push to another name, or say private=False."
+                f"the dataset {repo} is public: make it private on the Hub, use another name, or pass private=False."
             )
         commit = api.upload_folder(
             repo_id=repo,

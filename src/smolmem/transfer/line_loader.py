@@ -1,6 +1,6 @@
 """Loads the lines of an export, one by one, into a store; part of the transaction of `load.py`.
 
-A line may only refer to earlier lines. What can be derived is derived, not taken from the line: seals, steps, counts.
+A line may only refer to earlier lines. Seals, steps and counts are derived, not taken from the line.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from smolmem.core.encoding import codec
 from smolmem.core.errors import InvalidArgument, TooNew, Undone
 from smolmem.core.timeline import Misplaced, Timeline
 from smolmem.core.values import Failure
-from smolmem.store.base import Progress, Row
+from smolmem.store.base import Progress, Row, Store
 from smolmem.store.contents import with_hash
 from smolmem.store.journal import Journal
 from smolmem.store.passage_rows import drop_passages
@@ -24,24 +24,17 @@ from smolmem.store.side_tables import quoted_lines
 from smolmem.store.writer import COPYING, IMPORTED, RESTORED
 from smolmem.transfer import archive
 from smolmem.transfer.archive import ExportReader
-from smolmem.transfer.batches import is_incomplete
-from smolmem.transfer.lines import FORMAT, VERSION, InvalidLine, Numbers, parse_line
-from smolmem.transfer.loaded_contents import LoadedContents
+from smolmem.transfer.lines import FORMAT, SHAPES, VERSION, InvalidLine, LoadedContents, Numbers, parse_line
 
 WAITING = 10_000
 """Prompts that may wait for their event."""
-_LINES = (
-    *("session", "content", "prompt", "event", "run", "step", "call", "recalled", "cut", "alert", "note"),
-    *("forgotten", "end"),
-)
-"""The kinds of lines after the header; a method loads each."""
 _NOT_ENDED = dict.fromkeys(("ended", "answer", "failure")) | {"status": "running", "writer": COPYING}
-"""Columns of a run whose session is not complete."""
+"""Columns of a run while its session is incomplete."""
 
 
 @contextmanager
 def _refused(why: str) -> Iterator[None]:
-    """Refuses a line whose contents cannot be used: they can be anything. What a server says has another reason."""
+    """Refuses a line whose contents cannot be used, whatever they are. Errors of a server pass through."""
     try:
         yield
     except Undone:
@@ -50,8 +43,13 @@ def _refused(why: str) -> Iterator[None]:
         raise InvalidLine(f"{why} ({error})") from error
 
 
+def is_incomplete(store: Store, session: str) -> bool:
+    """Whether an interrupted copy wrote only a part of the events of a session."""
+    return {"writer": COPYING} in store.rows("session_writers", {"session": session})
+
+
 class CopiedPart(NamedTuple):
-    """What a part of a copy can refer to: numbers here of what earlier parts hold, and how many events they had."""
+    """What a batch of a copy can refer to: numbers of earlier rows in the target, and how many events came before."""
 
     contents: Mapping[str, int]
     steps: Mapping[int, int]
@@ -94,7 +92,7 @@ class LineLoader:
         self._named_runs: set[str] = set()
         self._children: dict[str, str] = {}  # runs of managed agents, and the runs that called them
         self._notes: set[str] = set()
-        self._loaders: dict[str, Callable[[Row], None]] = {kind: getattr(self, f"_{kind}") for kind in _LINES}
+        self._loaders: dict[str, Callable[[Row], None]] = {kind: getattr(self, f"_{kind}") for kind in SHAPES}
 
     def load_lines(self, progress: Progress | None) -> LineLoader:
         """Every line of the export."""
@@ -115,10 +113,7 @@ class LineLoader:
         kind, row = parse_line(line)
         if (kind == "header") != (self._lines == 0):
             raise InvalidLine("an export has one header, in its first line")
-        if kind == "header":
-            self._header(row)
-        else:
-            self._loaders[kind](row)
+        self._loaders[kind](row)
         self._lines += 1
 
     def _finish(self) -> None:
@@ -131,7 +126,7 @@ class LineLoader:
                 raise InvalidLine(f"session {session} is a fork of {of}, which is missing")
         for run in self._named_runs - self._runs.keys():
             if not self._store.rows("run_row", {"id": run}):
-                raise InvalidLine(f"run {run} is referred to and is missing")
+                raise InvalidLine(f"run {run} is missing, and other lines refer to it")
         for child, parent in self._children.items():
             if not self._runs.get(parent):  # a run that was here before gets no new children: their answers are used
                 self._unlink(child)
@@ -160,7 +155,7 @@ class LineLoader:
         return self._store.do(f"add_{table}", with_hash(table, row))
 
     def _scope_here(self, scope: str) -> str:
-        """A scope of the file, as it is called here."""
+        """The scope in this store for a scope of the file."""
         check_scope(scope)
         if self._scope is None:
             return scope
@@ -184,7 +179,7 @@ class LineLoader:
             raise InvalidLine("too many prompts without an event")
 
     def _put_prompts(self, wanted: int | None, here: Row | None, *, new: bool) -> None:
-        """Writes the prompt of an event, and the prompts that it begins with; or, where that is here already, finds it.
+        """Writes the prompt of an event and the prompts that it begins with; finds them if the event is stored already.
 
         Prompts of other events, which come later, may stand between them.
         """
@@ -205,7 +200,7 @@ class LineLoader:
             before = self._journal.prompt_row(parent)
             parts = before["keep"] + len(json.loads(before["suffix"]))
         if row["keep"] > parts:
-            raise InvalidLine(f"prompt {row['id']} keeps more parts of its parent than that has")
+            raise InvalidLine(f"prompt {row['id']} keeps more parts than its parent has")
         suffix = [self._contents.number(key) for key in row["suffix"]]
         made = {"parent": parent, "keep": row["keep"], "size": row["size"], "suffix": json.dumps(suffix)}
         return int(self._add("prompt", made))
@@ -248,13 +243,13 @@ class LineLoader:
             self._begin(fork, row)
 
     def _list_of(self, row: Row) -> Timeline[Row] | None:
-        """The list of the session that a line belongs to; None if that session is here already, or left out."""
+        """The list of the session that a line belongs to; None if the store has it, or it is left out."""
         if row["session"] not in self._lists:
             raise InvalidLine(f"the line belongs to session {row['session']}, which no earlier line holds")
         return self._lists[row["session"]]
 
     def _match(self, row: Row) -> None:
-        """An event of a session that is here already: its numbers are those of the event that has its place."""
+        """Matches an event of a session that the store has already with the stored event at the same place."""
         session, place = row["session"], self._matched[row["session"]]
         self._matched[session] += 1
         events = self._stored_events.get(session, [])
@@ -301,7 +296,7 @@ class LineLoader:
         event["prompt"] = None if row["prompt"] is None else self.prompt_numbers.get(row["prompt"])
         new = row["act"] == "insert" and self.step_numbers.find(row["step"]) is None
         if new and self._is_mine(row["run"]):
-            raise InvalidLine(f"the step belongs to run {row['run']}, which was here before")
+            raise InvalidLine(f"the step belongs to run {row['run']}, which the store had before")
         event["step"] = None if new else self.step_numbers.get(row["step"])
         facts = None if event["record"] is None else self._facts(event["record"])
         self._check_event(event, timeline, new=new)
@@ -317,7 +312,7 @@ class LineLoader:
         self._events.put(row["id"], self._last_event(event["session"]) if row["id"] in self._waiting else 0)
 
     def _last_event(self, session: str) -> int:
-        """The number here of the event that was just written: forks that begin after it refer to it."""
+        """The number of the event that was just written, for forks that begin after it."""
         return int(self._store.rows("last_event", {"session": session, "until": None})[0]["last"])
 
     def _facts(self, record: int) -> Row:
@@ -361,7 +356,7 @@ class LineLoader:
                 self.differing.add(session)
             return
         if here and (here[0]["writer"] != COPYING or here[0]["session"] != session):
-            raise InvalidLine(f"run {run} is here already, in another session")
+            raise InvalidLine(f"run {run} is in another session of this store")
         row |= {"scope": self._scope_here(row["scope"]), "tags": json.dumps(row["tags"])}
         if self._copied.is_last:
             self._put_ended_run(row, again=bool(here))
@@ -393,14 +388,14 @@ class LineLoader:
 
     def _check_failure(self, number: int | None) -> None:
         if number is not None:
-            with _refused("the failure of the run is not a failure"):
+            with _refused("the failure of the run is malformed"):
                 Failure(**self._journal.value(number))
 
     def _is_run(self, run: str) -> bool:
         return run in self._runs or bool(self._store.rows("run_row", {"id": run}))
 
     def _is_mine(self, run: str | None) -> bool:
-        """Whether a run was here before and is no import: nothing that an import brings may refer to it."""
+        """Whether the store had a run before, and the run is no import: imported lines may not refer to it."""
         if self._keeps_origins or run is None or self._runs.get(run):
             return False
         return any(row["writer"] != IMPORTED for row in self._store.rows("run_row", {"id": run}))
@@ -475,7 +470,7 @@ class LineLoader:
             drop_passages(self._store, self._store.rows("note_passages", {"note": row["supersedes"]}))
 
     def _forgotten(self, row: Row) -> None:
-        """Forgets only rows that came with this file: rows that were here before do not change."""
+        """Forgets only rows that came with this file: rows that the store had before do not change."""
         del row["id"]
         what, target = row["what"], row["target"]
         if isinstance(target, int) != (what == "step"):

@@ -1,4 +1,8 @@
-"""The shape of each line of an export, checked before the line is used, and the numbers that lines refer to."""
+"""The lines of an export: the shape of each, checked before the line is used, and what lines refer to.
+
+Lines refer to rows by number and to contents by hash. `Numbers` and `LoadedContents` find both in the store that the
+export is loaded into.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +11,20 @@ import math
 import re
 from array import array
 from bisect import bisect_left
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
-from typing import Any
+from typing import Any, cast
 
+from smolmem.core.encoding import packing, wire
 from smolmem.core.rows import ORIGINS, STATUSES
 from smolmem.core.text import one_line, storable
-from smolmem.store.base import Row
+from smolmem.store.base import Row, Store
+from smolmem.transfer.archive import ExportReader, is_media
 
 FORMAT = "smolmem"
 VERSION = 1
 LATE = 100_000
-"""Larger numbers of the same table that may come before a number."""
+"""How many larger numbers of the same table may come before a number."""
 
 Check = Callable[[Any], Any]
 _ID = re.compile(r"[0-9a-f]{1,64}")
@@ -70,6 +76,9 @@ def _content(row: Row) -> Row:
     return row
 
 
+# --- checks of single values: each returns the value, or raises ------------------------------------------------------
+
+
 def _checked(valid: bool, value: Any) -> Any:
     if not valid:
         raise ValueError
@@ -80,28 +89,8 @@ def _text(value: Any) -> Any:
     return _checked(isinstance(value, str) and storable(value) == value, value)
 
 
-def _id(value: Any) -> Any:
-    return _checked(isinstance(value, str) and _ID.fullmatch(value) is not None, value)
-
-
-def _hash(value: Any) -> Any:
-    return _checked(isinstance(value, str) and _HASH.fullmatch(value) is not None, value)
-
-
 def _integer(value: Any) -> Any:
     return _checked(type(value) is int and -(1 << 62) < value < 1 << 62, value)
-
-
-def _count(value: Any) -> Any:
-    return _checked(_integer(value) >= 0, value)
-
-
-def _number(value: Any) -> Any:
-    return _checked(_integer(value) > 0, value)
-
-
-def _flag(value: Any) -> Any:
-    return _checked(type(value) is int and value in (0, 1), value)
 
 
 def _time(value: Any) -> float:
@@ -109,145 +98,82 @@ def _time(value: Any) -> float:
     return float(_checked(math.isfinite(made) and _EARLIEST < made < _LATEST, made))
 
 
-def _choice(choices: tuple[str, ...], value: Any) -> Any:
-    return _checked(isinstance(value, str) and value in choices, value)
+def _source(value: Any) -> Any:
+    return _text(value) if isinstance(value, str) else _checked(_integer(value) >= 0, value)
 
 
-def _list(check: Check, value: Any) -> list[Any]:
-    return [check(item) for item in _checked(isinstance(value, list), value)]
+def _matching(pattern: re.Pattern[str]) -> Check:
+    return lambda value: _checked(isinstance(value, str) and pattern.fullmatch(value) is not None, value)
+
+
+def _one_of(*choices: Any) -> Check:
+    return lambda value: _checked(any(value == each and type(value) is type(each) for each in choices), value)
 
 
 def _optional(check: Check) -> Check:
     return lambda value: None if value is None else check(value)
 
 
-def _source(value: Any) -> Any:
-    return _text(value) if isinstance(value, str) else _count(value)
+def _list(check: Check) -> Check:
+    return lambda value: [check(item) for item in _checked(isinstance(value, list), value)]
 
 
-def _texts(value: Any) -> list[Any]:
-    return _list(_text, value)
+_CHECKS: dict[str, Check] = {
+    "id": _matching(_ID),
+    "hash": _matching(_HASH),
+    "text": _text,
+    "nonblank": lambda value: _checked(bool(_text(value).strip()), value),
+    "integer": _integer,
+    "count": lambda value: _checked(_integer(value) >= 0, value),
+    "number": lambda value: _checked(_integer(value) > 0, value),
+    "flag": _one_of(0, 1),
+    "time": _time,
+    "source": _source,
+    "texts": _list(_text),
+    "hashes": _list(_matching(_HASH)),
+    "sources": _list(_source),
+    "tags": lambda value: [_text(item) for item in _checked(value is None or isinstance(value, list), value) or ()],
+    "act": _one_of("insert", "remove", "revise"),
+    "status": _one_of(*STATUSES),
+    "origin": _one_of(*ORIGINS),
+    "call": _one_of("model", "tool"),
+    "what": _one_of("note", "step", "run"),
+}
+"""What a value may be, by the names that `_LINES` uses."""
+_LINES = {
+    "header": "format:text version:number scope:text?",
+    "content": "",
+    "session": "id:id scope:text agent:text began:time fork_of:id? fork_at:count?",
+    "prompt": "id:number parent:number? keep:count size:count suffix:hashes",
+    "event": "id:number session:id run:id at:time act:act step:number place:count? "
+    "record:hash? shown:hash? prompt:number? state:hash?",
+    "run": "id:id session:id scope:text agent:text agent_type:text title:text status:status began:time ended:time? "
+    "parent:id? parent_step:integer? fork_of:id? model:text? smolagents:text max_steps:integer? steps:count "
+    "errors:count input_tokens:integer output_tokens:integer answer:hash? failure:hash? tags:tags",
+    "step": "id:number",
+    "call": "id:number run:id turn:count kind:call name:text arguments:hash began:time ended:time? failed:count "
+    "outcome:hash? web:flag?",
+    "recalled": "id:number run:id step:number? at:time query:text block:hash? found:sources",
+    "cut": "id:number session:id view:text last:number parts:count before:integer after:integer text:text at:time",
+    "alert": "id:number scope:text agent:text run:id? number:integer? rule:text reason:text at:time acts:texts",
+    "note": "id:id scope:text kind:nonblank text:nonblank tags:texts origin:origin run:id? at:time expires:time? "
+    "supersedes:id? sources:sources",
+    "forgotten": "id:number what:what target:source at:time",
+    "end": "lines:count",
+}
+"""The fields of each type of line, and what each may be; `?` for a field that may be missing.
+
+Exports of 0.1 have no `tags` of runs and no `web` of calls.
+"""
 
 
-def _nonblank(value: Any) -> Any:
-    return _checked(bool(_text(value).strip()), value)
+def _check(what: str) -> Check:
+    return _optional(_CHECKS[what[:-1]]) if what.endswith("?") else _CHECKS[what]
 
 
 SHAPES: dict[str, dict[str, Check]] = {
-    "header": {"format": _text, "version": _number, "scope": _optional(_text)},
-    "content": {},
-    "session": {
-        "id": _id,
-        "scope": _text,
-        "agent": _text,
-        "began": _time,
-        "fork_of": _optional(_id),
-        "fork_at": _optional(_count),
-    },
-    "prompt": {
-        "id": _number,
-        "parent": _optional(_number),
-        "keep": _count,
-        "size": _count,
-        "suffix": partial(_list, _hash),
-    },
-    "event": {
-        "id": _number,
-        "session": _id,
-        "run": _id,
-        "at": _time,
-        "act": partial(_choice, ("insert", "remove", "revise")),
-        "step": _number,
-        "place": _optional(_count),
-        "record": _optional(_hash),
-        "shown": _optional(_hash),
-        "prompt": _optional(_number),
-        "state": _optional(_hash),
-    },
-    "run": {
-        "id": _id,
-        "session": _id,
-        "scope": _text,
-        "agent": _text,
-        "agent_type": _text,
-        "title": _text,
-        "status": partial(_choice, STATUSES),
-        "began": _time,
-        "ended": _optional(_time),
-        "parent": _optional(_id),
-        "parent_step": _optional(_integer),
-        "fork_of": _optional(_id),
-        "model": _optional(_text),
-        "smolagents": _text,
-        "max_steps": _optional(_integer),
-        "steps": _count,
-        "errors": _count,
-        "input_tokens": _integer,
-        "output_tokens": _integer,
-        "answer": _optional(_hash),
-        "failure": _optional(_hash),
-        "tags": lambda value: _texts([] if value is None else value),  # not in exports of 0.1
-    },
-    "step": {"id": _number},
-    "call": {
-        "id": _number,
-        "run": _id,
-        "turn": _count,
-        "kind": partial(_choice, ("model", "tool")),
-        "name": _text,
-        "arguments": _hash,
-        "began": _time,
-        "ended": _optional(_time),
-        "failed": _count,
-        "outcome": _optional(_hash),
-        "web": _optional(_flag),  # not in exports of 0.1
-    },
-    "recalled": {
-        "id": _number,
-        "run": _id,
-        "step": _optional(_number),
-        "at": _time,
-        "query": _text,
-        "block": _optional(_hash),
-        "found": partial(_list, _source),
-    },
-    "cut": {
-        "id": _number,
-        "session": _id,
-        "view": _text,
-        "last": _number,
-        "parts": _count,
-        "before": _integer,
-        "after": _integer,
-        "text": _text,
-        "at": _time,
-    },
-    "alert": {
-        "id": _number,
-        "scope": _text,
-        "agent": _text,
-        "run": _optional(_id),
-        "number": _optional(_integer),
-        "rule": _text,
-        "reason": _text,
-        "at": _time,
-        "acts": _texts,
-    },
-    "note": {
-        "id": _id,
-        "scope": _text,
-        "kind": _nonblank,
-        "text": _nonblank,
-        "tags": _texts,
-        "origin": partial(_choice, ORIGINS),
-        "run": _optional(_id),
-        "at": _time,
-        "expires": _optional(_time),
-        "supersedes": _optional(_id),
-        "sources": partial(_list, _source),
-    },
-    "forgotten": {"id": _number, "what": partial(_choice, ("note", "step", "run")), "target": _source, "at": _time},
-    "end": {"lines": _count},
+    kind: {name: _check(what) for name, what in (field.split(":") for field in fields.split())}
+    for kind, fields in _LINES.items()
 }
 """For each type of line, its fields and their checks."""
 
@@ -259,7 +185,7 @@ class Numbers:
         what: the table, for errors.
         earlier: numbers of lines that were loaded before.
 
-    Numbers nearly ascend: workers of one server take theirs a moment before they use them.
+    Numbers nearly ascend: workers of one server reserve numbers a moment before they use them.
     """
 
     def __init__(self, what: str, earlier: Mapping[int, int] | None = None) -> None:
@@ -267,7 +193,7 @@ class Numbers:
         self._there, self._here = array("q"), array("q")
 
     def put(self, there: int, here: int) -> None:
-        """Adds a number of the export, and the number it has here."""
+        """Adds a number of the export, and its number in this store."""
         place = bisect_left(self._there, there)
         if there < 1 or len(self._there) - place > LATE or self.find(there) is not None:
             raise InvalidLine(f"{self._what} {there} comes twice or out of order")
@@ -275,7 +201,7 @@ class Numbers:
         self._here.insert(place, here)
 
     def items(self) -> Iterator[tuple[int, int]]:
-        """All numbers that were added, each with the number it has here."""
+        """All numbers that were added, each with its number in this store."""
         return zip(self._there, self._here, strict=True)
 
     def find(self, there: int) -> int | None:
@@ -291,3 +217,47 @@ class Numbers:
         if found is None:
             raise InvalidLine(f"the line refers to {self._what} {there}, which no earlier line holds")
         return found
+
+
+class LoadedContents:
+    """Adds contents, and finds contents that lines refer to; `known` has the numbers of other contents, by hash."""
+
+    def __init__(self, store: Store, export: ExportReader, known: Mapping[str, int]) -> None:
+        self._store, self._export = store, export
+        self._numbers = ChainMap({}, cast("dict[str, int]", known))
+
+    def add(self, row: Row) -> bool:
+        """Stores the content of a line; False if the store had it already."""
+        key = bytes.fromhex(row["hash"])
+        if row["hash"] in self._numbers or self._store.do("content_id", {"hash": key}) is not None:
+            return False
+        if "json" in row:
+            data = wire.dumps(row["json"])
+        elif "text" in row:
+            data = row["text"].encode("utf-8", "surrogatepass")
+        elif is_media(row["file"]) and row["file"].startswith(f"media/{row['hash']}."):
+            data = self._export.media(row["file"])
+        else:
+            raise InvalidLine(f"the file of a content is media/<hash>.<extension>, not {row['file'][:80]!r}")
+        if wire.fingerprint(data) != row["hash"]:
+            raise InvalidLine(f"content {row['hash'][:12]} does not match its hash")
+        added = self._store.do("add_content", {"hash": key, "bytes": packing.pack(data), "base": None})
+        self._numbers[row["hash"]] = int(added)
+        return True
+
+    def number(self, key: str | None) -> int | None:
+        """The number of a content in this store.
+
+        Raises:
+            InvalidLine: if no line before holds the content.
+        """
+        if key is None:
+            return None
+        found = self._numbers.get(key) or self._store.do("content_id", {"hash": bytes.fromhex(key)})
+        if found is None:
+            raise InvalidLine(f"the line refers to content {key[:12]}, which no earlier line holds")
+        return int(found)
+
+    def numbered(self, row: Row, *columns: str) -> Row:
+        """A row with numbers instead of hashes in these columns."""
+        return row | {column: self.number(row[column]) for column in columns}

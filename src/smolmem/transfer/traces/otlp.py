@@ -1,6 +1,6 @@
 """Sends spans to a collector: OTLP over HTTP, as protobuf, in batches that collectors take.
 
-Only `opentelemetry-proto` is needed. Its exporter would keep errors to itself, and hold a program up for seconds by its
+Only `opentelemetry-proto` is needed. The exporter of the SDK hides errors and blocks a program for seconds with its
 retries; here a failure is one exception with a reason, and the caller decides.
 """
 
@@ -33,13 +33,13 @@ class Collector:
     """A collector of traces.
 
     Args:
-        url: where: `http://localhost:6006`, or a whole path such as `https://…/api/public/otel/v1/traces`. A user and
+        url: `http://localhost:6006`, or a whole path such as `https://…/api/public/otel/v1/traces`. A user and a
             password in the URL are sent as basic authentication.
-        headers: to send besides those of `OTEL_EXPORTER_OTLP_HEADERS`.
+        headers: headers to send besides those of `OTEL_EXPORTER_OTLP_HEADERS`.
         project: the project of Phoenix that the traces belong to.
 
     Raises:
-        InvalidArgument: if that is no URL.
+        InvalidArgument: if `url` is not a URL.
     """
 
     def __init__(self, url: str, headers: Mapping[str, str] | None = None, project: str = "default") -> None:
@@ -140,7 +140,7 @@ def _checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
     for name, value in headers.items():
         whole = isinstance(name, str) and isinstance(value, str) and name.isascii() and name.strip()
         if not whole or any(letter in f"{name}{value}" for letter in "\r\n\0"):
-            raise InvalidArgument(f"a header is a name and a text, not {name!r}: …")
+            raise InvalidArgument(f"a header has a name and a text, not {name!r}.")
     return dict(headers)
 
 

@@ -64,11 +64,11 @@ def trace_spans(
     Args:
         records: where the run is stored.
         root: a run that no other run called.
-        prices: of a million input and output tokens; by default those that are known for the model.
-        sent: the run is sent while it goes on, and the spans of these steps are not wanted again.
+        prices: the prices of a million input and output tokens; by default the known prices of the model.
+        sent: steps whose spans were sent already, if the run is sent while it is in progress.
 
     Most collectors keep a span as it was sent first. So a run that failed or was interrupted, and may be resumed, is a
-    trace of its own, unless it is sent while it goes on.
+    trace of its own, unless it is sent while it is in progress.
     """
     whole = sent is not None or root.status not in ("failed", "interrupted")
     trace = trace_id(root.id if whole else f"{root.id} {root.status} after {root.step_count}")

@@ -74,7 +74,7 @@ def _check_depths(found: Mapping[tuple[str, str], Span]) -> None:
         at: tuple[str, str] | None = start
         while at is not None and at in found and at not in depths:
             if at in path:
-                raise Unreadable(f"span {at[1][:32]!r} is below itself.")
+                raise Unreadable(f"span {at[1][:32]!r} contains itself.")
             path[at] = None
             parent = found[at].parent
             at = None if parent is None else (at[0], parent)
@@ -90,7 +90,7 @@ def _check_depths(found: Mapping[tuple[str, str], Span]) -> None:
 
 
 def _records(values: Iterable[Any]) -> Iterator[dict[str, Any]]:
-    """Every span in some JSON values, with the parent and trace that its place in the file tells."""
+    """Every span in some JSON values, with the parent and trace that follow from its place in the file."""
     waiting: list[tuple[Any, Any, Any]] = [(value, None, None) for value in reversed(list(values))]
     while waiting:
         value, parent, trace = waiting.pop()
