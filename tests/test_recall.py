@@ -329,6 +329,39 @@ def test_index_leaves_passages_to_the_process_that_embeds_them(tmp_path: Path) -
         assert made.count("an automobile") == 1
 
 
+def test_a_step_that_is_indexed_again_during_a_search_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Memory(tmp_path / "agent.db", embedder="off") as memory:
+        agent = code_agent(code("print('The keeper lost the key of the lighthouse.')"), code("final_answer(1)"))
+        memory.attach(agent).run("Look around")
+        memory.index()
+        add_context, moved = Search._add_context, iter((True, True))
+
+        def index_again(search: Search, *given: Any) -> None:
+            if next(moved, False):  # as the indexer does when the step before has changed
+                for step in memory.runs()[0].steps:
+                    memory._store.do("add_pending", {"step": step.id, "session": step.session})
+                memory.index()
+            add_context(search, *given)
+
+        monkeypatch.setattr(Search, "_add_context", index_again)
+        assert "lighthouse" in memory.recall("who lost the key of the lighthouse?")[0].text
+
+
+def test_an_answer_by_words_is_given_while_its_step_has_no_vector_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Memory(tmp_path / "agent.db", embedder=concepts) as memory:
+        memory.remember("an automobile drove past the house")
+        memory.index()
+        memory.attach(code_agent(code("print('The keeper lost his key.')"), code("final_answer(1)"))).run("Look around")
+        monkeypatch.setattr("smolmem.recall.search.confidence_in", lambda evidence, *_: float(evidence.cosine is None))
+        while indexer._index_some(memory._journal):  # words, and no vectors
+            pass
+        assert "key" in memory.recall("who lost his key?")[0].text
+        memory.index()
+        assert memory.recall("who lost his key?") == [], "then vectors may tell against it"
+
+
 def test_the_indexer_leaves_others_time_to_write_after_each_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property, partial
@@ -37,7 +38,7 @@ from smolmem.recall.lexical import IN_SECTION, LexicalSearch, Matches
 from smolmem.recall.query import Anchor, Span
 from smolmem.store.base import Row
 from smolmem.store.contents import Contents
-from smolmem.store.passage_rows import json_list
+from smolmem.store.passage_rows import documents_of, json_list
 
 if TYPE_CHECKING:
     from smolmem.recall.embedding.embedders import Reranker
@@ -70,6 +71,10 @@ TELLING = {role: place for place, role in enumerate(("answer", "error", "observa
 """Of passages that fit equally well, what came of a step is shown before how the step was done."""
 EXCERPTS = 3
 """Passages that a recollection shows at most."""
+TRIES = 4
+"""How often a search begins again because steps that it found were indexed again meanwhile."""
+BEST = 3
+"""The best documents by words: they must have vectors before vectors tell against an answer."""
 LONG_QUESTION, MAX_SENTENCES = 15, 8
 """Words of a question that is looked at sentence by sentence, and how many sentences are."""
 
@@ -94,10 +99,20 @@ class Found:
         """Finds the words of the question in texts."""
         return Highlighter(self.words)
 
+    @property
+    def best_by_words(self) -> list[int]:
+        """The documents that match best by words."""
+        scores = self.signals["lexical"]
+        return sorted(scores, key=lambda document: -scores[document])[:BEST]
+
     def fit(self, passage: Row) -> float:
         """How well a passage shows why its document was found: by the words of the question, and by its vector."""
         told = sum(self.weights[word] for word in self.highlighter.words_in(passage["text"]))
         return told / (sum(self.weights.values()) or 1.0) + self.passages.get(passage["id"], 0.0)
+
+
+class _IndexedAgain(Exception):
+    """The index has changed since a search began."""
 
 
 class Search:
@@ -126,6 +141,23 @@ class Search:
         """
         if not question.strip():
             raise InvalidArgument("recall() needs a question: the text is empty.")
+        find = partial(self._find, question, limit, filters, floor, group, reranker)
+        for _ in range(TRIES):
+            with suppress(_IndexedAgain):
+                return find()
+        return find(notices_new_ids=False)
+
+    def _find(
+        self,
+        question: str,
+        limit: int,
+        filters: Filter,
+        floor: float,
+        group: Group,
+        reranker: Reranker | None,
+        *,
+        notices_new_ids: bool = True,
+    ) -> list[Recollection]:
         moment = time.time()
         found = self._search(question, filters, max(LISTED, limit))
         confidence = self._confidence(question, found, filters)
@@ -136,6 +168,8 @@ class Search:
             signals["reranker"] = self._rerank(question, found, filters, reranker)
         self._add_context(signals, found.pairs)
         documents = self._best(summed(signals), found, filters, limit)
+        if notices_new_ids:
+            self._notice_new_ids(found.best_by_words, documents)
         signals["time"] = self._time_scores(question, documents, filters, datetime.fromtimestamp(moment))
         signals["recency"] = {document: _recency(moment - rows[0]["at"]) for document, rows in documents.items()}
         if long := _long_tasks(documents):
@@ -149,6 +183,8 @@ class Search:
             ranked = _once_per_run(ranked, documents)
         copies = without_copies(ranked, {id: _words_of(rows) for id, rows in documents.items()}, limit)
         shown = self._read(list(copies), found, filters, closely=True)
+        if notices_new_ids:
+            self._notice_new_ids(copies, shown)
         return [
             replace(
                 self._recollection(rows, _of(signals, document), scale * total[document], found.highlighter),
@@ -162,6 +198,7 @@ class Search:
     def _search(self, question: str, filters: Filter, listed: int) -> Found:
         words = query.words(question)
         phrases = query.phrases(question)
+        near = [] if self.semantic is None else self.semantic.nearest(question, PASSAGES * listed, filters)
         matches = self._lexical.best(words, filters, listed + 1, phrases, query.names(question))
         if not matches.found:
             words = self._lexical.similar(words)
@@ -169,7 +206,6 @@ class Search:
         lexical = above_last(matches.found, listed)
         high = max(lexical.values(), default=0.0) or 1.0
         signals = {"lexical": scaled(lexical)}
-        near = [] if self.semantic is None else self.semantic.nearest(question, PASSAGES * listed, filters)
         cosine = near[0][1] if near else None
         if near:
             worst = near[-1][1] if len(near) == PASSAGES * listed else self._noise_in(filters).cosine
@@ -237,7 +273,15 @@ class Search:
         parts = [] if len(found.words) <= LONG_QUESTION else query.sentences(question)[:MAX_SENTENCES]
         said = (replace(self._lexical_evidence(part, filters), cosine=cosine) for part in parts)
         best = max((confidence_in(evidence, noise, len(parts)) for evidence in said), default=0.0)
-        return max(best, confidence_in(found.evidence, noise))
+        best = max(best, confidence_in(found.evidence, noise))
+        if cosine is not None and self._lacks_vectors(found):
+            words_alone = replace(found, evidence=replace(found.evidence, cosine=None))
+            best = max(best, self._confidence(question, words_alone, filters))
+        return best
+
+    def _lacks_vectors(self, found: Found) -> bool:
+        """Whether the best matches by words have no vectors yet: then those of others tell nothing against them."""
+        return self.semantic is not None and self.semantic.lacks_vectors(found.best_by_words)
 
     def _noise_in(self, filters: Filter) -> Noise:
         """What unrelated questions get in the same scope; measured again when the store has doubled."""
@@ -267,6 +311,16 @@ class Search:
             if len(documents) >= page:
                 break
         return documents
+
+    def _notice_new_ids(self, found: Iterable[int], read: Collection[int]) -> None:
+        """Notices documents that were indexed again since they were found: they have other ids.
+
+        Raises:
+            _IndexedAgain: one of them was.
+        """
+        unread = [document for document in found if document not in read]
+        if unread and len(documents_of(self._store, unread)) < len(unread):
+            raise _IndexedAgain
 
     def _read(
         self,

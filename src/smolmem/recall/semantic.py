@@ -6,6 +6,8 @@ server is down, recall continues with words alone.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from smolmem.core.errors import EmbedderFailed
 from smolmem.core.fork_lock import ForkLock
 from smolmem.recall.embedding.checked_embedder import CheckedEmbedder
@@ -14,7 +16,7 @@ from smolmem.recall.filters import Filter
 from smolmem.recall.indexes.external_index import ExternalIndex
 from smolmem.recall.vectors import Index, Where
 from smolmem.store.base import Store
-from smolmem.store.passage_rows import documents_of
+from smolmem.store.passage_rows import documents_of, json_list
 
 Hit = tuple[int, float, int]
 """A passage, how near it is (the cosine of both vectors), and its document."""
@@ -46,6 +48,11 @@ class SemanticSearch:
         """Whether an index outside of the store lacks vectors of the store."""
         model = self._model
         return model is not None and self._external is not None and self._external.is_behind(self._store, model)
+
+    def lacks_vectors(self, documents: Iterable[int]) -> bool:
+        """Whether a passage of these documents has no vector yet."""
+        asked = {"model": self._model, "ids": json_list(documents)}
+        return self._model is not None and bool(self._store.do("any_unembedded", asked))
 
     def keep(self, questions: tuple[str, ...]) -> None:
         """Embeds questions that will be asked again, if the model answers."""

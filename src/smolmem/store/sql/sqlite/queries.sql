@@ -471,6 +471,13 @@ FROM json_each(:ids) AS wanted JOIN passage AS own ON own.id = CAST(wanted.value
     JOIN passage AS part ON part.document = own.document AND part.id >= own.id AND part.id < own.id + :most
 ORDER BY part.id;
 
+-- name: any_unembedded
+SELECT EXISTS (
+    SELECT 1 FROM json_each(:ids) AS wanted JOIN passage ON passage.document = CAST(wanted.value AS BIGINT)
+        LEFT JOIN vector ON vector.passage = passage.id AND vector.model = :model
+    WHERE vector.passage IS NULL
+);
+
 -- name: count_unembedded
 SELECT count(*) FROM passage LEFT JOIN vector ON vector.passage = passage.id AND vector.model = :model
 WHERE vector.passage IS NULL;
