@@ -46,9 +46,9 @@ USUAL = 14.8
 """Makes the sum zero where a question is as likely known as not."""
 SENTENCE = 1.0
 """What it tells against a match that only one sentence of the question has it."""
-NO_WORDS = -3.3
+NO_WORDS = -3.1
 """What words tell, at least, where vectors decide: about as much as those of an unrelated question."""
-SEMANTIC, AGREEMENT, DOUBT = 0.7, 1.2, 3.0
+SEMANTIC, AGREEMENT, DOUBT = 0.5, 1.2, 3.0
 """What a spread above the noise tells, where it tells for a match, and what vectors tell against one at most."""
 LEAST_SPREAD = 0.01
 """How much the nearest cosine differs between unrelated questions, at least."""
