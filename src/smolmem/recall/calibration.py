@@ -42,7 +42,7 @@ VOLUME, LEAST = 1.1, 20_000
 """What it tells against a match that so much is searched; a smaller memory counts as if it had so many characters."""
 LENGTH = 0.5
 """What it tells against a match that the best sections are long: a long text has some words of any question."""
-USUAL = 14.8
+USUAL = 15.0
 """Makes the sum zero where a question is as likely known as not."""
 SENTENCE = 1.0
 """What it tells against a match that only one sentence of the question has it."""
