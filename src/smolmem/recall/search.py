@@ -392,9 +392,11 @@ def _evidence(words: Sequence[str], phrases: Sequence[str], matches: Matches, co
         words=sum(map(query.weight, words)),
         coverage=matches.coverage,
         unknown=matches.unknown,
+        absent=matches.absent,
         phrases=len(phrases),
         side_by_side=max(matches.pairs.values(), default=0.0),
-        volume=matches.volume,
+        volume=matches.size * matches.length,
+        length=matches.length,
         cosine=cosine,
     )
 
