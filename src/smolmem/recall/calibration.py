@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 FLOOR = 0.15
 """The confidence below which a question is not answered, by default."""
@@ -54,8 +54,7 @@ LEAST_SPREAD = 0.01
 """How much the nearest cosine differs between unrelated questions, at least."""
 
 
-@dataclass(frozen=True)
-class Evidence:
+class Evidence(NamedTuple):
     """How well the best match fits a question: by its words, its phrases, and the nearest vector (None without one)."""
 
     words: float = 0.0
@@ -87,8 +86,7 @@ class Evidence:
         return told - VOLUME * math.log(max(self.volume, LEAST)) - LENGTH * math.log(self.length) + USUAL
 
 
-@dataclass(frozen=True)
-class Noise:
+class Noise(NamedTuple):
     """The nearest cosine that unrelated questions get in a scope: the usual value and how much it differs."""
 
     cosine: float

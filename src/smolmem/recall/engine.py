@@ -120,7 +120,7 @@ class RecallEngine:
 
     def _found_for_reminder(self, question: str, limit: int, filters: Filter) -> list[Recollection]:
         """The best results, and how earlier runs ended: that tells more than their steps."""
-        listed = self.find(question, 2 * limit + ANSWERS, replace(filters, excluded_kinds=NOT_IN_REMINDERS), floor=0.0)
+        listed = self.find(question, 2 * limit + ANSWERS, filters._replace(excluded_kinds=NOT_IN_REMINDERS), floor=0.0)
         found = [one for one in listed if one.score >= FLOOR]
         if not found or filters.kinds is not None:
             return found[:limit]

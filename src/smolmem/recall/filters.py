@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from smolmem.core.rows import TRUST, Trust
 from smolmem.store.base import Row
@@ -13,8 +13,7 @@ PASSAGE_KINDS = ("task", "plan", "thought", "code", "call", "observation", "erro
 """The kinds of passages that steps have; notes have kinds of their own."""
 
 
-@dataclass(frozen=True)
-class Filter:
+class Filter(NamedTuple):
     """The passages that a search may return; None and empty for no restriction."""
 
     scope: str | None = None

@@ -5,9 +5,9 @@ from __future__ import annotations
 import calendar
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
+from typing import NamedTuple
 
 from smolmem.core.text import storable
 from smolmem.store.passage_rows import with_identifiers
@@ -115,16 +115,14 @@ def scope_match(scope_term: str) -> str:
     return f'scope : "{scope_term}"'
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(NamedTuple):
     """A time span that a question mentions, from `since` up to `until`."""
 
     since: float
     until: float
 
 
-@dataclass(frozen=True)
-class Anchor:
+class Anchor(NamedTuple):
     """A time that is known by an event: "before the restart"."""
 
     side: str

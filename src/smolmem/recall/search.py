@@ -271,11 +271,11 @@ class Search:
         cosine = found.evidence.cosine
         noise = None if cosine is None else self._noise_in(filters)
         parts = [] if len(found.words) <= LONG_QUESTION else query.sentences(question)[:MAX_SENTENCES]
-        said = (replace(self._lexical_evidence(part, filters), cosine=cosine) for part in parts)
+        said = (self._lexical_evidence(part, filters)._replace(cosine=cosine) for part in parts)
         best = max((confidence_in(evidence, noise, len(parts)) for evidence in said), default=0.0)
         best = max(best, confidence_in(found.evidence, noise))
         if cosine is not None and self._lacks_vectors(found):
-            words_alone = replace(found, evidence=replace(found.evidence, cosine=None))
+            words_alone = replace(found, evidence=found.evidence._replace(cosine=None))
             best = max(best, self._confidence(question, words_alone, filters))
         return best
 

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, pairwise
+from typing import NamedTuple
 
 from smolmem.store.passage_rows import with_identifiers
 from smolmem.store.terms import terms_of
@@ -44,8 +45,7 @@ class Section:
         return terms_of(with_identifiers("\n".join(self.texts)))
 
 
-@dataclass(frozen=True)
-class TextScore:
+class TextScore(NamedTuple):
     """What the text of a section adds: for words that full text was not asked for, and for pairs of words."""
 
     words: float
