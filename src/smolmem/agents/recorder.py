@@ -140,6 +140,10 @@ class Recorder:
         """Saves unsaved steps and undoes all patches of the agent."""
         self.runs.end_manual()
         self.flush()
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Undoes all patches of the agent; unsaved steps stay unsaved."""
         self._session.close()
         self.patches.close()
 

@@ -72,7 +72,7 @@ def unpack(data: bytes, allowed: Allowance = BLOB, dictionary: bytes = b"") -> b
         return inflate(body, allowed.limit(len(body)))
     if form not in (b"s", b"d"):
         raise Undecodable("cannot be unpacked: not packed here")
-    return _decompress(body, allowed.limit(len(body)), dictionary if form == b"d" else b"")
+    return _decompress(body, allowed, dictionary if form == b"d" else b"")
 
 
 class _OfThread(threading.local):
@@ -99,11 +99,11 @@ def _raw(dictionary: bytes) -> zstandard.ZstdCompressionDict:
     return zstandard.ZstdCompressionDict(dictionary, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
 
 
-def _decompress(body: bytes, limit: int, dictionary: bytes) -> bytes:
+def _decompress(body: bytes, allowed: Allowance, dictionary: bytes) -> bytes:
     try:
         size = zstandard.get_frame_parameters(body).content_size
-        if size > limit:
-            raise _too_large(body, limit)
+        if not allowed.allows(size, len(body)):
+            raise _too_large(body, allowed.limit(len(body)))
         with_dictionary = dictionary and zstandard.ZstdDecompressor(dict_data=_raw(dictionary))
         return (with_dictionary or _plain.decompressor).decompress(body, allow_extra_data=False)
     except zstandard.ZstdError as error:

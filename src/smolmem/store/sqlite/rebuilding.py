@@ -75,7 +75,7 @@ def rebuild(path: Path, key: Key | None, progress: Progress | None = None) -> Re
     try:
         replace_file(path, key, write)
     except apsw.Error as error:
-        problem = explained(error, f"{path} cannot be repaired, and was left as it is")
+        problem = explained(error, f"{path} cannot be repaired, and was left as it is", path)
         raise type(problem)(f"{problem} A copy is {backup}.") from error
     return Rebuilt(str(backup), copies[0].rows, copies[0].indexes, len(copies[0].merged), copies[0].lost)
 

@@ -30,6 +30,7 @@ from smolmem.store.sqlite import private_files
 from smolmem.store.sqlite.copies import copy_from, give_name, sync_file
 from smolmem.store.sqlite.encryption import Key, connect
 from smolmem.store.sqlite.header import APPLICATION_ID, owner_of, read_header
+from smolmem.store.sqlite.part_files import part_of
 
 log = logging.getLogger("smolmem")
 
@@ -124,7 +125,7 @@ class Place:
 
     def _copied(self, connection: apsw.Connection, *, again: bool) -> Path | None:
         """Makes the new file; None if the old file was meanwhile written, or copied by another process."""
-        part = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}.part")
+        part = part_of(self.path)
         private_files.create(part)
         try:
             with _transaction(connection, "BEGIN"):
