@@ -288,7 +288,7 @@ def test_a_repair_that_fails_or_finds_the_file_in_use_leaves_the_file_as_it_was(
     fresh(path, whole).close()
     with monkeypatch.context() as patched:
         patched.setattr("smolmem.store.sqlite.rebuilding._Copy.write", cannot_write)
-        with pytest.raises(Unwritable, match=r"cannot be repaired, and was left as it is.*A copy is .*before-repair"):
+        with pytest.raises(Unwritable, match=r"cannot be repaired, and was left as it is.*no space left"):
             rebuild(path, None)
     assert path.read_bytes() == whole
     monkeypatch.setattr("smolmem.store.sqlite.replacing._WAIT", 0.05)
@@ -300,7 +300,7 @@ def test_a_repair_that_fails_or_finds_the_file_in_use_leaves_the_file_as_it_was(
         with pytest.raises(RuntimeError):
             rebuild(path, None)
         assert path.read_bytes() == bad
-        assert not list(path.parent.glob(".*.part*"))
+        assert not [file for file in path.parent.iterdir() if ".part" in file.name or "before-repair" in file.name]
 
 
 def fail() -> None:

@@ -59,6 +59,7 @@ BUSY_SECONDS = 30.0
 """Seconds to wait for another writer; one second while writes keep failing, so that an agent is not held up."""
 
 _SYNC = {True: "PRAGMA synchronous = FULL", False: "PRAGMA synchronous = NORMAL"}
+EMPTIED = "What was recorded before is lost, unless there is a backup: restore it, then open the memory again."
 _TRIES = 100  # to open a file that is being replaced
 
 
@@ -232,7 +233,7 @@ class SqliteStore:
         with self.lock, self._wrapped("closed"):
             connection, self._connection, self._reopens = self._connection, None, False
             if connection is not None:
-                if not self._place.is_whole:
+                if not self._place.is_whole or self._place.is_emptied:
                     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
                 connection.close()
 
@@ -418,6 +419,8 @@ class SqliteStore:
             self._live().execute("BEGIN IMMEDIATE")
             self._foreign_writes = None
             if self._place.is_whole if sync else self._place.has_name:
+                if self._place.is_emptied:
+                    raise Damaged(f"{self.path} was emptied by another program while it was in use. {EMPTIED}")
                 return
             self._live().execute("ROLLBACK")
             self._secure()

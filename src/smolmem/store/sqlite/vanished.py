@@ -62,11 +62,15 @@ class Place:
         self._file = (status.st_dev, status.st_ino)
         self._besides = self._besides_now()
         self._not_ours: File | None = None
+        self.is_emptied = False
+        """Whether another program has emptied the file, which keeps its name; known since `has_name` was asked."""
 
     @property
     def has_name(self) -> bool:
         """Whether the path leads to the database; costs one `stat`."""
-        return _file(self._path) == self._file
+        found = status_of(self._path)
+        self.is_emptied = found is not None and not found.st_size
+        return found is not None and (found.st_dev, found.st_ino) == self._file
 
     @property
     def is_whole(self) -> bool:
