@@ -492,14 +492,41 @@ def test_a_fork_while_an_agent_works_does_not_hang_and_records_apart(path: Path)
                 faulthandler.dump_traceback_later(60, exit=True)
                 assert memory.runs()[0].status == "running"
                 memory.remember("from the child")
+                memory.close()
 
             child = fork(look)
             assert os.waitpid(child, 0)[1] == 0
     finally:
         forked.set()
         worker.join()
-    assert memory.runs()[0].status == "finished"
+    assert [run.status for run in memory.runs()] == ["finished"]
     assert len(memory.notes()) == 5
+    assert memory.verify()
+    memory.close()
+
+
+@pytest.mark.promise("D12")
+def test_a_child_that_closes_the_memory_leaves_no_copy_of_the_parents_run_to_resume(path: Path) -> None:
+    memory = Memory(path)
+    agent = memory.attach(
+        code_agent(code("print(1)"), code("print(2)"), code("final_answer(3)"), code("final_answer(4)"))
+    )
+    steps = iter(memory.stepwise(agent, "Work"))
+    for _ in range(2):
+        next(steps)
+        assert os.waitpid(fork(memory.close), 0)[1] == 0
+    assert len(memory.runs()) == 1
+
+    def another_task() -> None:
+        agent.model.script = iter([code("final_answer(5)")])
+        assert agent.run("Of the child", reset=False) == 5
+        memory.close()
+
+    assert os.waitpid(fork(another_task), 0)[1] == 0
+    assert {run.title: run.status for run in memory.runs()} == {"Work": "running", "Of the child": "finished"}
+    assert [step.step_number for step in steps][-1] == 3
+    assert agent.run("Next", reset=False) == 4
+    assert {run.status for run in memory.runs()} == {"finished"}
     assert memory.verify()
     memory.close()
 

@@ -487,10 +487,15 @@ _recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """A forked child gets new locks, because no thread of the parent releases them, and a session of its own."""
+    """A forked child gets new locks, because no thread of the parent releases them, and a session of its own.
+
+    The list is the parent's, who records it. A copy of it would look like an interrupted run, and could be resumed
+    instead of the parent's run: the child records its next task, and what comes after it.
+    """
     for recorder in list(_recorders):
         recorder._lock, recorder._one_call = threading.RLock(), threading.RLock()
         recorder._session = recorder._new_session()
+        recorder._unsaved_lists, recorder._list_is_lost = [], True
         recorder.runs.forget_all()
 
 
