@@ -417,7 +417,8 @@ class Memory(Exchange):
                     self._release(recorder)
                 except StoreError as error:
                     failed = failed or error
-                    recorder.let_go()
+                    recorder.session.close()
+                    recorder.patches.close()
         finally:
             self._live_traces.close()
             self._recall.close()

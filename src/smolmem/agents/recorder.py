@@ -140,10 +140,6 @@ class Recorder:
         """Saves unsaved steps and undoes all patches of the agent."""
         self.runs.end_manual()
         self.flush()
-        self.let_go()
-
-    def let_go(self) -> None:
-        """Undoes all patches of the agent; unsaved steps stay unsaved."""
         self._session.close()
         self.patches.close()
 
@@ -487,15 +483,10 @@ _recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """A forked child gets new locks, because no thread of the parent releases them, and a session of its own.
-
-    The list is the parent's, who records it. A copy of it would look like an interrupted run, and could be resumed
-    instead of the parent's run: the child records its next task, and what comes after it.
-    """
+    """A forked child gets new locks and a session of its own; a copy of the parent's list could be resumed by mistake."""
     for recorder in list(_recorders):
         recorder._lock, recorder._one_call = threading.RLock(), threading.RLock()
-        recorder._session = recorder._new_session()
-        recorder._unsaved_lists, recorder._list_is_lost = [], True
+        recorder._session, recorder._unsaved_lists, recorder._list_is_lost = recorder._new_session(), [], True
         recorder.runs.forget_all()
 
 
