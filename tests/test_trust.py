@@ -629,6 +629,31 @@ def test_an_import_is_not_believed(path: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("S16")
+def test_a_fork_of_an_imported_run_is_imported_and_runs_no_code_without_trust(path: Path, tmp_path: Path) -> None:
+    with Memory(tmp_path / "evil.db", strict=True, embedder="off") as other:
+        other.attach(code_agent(code("found = 'evil' + 'code'"), code("final_answer(found)"))).run("zebra")
+        other.export(tmp_path / "out")
+    with Memory(path, strict=True, embedder="off") as memory:
+        memory.load(tmp_path / "out")
+        fork = memory.runs()[0].fork(step=1)
+        agent = code_agent(code("final_answer(found)"))
+        for forked in (fork, fork.fork(), memory.run(fork.id)):
+            assert forked.imported
+            for act in (forked.resume, forked.restore, forked.rerun):
+                with pytest.raises(CannotResume, match="was imported"):
+                    act(agent)
+        with pytest.raises(NotFound):
+            memory.resume(agent)
+        assert "found" not in agent.python_executor.state
+        memory.erase(next(run for run in memory.runs() if run.fork_of is None))
+        assert memory.run(fork.id).imported
+        assert memory.recall("zebra", floor=0)
+        assert memory.recall("zebra", floor=0, min_trust="medium") == []
+        assert fork.resume(agent, trust=True) == "evilcode"
+        assert memory.verify()
+
+
+@pytest.mark.promise("S16")
 @pytest.mark.parametrize("kind", ["event", "run", "note", "source", "recalled"])
 def test_nothing_that_an_import_brings_refers_to_what_was_here(path: Path, tmp_path: Path, kind: str) -> None:
     out = tmp_path / "out"
