@@ -21,6 +21,7 @@ from smolmem.core.rows import Batch
 from smolmem.core.values import Run
 from smolmem.doctor import examine_path, repair
 from smolmem.store.contents import seal
+from smolmem.store.sqlite.part_files import unfinished_files
 from smolmem.store.sqlite.rebuilding import rebuild
 
 TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))
@@ -294,6 +295,12 @@ def test_a_repair_that_fails_or_finds_the_file_in_use_leaves_the_file_as_it_was(
     monkeypatch.setattr("smolmem.store.sqlite.replacing._WAIT", 0.05)
     with fresh(path, whole), pytest.raises(Busy, match="close that program"):
         rebuild(path, None)
+    left = path.with_name(f".{path.name}.zip.12345678.copy.part")  # what a killed export leaves is a folder
+    left.mkdir()
+    assert unfinished_files(path) == []
+    fresh(path, whole).close()
+    Path(rebuild(path, None).backup).unlink()
+    assert not left.exists()
     for point in ("replace.begun", "replace.done"):
         fresh(path, bad := with_older_index(stale, path, "step_by_run")).close()
         monkeypatch.setattr("smolmem.core.faults.hook", lambda name, point=point: fail() if name == point else None)

@@ -39,9 +39,9 @@ def copy_part_of(target: Path) -> Path:
 
 
 def unfinished_files(path: Path) -> list[Path]:
-    """The unfinished files of a store; none if the folder cannot be listed."""
-    own = f".{path.name}."
-    return [file for file in _hidden_in(path.parent) if file.name.startswith(own) and ".part" in file.name]
+    """The unfinished files of a store, without backups and exports; none if the folder cannot be listed."""
+    own = [file for file in _hidden_in(path.parent) if file.name.startswith(f".{path.name}.")]
+    return [file for file in own if ".part" in file.name and _COPY not in file.name]
 
 
 def unfinished_copies(folder: Path) -> list[Path]:
