@@ -28,9 +28,9 @@ from smolmem.core import faults
 from smolmem.core.errors import Busy, Damaged, InvalidArgument, NotAStore, StoreError
 from smolmem.doctor import examine_path, versions
 from smolmem.store.sqlite.encryption import Key, connect
+from smolmem.store.sqlite.part_files import unfinished_files
 from smolmem.store.sqlite.rebuilding import rebuild
 from smolmem.store.sqlite.rekeying import change_key
-from smolmem.store.sqlite.replacing import unfinished_files
 from smolmem.store.sqlite.sqlite_store import SqliteStore
 
 KEY = "correct horse battery staple"

@@ -21,6 +21,7 @@ from smolmem.core.rows import Batch
 from smolmem.core.values import Run
 from smolmem.doctor import examine_path, repair
 from smolmem.store.contents import seal
+from smolmem.store.sqlite.part_files import unfinished_files
 from smolmem.store.sqlite.rebuilding import rebuild
 
 TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))
@@ -288,19 +289,25 @@ def test_a_repair_that_fails_or_finds_the_file_in_use_leaves_the_file_as_it_was(
     fresh(path, whole).close()
     with monkeypatch.context() as patched:
         patched.setattr("smolmem.store.sqlite.rebuilding._Copy.write", cannot_write)
-        with pytest.raises(Unwritable, match=r"cannot be repaired, and was left as it is.*A copy is .*before-repair"):
+        with pytest.raises(Unwritable, match=r"cannot be repaired, and was left as it is.*no space left"):
             rebuild(path, None)
     assert path.read_bytes() == whole
     monkeypatch.setattr("smolmem.store.sqlite.replacing._WAIT", 0.05)
     with fresh(path, whole), pytest.raises(Busy, match="close that program"):
         rebuild(path, None)
+    left = path.with_name(f".{path.name}.zip.12345678.copy.part")  # what a killed export leaves is a folder
+    left.mkdir()
+    assert unfinished_files(path) == []
+    fresh(path, whole).close()
+    Path(rebuild(path, None).backup).unlink()
+    assert not left.exists()
     for point in ("replace.begun", "replace.done"):
         fresh(path, bad := with_older_index(stale, path, "step_by_run")).close()
         monkeypatch.setattr("smolmem.core.faults.hook", lambda name, point=point: fail() if name == point else None)
         with pytest.raises(RuntimeError):
             rebuild(path, None)
         assert path.read_bytes() == bad
-        assert not list(path.parent.glob(".*.part*"))
+        assert not [file for file in path.parent.iterdir() if ".part" in file.name or "before-repair" in file.name]
 
 
 def fail() -> None:

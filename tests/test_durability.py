@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import apsw
@@ -21,6 +23,7 @@ from smolmem.core import faults
 from smolmem.core.encoding import codec
 from smolmem.core.errors import Busy, Damaged, NotAStore, StoreError, TooNew, Unwritable
 from smolmem.store.journal import Journal
+from smolmem.store.sqlite.driver_errors import explained
 
 TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))
 CASES = 250 if TORTURE else 120
@@ -531,6 +534,39 @@ def test_close_hands_the_agents_back(path: Path) -> None:
     assert agent.run("Unrecorded") == 1
     with Memory(path) as memory:
         assert memory.runs() == []
+
+
+@pytest.mark.promise("D16")
+def test_the_end_of_a_with_block_on_a_full_disk_costs_no_answer_and_hands_all_agents_back(
+    path: Path, faulty: Faulty, caplog: pytest.LogCaptureFixture
+) -> None:
+    agents = [code_agent(code(f"final_answer({number})")) for number in range(3)]
+    plain = [type(agent.memory.steps) for agent in agents]
+
+    def answers() -> list[Any]:
+        with Memory(path, embedder="off") as memory:
+            for agent in agents:
+                memory.attach(agent)
+            faulty.error, faulty.lasting, faulty.countdown = apsw.FullError, True, 0
+            return [agent.run("Go") for agent in agents]
+
+    assert answers() == [0, 1, 2]
+    assert "could not write the last steps" in caplog.text
+    assert [type(agent.memory.steps) for agent in agents] == plain
+
+
+@pytest.mark.promise("D5")
+def test_a_full_disk_and_a_lost_race_for_the_log_are_named_whatever_the_driver_calls_them(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for error in (apsw.IOError("disk I/O error"), apsw.CantOpenError("unable to open database file")):
+        assert "no space left" not in str(explained(error, "opening", path))
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=4096))
+    for error in (apsw.IOError("disk I/O error"), apsw.CantOpenError("unable to open database file")):
+        said = explained(error, f"{path} cannot be opened", path)
+        assert isinstance(said, Unwritable)
+        assert re.match(rf"{path} cannot be opened: .*no space left .* {path.parent}\. Free some space", str(said))
+    assert isinstance(explained(apsw.ProtocolError("locking protocol"), "reading", path), Busy)
 
 
 def test_a_forked_process_writes_through_a_connection_of_its_own(path: Path) -> None:

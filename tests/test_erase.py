@@ -10,7 +10,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -108,9 +108,13 @@ def everything(memory: Memory, number: int) -> tuple[str, Run]:
 
 
 @pytest.mark.promise("S12")
-def test_markers_of_erased_runs_are_in_no_byte_and_other_runs_are_untouched(path: Path, tmp_path: Path) -> None:
+def test_markers_of_erased_runs_are_in_no_byte_and_other_runs_are_untouched(
+    path: Path, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    record_property("cases", RUNS)
     with Memory(path, embedder=lambda texts: [[float(len(text)), 1.0, 2.0] for text in texts]) as memory:
         made = [everything(memory, number) for number in range(RUNS)]
+        memory.index()  # what the background thread does: erased means gone from the index, too
         for mark, _ in made[:10]:
             assert memory.recall(f"{mark}task", scope="*")
         gone, kept = made[1::2], made[::2]

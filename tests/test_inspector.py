@@ -159,7 +159,7 @@ async def asked(app: Any, method: str, target: str, headers: Any, body: bytes = 
         "client": ("127.0.0.1", 50000),
         "server": ("127.0.0.1", 8265),
     }
-    given = iter([{"type": "http.request", "body": body, "more_body": False}])
+    given = iter([{"type": "http.request", "body": body, "more_body": b"\0gone" in body}])
 
     async def receive() -> Any:
         return next(given, {"type": "http.disconnect"})
@@ -1439,6 +1439,13 @@ def test_an_invalid_form_is_answered_with_one_sentence_and_changes_nothing(site:
     assert state(site.memory) == before
     assert is_a_sentence(found.said)
     assert "does not exist" not in found.said
+
+
+def test_a_browser_that_leaves_while_it_sends_a_form_leaves_no_traceback_and_no_change(site: Site) -> None:
+    before = state(site.memory)
+    found = site.post("/notes", b"text=half a note\0gone")
+    assert found.raised is None
+    assert state(site.memory) == before
 
 
 def test_a_long_observation_can_be_edited_completely_or_not_at_all(memory: Memory) -> None:

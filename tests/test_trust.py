@@ -492,14 +492,41 @@ def test_a_fork_while_an_agent_works_does_not_hang_and_records_apart(path: Path)
                 faulthandler.dump_traceback_later(60, exit=True)
                 assert memory.runs()[0].status == "running"
                 memory.remember("from the child")
+                memory.close()
 
             child = fork(look)
             assert os.waitpid(child, 0)[1] == 0
     finally:
         forked.set()
         worker.join()
-    assert memory.runs()[0].status == "finished"
+    assert [run.status for run in memory.runs()] == ["finished"]
     assert len(memory.notes()) == 5
+    assert memory.verify()
+    memory.close()
+
+
+@pytest.mark.promise("D12")
+def test_a_child_that_closes_the_memory_leaves_no_copy_of_the_parents_run_to_resume(path: Path) -> None:
+    memory = Memory(path)
+    agent = memory.attach(
+        code_agent(code("print(1)"), code("print(2)"), code("final_answer(3)"), code("final_answer(4)"))
+    )
+    steps = iter(memory.stepwise(agent, "Work"))
+    for _ in range(2):
+        next(steps)
+        assert os.waitpid(fork(memory.close), 0)[1] == 0
+    assert len(memory.runs()) == 1
+
+    def another_task() -> None:
+        agent.model.script = iter([code("final_answer(5)")])
+        assert agent.run("Of the child", reset=False) == 5
+        memory.close()
+
+    assert os.waitpid(fork(another_task), 0)[1] == 0
+    assert {run.title: run.status for run in memory.runs()} == {"Work": "running", "Of the child": "finished"}
+    assert [step.step_number for step in steps][-1] == 3
+    assert agent.run("Next", reset=False) == 4
+    assert {run.status for run in memory.runs()} == {"finished"}
     assert memory.verify()
     memory.close()
 
@@ -598,6 +625,31 @@ def test_an_import_is_not_believed(path: Path, tmp_path: Path) -> None:
         assert memory.resume(agent) == 5
         assert agent.task == "My task", "an imported run is never resumed by default"
         assert imported.resume(code_agent(code("final_answer(7)")), trust=True) == 7
+        assert memory.verify()
+
+
+@pytest.mark.promise("S16")
+def test_a_fork_of_an_imported_run_is_imported_and_runs_no_code_without_trust(path: Path, tmp_path: Path) -> None:
+    with Memory(tmp_path / "evil.db", strict=True, embedder="off") as other:
+        other.attach(code_agent(code("found = 'evil' + 'code'"), code("final_answer(found)"))).run("zebra")
+        other.export(tmp_path / "out")
+    with Memory(path, strict=True, embedder="off") as memory:
+        memory.load(tmp_path / "out")
+        fork = memory.runs()[0].fork(step=1)
+        agent = code_agent(code("final_answer(found)"))
+        for forked in (fork, fork.fork(), memory.run(fork.id)):
+            assert forked.imported
+            for act in (forked.resume, forked.restore, forked.rerun):
+                with pytest.raises(CannotResume, match="was imported"):
+                    act(agent)
+        with pytest.raises(NotFound):
+            memory.resume(agent)
+        assert "found" not in agent.python_executor.state
+        memory.erase(next(run for run in memory.runs() if run.fork_of is None))
+        assert memory.run(fork.id).imported
+        assert memory.recall("zebra", floor=0)
+        assert memory.recall("zebra", floor=0, min_trust="medium") == []
+        assert fork.resume(agent, trust=True) == "evilcode"
         assert memory.verify()
 
 

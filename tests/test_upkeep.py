@@ -33,6 +33,7 @@ from smolmem.core.encoding import codec
 from smolmem.core.errors import Damaged, NotAStore, TooNew, UnknownOutcome, Unwritable
 from smolmem.policies import views
 from smolmem.store.base import migrations
+from smolmem.store.sqlite.part_files import held
 from smolmem.store.sqlite.sqlite_store import SqliteStore
 from smolmem.transfer import archive
 from smolmem.transfer.archive import ExportWriter
@@ -510,7 +511,29 @@ def kill_exports(path: str, folder: str) -> dict[str, int]:
             died += 1
             assert not target.exists()
         assert target.exists()
+        assert [file.name for file in Path(folder).iterdir() if ".part" in file.name] == []
     return {"died": died}
+
+
+def kill_backup(path: str, folder: str) -> dict[str, Any]:
+    """What a killed backup leaves, what `doctor` says of it, and what the next backup leaves."""
+
+    def backing_up(name: str) -> None:
+        with Memory(path, embedder="off") as memory:
+            memory.backup(Path(folder) / name)
+
+    def parts() -> list[str]:
+        return [file.name for file in Path(folder).iterdir() if ".part" in file.name]
+
+    assert kill_at(0, lambda: backing_up("monday.db"), (os, "rename"))
+    left = parts()
+    with Memory(path, embedder="off") as memory:
+        named = [finding.repair for finding in memory.doctor().findings if "unfinished file" in finding.text]
+    with held(Path(folder) / left[0]):
+        backing_up("tuesday.db")
+        kept = parts()
+    backing_up("wednesday.db")
+    return {"left": left, "named": named, "kept": kept, "after": parts()}
 
 
 def kill_loads(source: str, path: str) -> dict[str, int]:
@@ -535,6 +558,17 @@ def kill_loads(source: str, path: str) -> dict[str, int]:
 def test_a_killed_export_leaves_nothing_under_its_name(full: Path, tmp_path: Path) -> None:
     shutil.copy(full, tmp_path / "a.db")
     assert program("exports", tmp_path / "a.db", tmp_path)["died"] > 8
+
+
+def test_the_next_backup_deletes_what_a_killed_one_left_and_not_what_another_process_writes(
+    full: Path, tmp_path: Path
+) -> None:
+    shutil.copy(full, tmp_path / "a.db")
+    found = program("backup", tmp_path / "a.db", tmp_path)
+    assert len(found["left"]) == len(found["named"]) == 1
+    assert found["left"][0] in found["named"][0]
+    assert found["kept"] == found["left"]
+    assert found["after"] == []
 
 
 def test_a_killed_load_changes_nothing(out: Path, tmp_path: Path) -> None:
@@ -1286,6 +1320,7 @@ if __name__ == "__main__":
         "write": write,
         "hold": hold,
         "exports": kill_exports,
+        "backup": kill_backup,
         "loads": kill_loads,
     }
     print(json.dumps(programs[what](*words)))

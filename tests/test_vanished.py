@@ -19,7 +19,7 @@ from test_encryption import run_tests, with_build
 from workers import fork
 
 from smolmem import Memory, Run, Step
-from smolmem.core.errors import Unwritable
+from smolmem.core.errors import Damaged, Unwritable
 
 TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="an open file cannot be deleted on Windows")
@@ -85,6 +85,20 @@ def assert_whole(path: Path, texts: tuple[str, ...] = ("first", "it happened", "
         assert all(text in str(step.to_smolagents()) for text, step in zip(texts, actions(run), strict=True))
         assert [note.text for note in memory.notes()] == ["before"]
         assert memory.verify()
+
+
+@pytest.mark.promise("D15")
+def test_a_file_that_another_program_empties_while_an_agent_works_is_reported_once_and_the_agent_continues(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory = Memory(path)
+    assert memory.attach(agent_that(lambda: os.truncate(path, 0))).run("Go") == "third"
+    said = [line for line in warnings(caplog) if "was emptied by another program" in line]
+    assert len(said) == 1
+    assert str(path) in said[0]
+    with pytest.raises(Damaged, match="was emptied"):
+        memory.close()
+    assert path.stat().st_size == 0
 
 
 @pytest.mark.promise("D15")

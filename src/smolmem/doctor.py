@@ -38,8 +38,8 @@ from smolmem.store.sqlite.copies import can_be_written, private_copy
 from smolmem.store.sqlite.copies import copy as copy_database
 from smolmem.store.sqlite.encryption import CIPHER, SWAP, Key, encrypting_build, resolve_key
 from smolmem.store.sqlite.header import APPLICATION_ID, is_locked, owner_of, read_header, read_version
+from smolmem.store.sqlite.part_files import unfinished_copies, unfinished_files
 from smolmem.store.sqlite.rebuilding import rebuild
-from smolmem.store.sqlite.replacing import unfinished_files
 from smolmem.store.sqlite.sqlite_store import SqliteStore
 from smolmem.store.verify import mark_incomplete_runs
 
@@ -175,9 +175,9 @@ def _place(journal: Journal) -> Iterator[Finding]:
     if stat.S_IMODE(path.stat().st_mode) & 0o077 and os.name != "nt":
         text = f"Other users of this machine can open the file ({stat.filemode(path.stat().st_mode)})."
         yield Finding("warning", text, f"chmod 600 {path}")
-    if parts := unfinished_files(path):
+    if parts := sorted({*unfinished_files(path), *unfinished_copies(path.parent)}):
         text = f"An interrupted copy, repair or change of the key left {counted(len(parts), 'unfinished file')} behind."
-        yield Finding("warning", text, f"rm {' '.join(map(str, parts))}, if no such command is running")
+        yield Finding("warning", text, f"rm -r {' '.join(map(str, parts))}, if no such command is running")
     system = _file_system(path.absolute())
     if system.startswith(_NETWORKS):
         text = f"The file is on a network file system ({system}), where file locks are not reliable."

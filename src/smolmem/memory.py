@@ -21,7 +21,7 @@ from smolmem.agents.recorder import Recorder, recorder_of
 from smolmem.agents.stepwise import Stepwise, stepwise
 from smolmem.agents.tools import MemoryAccess
 from smolmem.core.arguments import Time, check_count, check_scope, check_tags, check_text, scope_filter, to_deadline
-from smolmem.core.errors import InvalidArgument, NotFound, SmolmemError
+from smolmem.core.errors import InvalidArgument, NotFound, SmolmemError, StoreError
 from smolmem.core.redaction import SHORTEST, Redact, Redactor
 from smolmem.core.values import Run
 from smolmem.exchange import Exchange
@@ -412,22 +412,38 @@ class Memory(Exchange):
     def close(self) -> None:
         """Writes what is left and closes the file; attached agents continue unrecorded.
 
+        At the end of a `with` block, steps that cannot be written are logged instead, unless the memory is strict: the
+        agent's answer must not be lost with them.
+
         Raises:
-            StoreError: if something cannot be written.
+            StoreError: if something cannot be written; the file is closed nevertheless.
         """
+        failed: StoreError | None = None
         try:
             for recorder in list(self._recorders):
-                self._release(recorder)
+                try:
+                    self._release(recorder)
+                except StoreError as error:
+                    failed = failed or error
+                    recorder.session.close()
+                    recorder.patches.close()
         finally:
             self._live_traces.close()
             self._recall.close()
             self._journal.close()
+        if failed is not None:
+            raise failed
 
     def __enter__(self) -> Memory:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.close()
+        try:
+            self.close()
+        except StoreError as error:
+            if self.strict:
+                raise
+            log.warning("smolmem could not write the last steps before it was closed, and they are lost. %s", error)
 
     def __repr__(self) -> str:
         return f"Memory({self._store.url!r}, scope={self.scope!r})"

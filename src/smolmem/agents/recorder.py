@@ -483,10 +483,10 @@ _recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """A forked child gets new locks, because no thread of the parent releases them, and a session of its own."""
+    """A forked child gets new locks and a session of its own; a copy of the parent's list could be resumed."""
     for recorder in list(_recorders):
         recorder._lock, recorder._one_call = threading.RLock(), threading.RLock()
-        recorder._session = recorder._new_session()
+        recorder._session, recorder._unsaved_lists, recorder._list_is_lost = recorder._new_session(), [], True
         recorder.runs.forget_all()
 
 

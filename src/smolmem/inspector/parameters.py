@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from smolmem.core.errors import InvalidArgument, NotFound, SmolmemError
 from smolmem.policies.watch import Watch
@@ -80,10 +80,13 @@ async def form(request: Request) -> dict[str, str]:
     if not request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
         raise HTTPException(415)
     body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_FORM_BYTES:
-            raise HTTPException(413)
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MAX_FORM_BYTES:
+                raise HTTPException(413)
+    except ClientDisconnect:  # nobody reads the answer; the server would log a traceback
+        raise HTTPException(400) from None
     try:
         return dict(parse_qsl(body.decode(), keep_blank_values=True, strict_parsing=bool(body), max_num_fields=20))
     except ValueError:

@@ -17,10 +17,11 @@ from smolmem.core.prompts import common_length, rendered
 from smolmem.core.rows import Batch, Change, RunRow, SessionRow
 from smolmem.core.values import Diff, Revision, Run, Step, when
 from smolmem.store.journal import Journal
+from smolmem.store.writer import IMPORTED
 
 
 def fork(journal: Journal, run: Run, step: int | None) -> Run:
-    """A new run that shares another's past up to a step number."""
+    """A new run that shares another's past up to a step number; the fork of an imported run is imported, too."""
     if step is None:
         _refuse_interrupted(journal, run)
     origin = journal.session_row(run.session)
@@ -44,7 +45,7 @@ def fork(journal: Journal, run: Run, step: int | None) -> Run:
         "fork_of": run.id,
         "answer": None,
         "failure": None,
-        "writer": journal.writer,
+        "writer": IMPORTED if run.imported else journal.writer,
     }
     journal.save(Batch(session, new_session=True, runs=[forked]))
     return journal.run(forked["id"])

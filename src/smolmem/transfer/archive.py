@@ -15,7 +15,6 @@ import os
 import re
 import shutil
 import stat
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -26,6 +25,8 @@ from typing import IO, Any, Protocol
 from smolmem.core.errors import Damaged, NotAStore, StoreError, Unwritable
 from smolmem.store.base import Progress
 from smolmem.store.sqlite import private_files
+from smolmem.store.sqlite.copies import refuse_existing
+from smolmem.store.sqlite.part_files import copy_part_of, held
 
 JOURNAL = "smolmem.jsonl"
 LINE = 4 << 20
@@ -99,19 +100,18 @@ def create(path: Path) -> Iterator[ExportWriter]:
     Raises:
         Unwritable: if the path exists, or cannot be written.
     """
-    if "\0" in str(path):
-        raise Unwritable(f"{str(path)!r} is not a file name: give another path.")
-    if os.path.lexists(path):
-        raise Unwritable(f"{path} exists already, and was not changed: give another path.")
+    refuse_existing(path)
     work: Path | None = None
     try:
-        work = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.absolute().parent))
+        work = copy_part_of(path.absolute())
+        private_files.make_folder(work)
         made = work / "export"
         private_files.make_folder(made)
-        with closing(ExportWriter(made)) as export:
-            yield export
-        if path.suffix.lower() == ".zip":
-            made = _zipped(made, work / "export.zip")
+        with held(work):
+            with closing(ExportWriter(made)) as export:
+                yield export
+            if path.suffix.lower() == ".zip":
+                made = _zipped(made, work / "export.zip")
         os.rename(made, path)
     except OSError as error:
         raise Unwritable(f"{path} cannot be written: {error.strerror}. Give a path that can be written.") from error

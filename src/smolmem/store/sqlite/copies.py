@@ -19,18 +19,52 @@ import apsw
 from smolmem.core.errors import Unwritable
 from smolmem.store.base import Progress
 from smolmem.store.sqlite import private_files
+from smolmem.store.sqlite.driver_errors import explained
 from smolmem.store.sqlite.encryption import Key, connect
+from smolmem.store.sqlite.part_files import copy_part_of, held
 
 _PAGES = 1024  # between two reports of progress
 _WAIT = 30.0  # seconds for another writer
 _CHUNK = 16 << 20
 
 
-def copy(source: str, target: str, progress: Progress | None, key: Key | None = None) -> None:
-    """Copies a database, with the same key, through connections of its own.
+def refuse_existing(path: str | os.PathLike[str]) -> None:
+    """Refuses a path that cannot be the name of a new file.
 
-    A held snapshot keeps other writers from starting the copy over.
+    Raises:
+        Unwritable: something has that name, or it is not a name.
     """
+    if "\0" in str(path):
+        raise Unwritable(f"{str(path)!r} is not a file name: give another path.")
+    if os.path.lexists(path):
+        raise Unwritable(f"{path} exists already, and was left as it is: give another path.")
+
+
+def back_up(source: str, path: str | os.PathLike[str], progress: Progress | None, key: Key | None) -> None:
+    """Copies a database to a new file, which gets its name when it is complete and synced.
+
+    Raises:
+        Unwritable: the new file cannot be written.
+    """
+    target = Path(path).absolute()
+    part = copy_part_of(target)
+    try:
+        private_files.create(part)
+        try:
+            with held(part):
+                copy(source, str(part), progress, key)
+                sync_file(part)
+            os.rename(part, target)
+        except apsw.FullError as error:
+            raise explained(error, f"{path} cannot be written", target) from error
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        raise Unwritable(f"{path} cannot be written: {error.strerror}. Give a path that can be written.") from error
+
+
+def copy(source: str, target: str, progress: Progress | None, key: Key | None) -> None:
+    """Copies through connections of its own; a held snapshot keeps other writers from starting the copy over."""
     with closing(connect(source, apsw.SQLITE_OPEN_READWRITE, key)) as reading:
         reading.set_busy_timeout(int(_WAIT * 1000))
         reading.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)

@@ -23,7 +23,7 @@ from typing import Any
 import apsw
 
 from smolmem.core.encoding import packing
-from smolmem.core.errors import Damaged
+from smolmem.core.errors import Damaged, Unwritable
 from smolmem.store.base import Progress, Row
 from smolmem.store.chains import Chains
 from smolmem.store.contents import seal
@@ -66,17 +66,24 @@ def rebuild(path: Path, key: Key | None, progress: Progress | None = None) -> Re
     """
     backup = path.with_name(f"{path.name}.before-repair-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}")
     _back_up(path, key, backup, progress)
+    old = os.stat(path)
     copies: list[_Copy] = []
 
     def write(source: apsw.Connection, part: Path) -> None:
         copies.append(_Copy(source, part, key))
-        copies[0].write()
+        try:
+            copies[0].write()
+        except Unwritable as error:
+            raise Unwritable(f"{path} cannot be repaired, and was left as it is. {error}") from error
 
     try:
         replace_file(path, key, write)
-    except apsw.Error as error:
-        problem = explained(error, f"{path} cannot be repaired, and was left as it is")
-        raise type(problem)(f"{problem} A copy is {backup}.") from error
+    except BaseException as error:
+        if os.path.samestat(old, os.stat(path)):  # the file itself is unchanged
+            backup.unlink(missing_ok=True)
+        if isinstance(error, apsw.Error):
+            raise explained(error, f"{path} cannot be repaired, and was left as it is", path) from error
+        raise
     return Rebuilt(str(backup), copies[0].rows, copies[0].indexes, len(copies[0].merged), copies[0].lost)
 
 

@@ -73,4 +73,4 @@ def _without_keys(error: apsw.Error, path: Path, *keys: Key | None) -> StoreErro
     text = str(error)
     for key in keys:
         text = text if key is None else key.removed_from(text)
-    return explained(type(error)(text), f"{path} cannot be given another key")
+    return explained(type(error)(text), f"{path} cannot be given another key", path)

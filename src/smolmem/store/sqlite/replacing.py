@@ -13,9 +13,8 @@ What must stay true:
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import apsw
@@ -23,6 +22,7 @@ import apsw
 from smolmem.core import faults
 from smolmem.core.errors import Busy, StoreError, Unwritable
 from smolmem.store.sqlite.encryption import Key, connect
+from smolmem.store.sqlite.part_files import part_of, unfinished_files
 from smolmem.store.sqlite.sqlite_store import SqliteStore
 
 _WAIT = 2.0  # seconds for a program that is about to close the file
@@ -40,7 +40,7 @@ def replace_file(path: Path, key: Key | None, write: Callable[[apsw.Connection, 
     if not target.exists():
         raise StoreError(f"{path} does not exist: check the path.")
     SqliteStore(str(target), key=key).close()  # refuses a file that is not a store, or that the key does not open
-    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    part = part_of(target)
     try:
         with _exclusive(target, key, path) as source:
             for left in unfinished_files(target):  # they may hold the content without a key
@@ -61,14 +61,6 @@ def replace_file(path: Path, key: Key | None, write: Callable[[apsw.Connection, 
     finally:
         for suffix in ("", "-journal", "-wal", "-shm"):
             Path(f"{part}{suffix}").unlink(missing_ok=True)
-
-
-def unfinished_files(path: Path) -> list[Path]:
-    """The files that killed processes have left beside a store; none if the folder cannot be listed."""
-    with suppress(OSError):
-        own = (file for file in path.parent.iterdir() if file.name.startswith(f".{path.name}."))
-        return sorted(file for file in own if ".part" in file.name)
-    return []
 
 
 @contextmanager

@@ -40,7 +40,7 @@ from smolmem.store import fork_hooks
 from smolmem.store.base import AGENT, Durability, Limits, Progress, Row, T, migrations, statements
 from smolmem.store.packed_text import rows_with_text
 from smolmem.store.sqlite import private_files
-from smolmem.store.sqlite.copies import copy, give_name, sync_file
+from smolmem.store.sqlite.copies import back_up, give_name, refuse_existing
 from smolmem.store.sqlite.driver_errors import explained
 from smolmem.store.sqlite.encryption import Key, connect, require_encrypting_build
 from smolmem.store.sqlite.file_schema import expected_schema, migrate, problems, schema, set_wal
@@ -59,6 +59,7 @@ BUSY_SECONDS = 30.0
 """Seconds to wait for another writer; one second while writes keep failing, so that an agent is not held up."""
 
 _SYNC = {True: "PRAGMA synchronous = FULL", False: "PRAGMA synchronous = NORMAL"}
+EMPTIED = "What was recorded before is lost, unless there is a backup: restore it, then open the memory again."
 _TRIES = 100  # to open a file that is being replaced
 
 
@@ -218,33 +219,19 @@ class SqliteStore:
 
     def backup(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
         """A copy while others write; see `Store.backup`."""
-        target = Path(path).absolute()
-        if "\0" in str(target):
-            raise Unwritable(f"{str(path)!r} is not a file name: give another path.")
-        if os.path.lexists(target):
-            raise Unwritable(f"{path} exists already, and was left as it is: give another path.")
-        part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+        refuse_existing(path)
         self._secure()
-        try:
-            private_files.create(part)
-            try:
-                with self._wrapped("copied"):
-                    copy(str(self._absolute), str(part), progress, self._key)
-                sync_file(part)
-                os.rename(part, target)
-            finally:
-                part.unlink(missing_ok=True)
-        except OSError as error:
-            raise Unwritable(f"{path} cannot be written: {error.strerror}. Give a path that can be written.") from error
+        with self._wrapped("copied"):
+            back_up(str(self._absolute), path, progress, self._key)
 
     def close(self) -> None:
         """Closes the file."""
-        with self.lock:
-            if self._connection is not None:
-                if not self._place.is_whole:
-                    self._connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-                self._connection.close()
-            self._connection, self._reopens = None, False
+        with self.lock, self._wrapped("closed"):
+            connection, self._connection, self._reopens = self._connection, None, False
+            if connection is not None:
+                if not self._place.is_whole or self._place.is_emptied:
+                    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+                connection.close()
 
     def after_fork_in_child(self) -> None:
         """Closes the inherited connection; the next use opens one of this process."""
@@ -428,6 +415,8 @@ class SqliteStore:
             self._live().execute("BEGIN IMMEDIATE")
             self._foreign_writes = None
             if self._place.is_whole if sync else self._place.has_name:
+                if self._place.is_emptied:
+                    raise Damaged(f"{self.path} was emptied by another program while it was in use. {EMPTIED}")
                 return
             self._live().execute("ROLLBACK")
             self._secure()
@@ -493,4 +482,4 @@ class SqliteStore:
             raise Damaged(f"{self.path} cannot be {done}: it is damaged ({error}). {REPAIR}") from error
 
     def _explained(self, error: apsw.Error, done: str) -> StoreError:
-        return explained(error, f"{self.path} cannot be {done}")
+        return explained(error, f"{self.path} cannot be {done}", self.path)

@@ -30,6 +30,7 @@ from smolmem.store.sqlite import private_files
 from smolmem.store.sqlite.copies import copy_from, give_name, sync_file
 from smolmem.store.sqlite.encryption import Key, connect
 from smolmem.store.sqlite.header import APPLICATION_ID, owner_of, read_header
+from smolmem.store.sqlite.part_files import part_of
 
 log = logging.getLogger("smolmem")
 
@@ -61,11 +62,15 @@ class Place:
         self._file = (status.st_dev, status.st_ino)
         self._besides = self._besides_now()
         self._not_ours: File | None = None
+        self.is_emptied = False
+        """Whether another program has emptied the file, which keeps its name; known since `has_name` was asked."""
 
     @property
     def has_name(self) -> bool:
         """Whether the path leads to the database; costs one `stat`."""
-        return _file(self._path) == self._file
+        found = status_of(self._path)
+        self.is_emptied = found is not None and not found.st_size
+        return found is not None and (found.st_dev, found.st_ino) == self._file
 
     @property
     def is_whole(self) -> bool:
@@ -124,7 +129,7 @@ class Place:
 
     def _copied(self, connection: apsw.Connection, *, again: bool) -> Path | None:
         """Makes the new file; None if the old file was meanwhile written, or copied by another process."""
-        part = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}.part")
+        part = part_of(self.path)
         private_files.create(part)
         try:
             with _transaction(connection, "BEGIN"):
