@@ -256,9 +256,9 @@ def test_a_name_that_stands_nowhere_in_the_memory_tells_against_an_answer(tmp_pa
     with Memory(tmp_path / "agent.db", embedder="off") as memory:
         for number in range(40):
             memory.remember(f"Ship {number} left the harbour at dawn with crates of apples, and the pilot waved")
-        assert memory.recall("did the cook leave the harbour?")
-        assert memory.recall("did Queequeg leave the harbour?") == []
-        assert memory.recall("did queequeg leave the harbour?"), "only what is written as a name counts as one"
+        assert memory.recall("who waved to the cook of the ship?")
+        assert memory.recall("who waved to Queequeg of the ship?") == []
+        assert memory.recall("who waved to queequeg of the ship?"), "only what is written as a name counts as one"
 
 
 def test_an_unsure_answer_has_as_many_results_as_a_sure_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,10 @@
 """Confidence: how likely a memory knows what a question asks for.
 
-Every question finds something: some words are common, and some vector is always the nearest. Six things tell a
+Every question finds something: some words are common, and some vector is always the nearest. Five things tell a
 question that the memory can answer from one that it cannot: how much of the question one step or note has, how many
-words that are, whether they stand side by side, how many of the words stand nowhere in the memory (names among them
-tell more), how much is searched, and how long the best sections are, because a large memory or a long text has some
-words of any question. They are added up, as in a logistic regression (see docs/design.md).
+words that are, whether they stand side by side, whether the question names something that stands nowhere in the
+memory, and how much is searched, because a large memory has some words of any question. They are added up, as in a
+logistic regression; the weights are those of one, rounded (see docs/design.md).
 
 How near the nearest vector is says something only beside what unrelated questions get, because each model has cosines
 of its own. So a dozen questions about things that no agent's memory is likely to hold are asked in each scope, once.
@@ -33,22 +33,18 @@ UNRELATED = (
     "Why did the orchestrator give the task of translating the sonnet to an expert on glaciers?",
     "Where did the agent print the whole museum catalogue instead of only the bronze statues?",
 )
-COVERAGE, WORDS = 2.6, 2.2
+COVERAGE, WORDS = 6.0, 2.0
 """What covering a whole question tells, and what it tells more if the question has many words."""
-PHRASES = 0.35
-ABSENT, UNKNOWN = 4.5, 3.5
-"""What words that stand nowhere in the memory tell against it, and what names among them tell more."""
-VOLUME, LEAST = 1.1, 20_000
+PHRASES = 1 / 3
+UNKNOWN = 3.5
+"""What names that stand nowhere in the memory tell against it."""
+VOLUME, LEAST = 0.7, 20_000
 """What it tells against a match that so much is searched; a smaller memory counts as if it had so many characters."""
-LENGTH = 0.5
-"""What it tells against a match that the best sections are long: a long text has some words of any question."""
-USUAL = 15.2
+USUAL = 3.9
 """Makes the sum zero where a question is as likely known as not."""
-SENTENCE = 1.0
-"""What it tells against a match that only one sentence of the question has it."""
-NO_WORDS = -3.1
+NO_WORDS = -3.3
 """What words tell, at least, where vectors decide: about as much as those of an unrelated question."""
-SEMANTIC, AGREEMENT, DOUBT = 0.5, 1.2, 3.0
+SEMANTIC, AGREEMENT, DOUBT = 0.7, 1.2, 3.0
 """What a spread above the noise tells, where it tells for a match, and what vectors tell against one at most."""
 LEAST_SPREAD = 0.01
 """How much the nearest cosine differs between unrelated questions, at least."""
@@ -63,16 +59,12 @@ class Evidence(NamedTuple):
     """The share of the words' information in the best match."""
     unknown: float = 0.0
     """The share of the words' information in names that stand nowhere in the searched scope."""
-    absent: float = 0.0
-    """The share of the words, names or not, that stand nowhere in the searched scope."""
     phrases: int = 0
     """How many phrases the question has."""
     side_by_side: float = 0.0
     """The information of the phrases in the best match."""
     volume: float = 0.0
     """How many characters are searched, roughly."""
-    length: float = 1.0
-    """How many characters the best sections have on average, and what came before them."""
     cosine: float | None = None
 
     @property
@@ -80,10 +72,9 @@ class Evidence(NamedTuple):
         """How much words and phrases tell."""
         if not self.coverage:
             return -math.inf
-        told = self.coverage * (COVERAGE + WORDS * math.sqrt(self.words + 2))
-        told -= ABSENT * self.absent + UNKNOWN * self.unknown
+        told = self.coverage * (COVERAGE + WORDS * math.sqrt(self.words + 2)) - UNKNOWN * self.unknown
         told += PHRASES * self.side_by_side / math.sqrt(self.phrases + 4)
-        return told - VOLUME * math.log(max(self.volume, LEAST)) - LENGTH * math.log(self.length) + USUAL
+        return told - VOLUME * math.log(max(self.volume, LEAST)) + USUAL
 
 
 class Noise(NamedTuple):
@@ -107,7 +98,7 @@ def confidence_in(evidence: Evidence, noise: Noise | None, among: int = 1) -> fl
         noise: what unrelated questions get, if there are vectors.
         among: how many sentences it was chosen from; the best of several is better by chance.
     """
-    told = evidence.lexical - (SENTENCE + 2 * math.log(among) if among > 1 else 0.0)
+    told = evidence.lexical - 2 * math.log(among)
     if evidence.cosine is not None and noise is not None:
         above = (evidence.cosine - noise.cosine) / noise.spread
         told = max(told - DOUBT, max(told, NO_WORDS) + SEMANTIC * (above - AGREEMENT))

@@ -73,12 +73,8 @@ class Matches:
     """The share of the words' information in the best match."""
     unknown: float = 0.0
     """The share of the words' information in names that no section of the scope has."""
-    absent: float = 0.0
-    """The share of the words that no section of the scope has."""
-    size: int = 0
-    """How many sections were searched."""
-    length: float = 1.0
-    """How many characters the best sections have on average, and what came before them."""
+    volume: float = 0.0
+    """How many characters were searched: as if all sections were as long as the best ones, and what came before."""
     pairs: dict[int, float] = field(default_factory=dict)
     """The information of the pairs of neighbouring words that documents have."""
     weights: dict[str, float] = field(default_factory=dict)
@@ -120,16 +116,14 @@ class LexicalSearch:
         for start in range(len(documents), len(ids), listed):
             if len(set(documents.values())) < listed:
                 documents |= documents_of(self._store, ids[start : start + listed])
-        size = self._size_of(term)
-        extra = text_scores(read, found.weights, found.unasked, phrases, size)
+        extra = text_scores(read, found.weights, found.unasked, phrases, self._size_of(term))
         best, places = _ranked(found.sections, extra, documents)
         told = {word: query.weight(word) * (weight + BASE) for word, weight in found.weights.items()}
         unknown = sum(told[word] for word in found.absent.intersection(names)) / sum(told.values())
-        length = sum(section.length for section in read) / (len(read) or 1) + 2 * BEFORE
+        volume = self._size_of(term) * (sum(section.length for section in read) / (len(read) or 1) + 2 * BEFORE)
         pairs = {document: extra[id].pairs for document, id in places.items() if id in extra and extra[id].pairs}
         coverage = best_coverage(read, told)
-        absent = len(found.absent) / len(words)
-        return Matches(best[:limit], coverage, unknown, absent, size, length, pairs, found.weights, places)
+        return Matches(best[:limit], coverage, unknown, volume, pairs, found.weights, places)
 
     def similar(self, words: list[str]) -> list[str]:
         """Words of the store that may be meant by words that are not in it: longer ones, or misspelled ones."""

@@ -392,11 +392,9 @@ def _evidence(words: Sequence[str], phrases: Sequence[str], matches: Matches, co
         words=sum(map(query.weight, words)),
         coverage=matches.coverage,
         unknown=matches.unknown,
-        absent=matches.absent,
         phrases=len(phrases),
         side_by_side=max(matches.pairs.values(), default=0.0),
-        volume=matches.size * matches.length,
-        length=matches.length,
+        volume=matches.volume,
         cosine=cosine,
     )
 
