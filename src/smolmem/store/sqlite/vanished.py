@@ -62,6 +62,7 @@ class Place:
         self._file = (status.st_dev, status.st_ino)
         self._besides = self._besides_now()
         self._not_ours: File | None = None
+        self._has_content = False
         self.is_emptied = False
         """Whether another program has emptied the file, which keeps its name; known since `has_name` was asked."""
 
@@ -69,7 +70,8 @@ class Place:
     def has_name(self) -> bool:
         """Whether the path leads to the database; costs one `stat`."""
         found = status_of(self._path)
-        self.is_emptied = found is not None and not found.st_size
+        self._has_content |= found is not None and found.st_size > 0
+        self.is_emptied = self._has_content and found is not None and not found.st_size
         return found is not None and (found.st_dev, found.st_ino) == self._file
 
     @property
