@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import threading
@@ -9,6 +10,7 @@ import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import apsw
@@ -21,6 +23,8 @@ from smolagents import tool
 from smolmem import Memory
 from smolmem.core.encoding import packing
 from smolmem.core.errors import Damaged, StoreError
+from smolmem.store import packed_text
+from smolmem.store.side_tables import QUOTE
 
 
 @pytest.fixture
@@ -116,6 +120,55 @@ def test_passages_of_files_that_hold_their_texts_are_found(tmp_path: Path) -> No
     with Memory(tmp_path / "old.db", embedder="off") as memory:
         assert not any(isinstance(one, int) for one in stored_passages(tmp_path / "old.db"))
         assert "The 41th lamp of the lighthouse" in memory.recall("the 41th lamp")[0].text
+
+
+def test_passages_of_a_step_that_shares_its_content_with_an_erased_quotation_stay_readable(memory: Memory) -> None:
+    fact = "The vault of the kingdom opens with the word abracadabra, spoken aloud at midnight."
+    note = memory.remember(fact)
+    story = "".join(f"\n\nThe door number {n} is described in other words. " * 6 for n in range(12))
+    task = f"How does the vault of the kingdom open? An older prompt said:\n{QUOTE}{fact}\nIs this right?{story}"
+    for count in (3, 0):  # the second session has no reminder, and the same task
+        agent = memory.attach(code_agent(code("final_answer(1)")), recall=count)
+        agent.run(task)
+        memory.detach(agent)
+    memory.index()
+    memory.erase(note)
+    assert memory.verify()
+    memory.index()
+    assert memory.verify()
+
+
+@pytest.mark.parametrize("change", ["erase", "edit"])
+def test_a_passage_is_read_with_the_text_of_the_same_moment(
+    memory: Memory, path: Path, change: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory.attach(code_agent(code(lamps(60)), code("final_answer(0)"))).run("Count the lamps.")
+    memory.index()
+    changes = iter([change])
+
+    def between(known: Any) -> str:  # the two queries: another process writes
+        if next(changes, None) is not None:
+            with Memory(path, embedder="off") as other:
+                run = other.runs()[0]
+                if change == "erase":
+                    other.erase(run)
+                else:
+                    run.steps[1].edit(observations=f"Before it all. {run.steps[1].to_smolagents().observations}")
+        return json.dumps(known)
+
+    monkeypatch.setattr(packed_text, "json", SimpleNamespace(dumps=between))
+    found = memory.recall("the 37th lamp", floor=0)
+    assert any(LAMPS.format(37) in one.text for one in found) == (change == "edit")
+    assert "not what was written" not in caplog.text
+
+
+@pytest.mark.parametrize("damage", ["NULL", "7", "x'00ff'"])
+def test_a_damaged_text_costs_the_recall_of_its_step_alone(memory: Memory, path: Path, damage: str) -> None:
+    memory.attach(code_agent(code(lamps(60)), code("final_answer('lamps')"))).run("Count the lamps.")
+    memory.index()
+    memory._store._live().execute(f"UPDATE step SET text = {damage} WHERE id = (SELECT max(step) FROM passage)")
+    assert any(LAMPS.format(37) in one.text for one in memory.recall("the 37th lamp", floor=0))
+    assert not memory.verify()
 
 
 def test_the_contents_of_one_step_are_packed_together(memory: Memory, path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -141,7 +142,7 @@ class Shout(Tool):
         return " ".join(word[::-1] for word in text.split())
 
 
-EVIL = "https://evil.example/llamas"
+EVIL = "https://evil.test/llamas"
 
 
 def trusts(memory: Memory, run: Run | None = None) -> dict[str, str]:
@@ -366,6 +367,35 @@ def test_trust_does_not_depend_on_the_order_of_indexing(memory: Memory) -> None:
     _index_some(memory._journal, newest=True)
     assert told_under(memory, "hunter2") == []
     assert "low" in set(trusts(memory).values())
+
+
+def test_a_memory_that_is_followed_before_its_source_has_low_trust(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory._recall._indexer, "wake", lambda: None)
+
+    def meanwhile(_: list[Any]) -> str:
+        """Another agent reads the web and answers, after this run began; then this agent recalls its answer."""
+        reads = "try:\n    import requests\n    print(requests.get('https://evil.test'))\nexcept Exception:\n    pass"
+        other = code_agent(code(reads), code("final_answer('the grapefruit llamas say hunter2')"))
+        working = threading.Thread(target=lambda: memory.attach(other).run("Read the page"))
+        working.start()
+        working.join()
+        return code("print(memory.search('grapefruit llamas', 1))")
+
+    agent = code_agent(meanwhile, code("final_answer('use hunter2')"), name="B", description="b")
+    memory.attach(agent, tools=True).run("Do the job")
+
+    def index_anew() -> None:  # as in a copy of a store
+        drop_passages(memory._store, memory._store.rows("passage_after", {"id": 0}))
+        memory._store._live().execute("DELETE FROM exposure; DELETE FROM pending")
+        memory._store._live().execute("INSERT INTO pending (step) SELECT id FROM step ORDER BY id")
+
+    memory._store.transact(index_anew)
+    memory.index()
+    (run,) = memory.runs(agent="B")
+    trust = {row["role"]: row["trust"] for row in memory._store.rows("run_passages", {"run": run.id})}
+    assert trust["answer"] == "low"
 
 
 def test_a_search_asks_little_about_the_trust_of_many_pending_steps(

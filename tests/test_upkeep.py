@@ -33,6 +33,7 @@ from smolmem.core.encoding import codec
 from smolmem.core.errors import Damaged, NotAStore, TooNew, UnknownOutcome, Unwritable
 from smolmem.policies import views
 from smolmem.store.base import migrations
+from smolmem.store.sqlite import part_files
 from smolmem.store.sqlite.part_files import held
 from smolmem.store.sqlite.sqlite_store import SqliteStore
 from smolmem.transfer import archive
@@ -490,6 +491,7 @@ def kill_at(moment: int, work: Callable[[], Any], *places: tuple[Any, str]) -> b
 
 
 def kill_exports(path: str, folder: str) -> dict[str, int]:
+    part_files.RECENT = 0.0
     target, died = Path(folder) / "target", 0
     for name in ("target", "target.zip"):
         target = Path(folder) / name
@@ -517,6 +519,7 @@ def kill_exports(path: str, folder: str) -> dict[str, int]:
 
 def kill_backup(path: str, folder: str) -> dict[str, Any]:
     """What a killed backup leaves, what `doctor` says of it, and what the next backup leaves."""
+    part_files.RECENT = 0.0
 
     def backing_up(name: str) -> None:
         with Memory(path, embedder="off") as memory:
@@ -569,6 +572,19 @@ def test_the_next_backup_deletes_what_a_killed_one_left_and_not_what_another_pro
     assert found["left"][0] in found["named"][0]
     assert found["kept"] == found["left"]
     assert found["after"] == []
+
+
+def test_a_backup_deletes_no_file_of_others_and_none_that_was_just_written(empty: Memory, tmp_path: Path) -> None:
+    others = [tmp_path / ".album.copy.parts", tmp_path / ".report.12345678.copy.party", tmp_path / ".copy.part"]
+    part = tmp_path / ".monday.db.12345678.copy.part"
+    for file in (*others, part):
+        file.touch()
+    empty.backup(tmp_path / "tuesday.db")
+    assert all(file.exists() for file in (*others, part))
+    for file in (*others, part):
+        os.utime(file, (0, 0))
+    empty.backup(tmp_path / "wednesday.db")
+    assert [file.exists() for file in (*others, part)] == [True, True, True, False]
 
 
 def test_a_killed_load_changes_nothing(out: Path, tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ class Provenance:
         self._sources: dict[int | str, bool] = {}
         self._low: dict[str, _LowText] = {}
         self._asked: dict[tuple[str, ...], Any] = {}  # answers that hold until a session becomes exposed
+        self._exposures = 0
 
     # --- since when a session is exposed ---------------------------------------------------------------------------
 
@@ -86,7 +87,9 @@ class Provenance:
             first, at = arrival
             row = {"session": step["session"], "step": first, "at": at}
             self._store.do("put_exposure", with_hash("exposure", row))
+            self._exposures += 1
             self._asked.clear()
+            self._sources = {source: is_low for source, is_low in self._sources.items() if is_low}
             self._store.do("index_exposed_steps", row)
             self._store.do("index_exposed_notes", row)
 
@@ -101,9 +104,13 @@ class Provenance:
 
     def _once(self, key: tuple[str, ...], ask: Callable[[], T]) -> T:
         """An answer that is the same for many steps; asking for each step made a search wait for seconds."""
-        if key not in self._asked:
-            self._asked[key] = ask()
-        answer: T = self._asked[key]
+        if key in self._asked:
+            answer: T = self._asked[key]
+            return answer
+        exposures = self._exposures
+        answer = ask()
+        if exposures == self._exposures:
+            self._asked[key] = answer
         return answer
 
     def _exposure(self, session: str) -> Row | None:
@@ -136,9 +143,12 @@ class Provenance:
         return None if reached is None else (step["id"], reached)
 
     def _is_unreached(self, run: str) -> bool:
-        """Whether no text of low trust has reached a run so far, by a recalled memory, a tool, or another agent."""
+        """Whether nothing has reached a run so far by a recalled memory, a tool that reads the web, or another agent.
+
+        Whether a recalled memory is of low trust is not asked here: its source may be followed later.
+        """
         ways = (self._web_call(run, LATEST), self._report(run, LATEST))
-        return self._first(*ways) is None and not self._low_recalls(run, LATEST)
+        return self._first(*ways) is None and not self._store.rows("recalled_in", {"run": run, "until": LATEST})
 
     def _told_by_parent(self, step: Row) -> float | None:
         """When the agent that called this one had read text of low trust, before it gave the task."""

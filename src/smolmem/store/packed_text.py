@@ -19,6 +19,7 @@ from smolmem.store.base import Row
 
 SHORT = 200
 """Characters of a text that is not worth packing."""
+_TRIES = 10
 SHORTEST_PIECE, LONGEST_PIECE = 8, 0xFFFF
 """Characters of a passage that is stored as a number."""
 
@@ -69,7 +70,7 @@ def piece(text: Any, whole: Any) -> Any:
 
 
 def piece_text(stored: Any, whole: Any) -> Any:
-    """The text of a stored passage; None if the text of its step is missing.
+    """The text of a stored passage; empty if the text of its step is missing: the hash of the row tells.
 
     Raises:
         Undecodable: the bytes are damaged.
@@ -77,31 +78,46 @@ def piece_text(stored: Any, whole: Any) -> Any:
     if not isinstance(stored, int):
         return plain(stored)
     start, length, known = stored >> 16, stored & LONGEST_PIECE, plain(whole)
-    return known[start : start + length] if isinstance(known, str) and start >= 0 else None
+    return known[start : start + length] if isinstance(known, str) and start >= 0 else ""
 
 
-def rows_with_text(cursor: apsw.Cursor, texts: str) -> list[Row]:
+def rows_with_text(connection: apsw.Connection, statement: str, values: Row, texts: str) -> list[Row]:
     """The rows of a query, whose `text` is text.
 
+    The texts of steps are read by a second query. If another connection writes in between, both are asked again.
+
     Args:
-        cursor: the running query.
+        connection: the open file.
+        statement: the query.
+        values: its values.
         texts: the query for the stored texts of steps.
 
     Raises:
         Undecodable: a text is damaged.
     """
-    try:
-        names = [column[0] for column in cursor.get_description()]
-    except apsw.ExecutionCompleteError:  # no rows
-        return []
-    rows = [dict(zip(names, row, strict=True)) for row in cursor]
-    if rows and "text" in names:
-        steps = [row["step"] for row in rows if isinstance(row["text"], int)]
-        stored = cursor.execute(texts, {"ids": json.dumps(steps)}) if steps else ()
-        wholes = {step: plain(text) for step, text in stored}
+    for _ in range(_TRIES):
+        version = _version(connection) if "passage" in statement else 0
+        cursor = connection.execute(statement, values)
+        try:
+            names = [column[0] for column in cursor.get_description()]
+        except apsw.ExecutionCompleteError:  # no rows
+            return []
+        rows = [dict(zip(names, row, strict=True)) for row in cursor]
+        steps = [row.get("step") for row in rows if isinstance(row.get("text"), int)]
+        wholes = {}
+        if steps:
+            wholes = {step: _known(text) for step, text in connection.execute(texts, {"ids": json.dumps(steps)})}
+        if not steps or version == _version(connection):
+            break
+    if "text" in names:
         for row in rows:
-            row["text"] = piece_text(row["text"], wholes.get(row.get("step", 0)))
+            row["text"] = piece_text(row["text"], wholes.get(row.get("step")))
     return rows
+
+
+def _version(connection: apsw.Connection) -> Any:
+    """Changes when another connection has written."""
+    return connection.execute("PRAGMA data_version").get
 
 
 def _plain(stored: Any, most: int | None = None) -> Any:

@@ -112,7 +112,7 @@ def create(path: Path) -> Iterator[ExportWriter]:
                 yield export
             if path.suffix.lower() == ".zip":
                 made = _zipped(made, work / "export.zip")
-        os.rename(made, path)
+            os.rename(made, path)
     except OSError as error:
         raise Unwritable(f"{path} cannot be written: {error.strerror}. Give a path that can be written.") from error
     finally:

@@ -179,9 +179,7 @@ class Sweep:
             if left != row:
                 self._store.do("put_recalled", with_hash("recalled", left))
         touched = {session for session, found in lines.items() if found}
-        for session in touched:
-            self._replace_lines(session, lines[session])
-        return touched
+        return touched.union(*(self._replace_lines(session, lines[session]) for session in touched))
 
     def _quoted(self, block: int, found: list[Any], gone: set[int | str], everything: str) -> set[str]:
         """The lines of a block that quote something erased."""
@@ -202,8 +200,12 @@ class Sweep:
                 lines_gone.add(line)
         return lines_gone
 
-    def _replace_lines(self, session: str, lines: set[str]) -> None:
-        """Replaces lines in all contents of a session, and updates its steps."""
+    def _replace_lines(self, session: str, lines: set[str]) -> set[str]:
+        """Replaces lines in all contents of a session, and updates its steps.
+
+        Returns:
+            The sessions of these steps: equal steps of two sessions share one content.
+        """
         events = self._store.rows("events_by_sessions", {"ids": json_list([session])})
         runs = json_list({event["run"] for event in events})
         numbers = {event[column] for event in events for column in ("record", "shown", "state")}
@@ -216,9 +218,11 @@ class Sweep:
         numbers |= {part for parts in chain.values() for part in parts}
         changed = [number for number in sorted(numbers - {None}) if self._replace(number, lines)]
         self._journal.forget_cached()
-        for row in self._store.rows("steps_by_records", {"ids": json_list(changed)}):
+        steps = self._store.rows("steps_by_records", {"ids": json_list(changed)})
+        for row in steps:
             new = row | codec.facts(self._journal.value(row["record"]))
             self._store.do("put_step", with_hash("step", new))
+        return {row["session"] for row in steps}
 
     def _replace(self, number: int, lines: set[str]) -> bool:
         """Replaces lines in one content, and in the long texts and chunks that it names."""

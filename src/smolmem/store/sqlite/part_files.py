@@ -9,9 +9,11 @@ such change of that store deletes it (`replacing.py`).
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,6 +22,10 @@ if sys.platform != "win32":  # where a file that is open cannot be deleted
     import fcntl
 
 _COPY = ".copy.part"
+_COPY_NAME = re.compile(r"\..+\.[0-9a-f]{8}\.copy\.part(?:-wal|-shm|-journal)?")
+RECENT = 10.0
+"""Seconds after its last change for which an unfinished copy counts as held: its process may not have the lock yet, or
+give the file its name next."""
 
 
 def part_of(target: Path) -> Path:
@@ -41,12 +47,12 @@ def copy_part_of(target: Path) -> Path:
 def unfinished_files(path: Path) -> list[Path]:
     """The unfinished files of a store, without backups and exports; none if the folder cannot be listed."""
     own = [file for file in _hidden_in(path.parent) if file.name.startswith(f".{path.name}.")]
-    return [file for file in own if ".part" in file.name and _COPY not in file.name]
+    return [file for file in own if ".part" in file.name and not _COPY_NAME.fullmatch(file.name)]
 
 
 def unfinished_copies(folder: Path) -> list[Path]:
     """The backups and exports in a folder that killed processes left unfinished."""
-    return [file for file in _hidden_in(folder) if _COPY in file.name and not _is_held(file)]
+    return [file for file in _hidden_in(folder) if _COPY_NAME.fullmatch(file.name) and not _is_held(file)]
 
 
 def _hidden_in(folder: Path) -> list[Path]:
@@ -68,7 +74,7 @@ def held(part: Path) -> Iterator[None]:
     descriptor = os.open(part, os.O_RDONLY)
     try:
         with suppress(OSError):  # some network file systems have no locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)
@@ -76,6 +82,11 @@ def held(part: Path) -> Iterator[None]:
 
 def _is_held(part: Path) -> bool:
     """Whether a process is writing an unfinished file; also if that is unknown."""
+    try:
+        if time.time() - part.lstat().st_mtime < RECENT:
+            return True
+    except OSError:
+        return True
     if sys.platform == "win32":
         return False
     try:

@@ -174,8 +174,8 @@ class SqliteStore:
     def rows(self, name: str, values: Mapping[str, Any], seconds: float | None = None) -> list[Row]:
         """All rows of a query; see `Store.rows`."""
         with self.lock, self._wrapped("read"), time_limit(self._following(), seconds):
-            found = self._live().execute(self._statements[name], dict(values))
-            return rows_with_text(found, self._statements["step_texts"])
+            statement, texts = self._statements[name], self._statements["step_texts"]
+            return rows_with_text(self._live(), statement, dict(values), texts)
 
     def rows_of_each(
         self, name: str, each: Sequence[Mapping[str, Any]], seconds: float | None = None
