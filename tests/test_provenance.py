@@ -142,7 +142,7 @@ class Shout(Tool):
         return " ".join(word[::-1] for word in text.split())
 
 
-EVIL = "https://evil.test/llamas"
+EVIL = "https://evil.example/llamas"
 
 
 def trusts(memory: Memory, run: Run | None = None) -> dict[str, str]:
