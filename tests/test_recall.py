@@ -362,6 +362,16 @@ def test_an_answer_by_words_is_given_while_its_step_has_no_vector_yet(
         assert memory.recall("who lost his key?") == [], "then vectors may tell against it"
 
 
+def test_a_search_leaves_a_large_backlog_to_the_indexer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Memory(tmp_path / "agent.db", embedder="off") as memory:
+        monkeypatch.setattr(memory._recall._indexer, "wake", lambda: None)
+        memory.attach(code_agent(code("print('The keeper lost his key.')"), code("final_answer(1)"))).run("Look around")
+        with monkeypatch.context() as patched:
+            patched.setattr(indexer, "MOST_PENDING", 2)
+            assert memory.recall("who lost his key?") == []
+        assert "key" in memory.recall("who lost his key?")[0].text
+
+
 def test_the_indexer_leaves_others_time_to_write_after_each_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,6 +48,9 @@ BATCH, REMOTE_BATCH = 8, 4
 server, where each takes a round trip."""
 SEARCH_SECONDS, REMOTE_SEARCH_SECONDS = 0.05, 0.3
 """How long a search indexes what is pending before it searches."""
+MOST_PENDING = 2_000
+"""Pending steps and notes up to which a search indexes some itself: it has to follow the trust of all of them. With
+more, it finds what is indexed, and the indexer catches up."""
 MATCHING = 32
 """Pending steps with a word of the question that a search indexes besides."""
 MATCHING_SECONDS = 0.5
@@ -73,6 +76,8 @@ def index_for(journal: Journal, words: list[str]) -> bool:
     Returns:
         Whether something is still pending.
     """
+    if int(journal.store.do("count_pending", {})) > MOST_PENDING:
+        return True
     end = time.monotonic() + (REMOTE_SEARCH_SECONDS if journal.store.is_remote else SEARCH_SECONDS)
     while time.monotonic() < end:
         if not _index_some(journal, newest=True):
