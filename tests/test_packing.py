@@ -171,6 +171,25 @@ def test_a_damaged_text_costs_the_recall_of_its_step_alone(memory: Memory, path:
     assert not memory.verify()
 
 
+def test_a_step_whose_text_is_damaged_can_be_edited(memory: Memory) -> None:
+    agent = memory.attach(code_agent(code(lamps(60)), code("final_answer(0)")))
+    agent.run("Count the lamps.")
+    memory.index()
+    step = memory.runs()[0].steps[1]
+    memory._store._live().execute("UPDATE step SET text = x'73ff' WHERE id = ?", (step.id,))
+    memory._store.transact(
+        lambda: memory._store.do(
+            "revise_step",
+            dict.fromkeys(
+                ("kind", "number", "seconds", "error", "tools", "input_tokens", "output_tokens", "prompt"), None
+            )
+            | {"id": step.id, "session": step.session, "kind": "action", "tools": "[]", "text": "All lamps are dark."}
+            | {"revision": 1, "record": 1, "hash": b""},
+        )
+    )
+    assert memory._store._live().execute("SELECT text FROM step WHERE id = ?", (step.id,)).get == "All lamps are dark."
+
+
 def test_the_contents_of_one_step_are_packed_together(memory: Memory, path: Path) -> None:
     recorded(memory, steps=8, size=60_000)
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)

@@ -77,7 +77,7 @@ def piece_text(stored: Any, whole: Any) -> Any:
     """
     if not isinstance(stored, int):
         return plain(stored)
-    start, length, known = stored >> 16, stored & LONGEST_PIECE, plain(whole)
+    start, length, known = stored >> 16, stored & LONGEST_PIECE, _known(whole)
     return known[start : start + length] if isinstance(known, str) and start >= 0 else ""
 
 
@@ -103,15 +103,15 @@ def rows_with_text(connection: apsw.Connection, statement: str, values: Row, tex
         except apsw.ExecutionCompleteError:  # no rows
             return []
         rows = [dict(zip(names, row, strict=True)) for row in cursor]
-        steps = [row.get("step") for row in rows if isinstance(row.get("text"), int)]
-        wholes = {}
+        if "text" not in names:
+            return rows
+        wholes, steps = {}, [row.get("step") for row in rows if isinstance(row["text"], int)]
         if steps:
             wholes = {step: _known(text) for step, text in connection.execute(texts, {"ids": json.dumps(steps)})}
         if not steps or version == _version(connection):
             break
-    if "text" in names:
-        for row in rows:
-            row["text"] = piece_text(row["text"], wholes.get(row.get("step")))
+    for row in rows:
+        row["text"] = piece_text(row["text"], wholes.get(row.get("step")))
     return rows
 
 
