@@ -19,7 +19,7 @@ def unpacked(path: Path) -> list[bytes]:
         found = connection.execute(f"SELECT id, bytes, base FROM content {where} ORDER BY id", values)
         return [dict(zip(names, row, strict=True)) for row in found]
 
-    chains = Chains(lambda number: rows("WHERE id = ?", number))
+    chains = Chains(lambda number, until, most: rows("WHERE id = ?", number))
     try:
         return [chains.unpack(row, packing.BLOB) for row in rows()]
     finally:

@@ -70,8 +70,13 @@ class Chain:
 class Chains:
     """The chains of the runs that a process records, and the contents of chains that were read last."""
 
-    def __init__(self, read: Callable[[int], list[Row]]) -> None:
-        self._read_row = read
+    def __init__(self, read: Callable[[int, int, int], list[Row]]) -> None:
+        """Reads nothing yet.
+
+        Args:
+            read: the row of a content and the rows of contents that it is packed with, up to a content, and how many.
+        """
+        self._read_rows = read
         self._of_runs: Recent[str, Chain] = Recent(_RUNS)
         self._read: Recent[int, tuple[int | None, bytes]] = Recent(_CACHED_BYTES, lambda link: len(link[1]))
         self._joined: tuple[int | None, int, bytes] = (None, 0, b"")  # the last chain that was joined, and its length
@@ -103,10 +108,14 @@ class Chains:
         """The contents of a chain up to its content `base`. Runs are read in order, so most of them are joined."""
         chain: list[tuple[int, int | None, bytes | None, bytes]] = []
         (last, length, joined), at = self._joined, base
+        rows: dict[int, Row] = {}
         while at is not None and at != last:
             if len(chain) == _MAX_LENGTH:
                 raise Undecodable("cannot be unpacked: a chain of contents that is too long")
-            chain.append(self._link(at))
+            known = self._read.get(at)
+            if known is None and at not in rows:
+                rows = {row["id"]: row for row in self._read_rows(at, last or 0, _MAX_LENGTH)}
+            chain.append(_link(at, rows.get(at)) if known is None else (at, known[0], None, known[1]))
             at = chain[-1][1]
         if at is None:
             length, joined = 0, b""
@@ -119,16 +128,6 @@ class Chains:
             joined += data
         self._joined = base, length + len(chain), joined
         return joined
-
-    def _link(self, number: int) -> tuple[int, int | None, bytes | None, bytes]:
-        """A content of a chain: its number, the one before it, and its bytes, packed or not."""
-        known = self._read.get(number)
-        if known is not None:
-            return number, known[0], None, known[1]
-        rows = self._read_row(number)
-        if not rows or not isinstance(rows[0]["bytes"], bytes):
-            raise Undecodable(f"cannot be unpacked: content {number} is missing")
-        return number, rows[0]["base"], rows[0]["bytes"], b""
 
     def _remember(self, number: int, base: int | None, data: bytes) -> None:
         if len(data) <= _MAX_BYTES:
@@ -144,3 +143,10 @@ class Chains:
         """Drops the contents that were read."""
         self._joined = (None, 0, b"")
         self._read.clear()
+
+
+def _link(number: int, row: Row | None) -> tuple[int, int | None, bytes | None, bytes]:
+    """A content of a chain: its number, the content before it, and its packed bytes."""
+    if row is None or not isinstance(row["bytes"], bytes):
+        raise Undecodable(f"cannot be unpacked: content {number} is missing")
+    return number, row["base"], row["bytes"], b""

@@ -100,7 +100,7 @@ class Contents:
         self._live_parts: Recent[int, list[Any]] = Recent(_CACHED_PARTS)
         self._latest_prompt: tuple[int, list[int]] = (0, [])
         self._packed: dict[str, bytes] = {}
-        self.chains = Chains(lambda number: store.rows("content", {"id": number}))
+        self.chains = Chains(self._read_chain)
 
     # --- contents --------------------------------------------------------------------------------------------------
 
@@ -126,6 +126,9 @@ class Contents:
             Damaged: if the content is missing, damaged, or too large for a record.
         """
         return self.checked(self.store.rows("content", {"id": number}), f"content {number}", packing.RECORD)
+
+    def _read_chain(self, number: int, until: int, most: int) -> list[Row]:
+        return self.store.rows("content_chain", {"id": number, "until": until, "most": most})
 
     def content_key(self, number: int) -> str:
         """The hash of a content, as it is stored.
@@ -345,23 +348,28 @@ class Contents:
 
     def prompt_row(self, number: int) -> Row:
         """The row of a prompt."""
-        found = self.store.rows("prompt", {"id": number})
+        return self._checked_prompt(self.store.rows("prompt", {"id": number}), number)
+
+    def _checked_prompt(self, found: Sequence[Row], number: int) -> Row:
         if not found:
             raise self.damaged(f"prompt {number} is missing")
         return self.sealed("prompt", found[0])
 
     def prompt(self, number: int) -> list[int]:
         """The content ids of a prompt's parts, in order."""
+        latest = self._latest_prompt
+        rows = {row["id"]: row for row in self.store.rows("prompt_chain", {"id": number, "until": latest[0]})}
+
+        def link(prompt: int) -> PromptLink:
+            row = self._checked_prompt([rows[prompt]] if prompt in rows else [], prompt)
+            return PromptLink(row["parent"], row["keep"], json.loads(row["suffix"]))
+
         try:
-            parts = prompts.expand(number, self._link, self._latest_prompt)
+            parts = prompts.expand(number, link, latest)
         except ValueError as error:
             raise self.damaged(str(error)) from error
         self._latest_prompt = (number, parts)
         return parts
-
-    def _link(self, number: int) -> PromptLink:
-        row = self.prompt_row(number)
-        return PromptLink(row["parent"], row["keep"], json.loads(row["suffix"]))
 
     def messages(self, number: int, live: bool = False) -> list[Any]:
         """The messages of a prompt; for a live agent with the secrets that this process has.

@@ -319,18 +319,22 @@ def _holds_all(snapshot: dict[str, Any], code: Sequence[RecordedCode]) -> bool:
 
 def _made_names(code: str) -> set[str] | None:
     """The variables that code assigns; None if it makes something that no snapshot holds."""
-    statements = _statements(code)
-    nodes = [node for statement in statements for node in ast.walk(statement)]
-    if any(isinstance(node, _UNSTORED) or (_imported(node) and node not in statements) for node in nodes):
-        return None
-    inner = [node.target for node in nodes if isinstance(node, ast.comprehension)]
-    in_comprehensions = {name for target in inner for name in ast.walk(target)}
-    handlers = {node.name for node in nodes if isinstance(node, ast.ExceptHandler) and node.name is not None}
-    names = (node for node in nodes if isinstance(node, ast.Name) and node not in in_comprehensions)
-    return handlers | {node.id for node in names if isinstance(node.ctx, ast.Store)}
-
-
-_UNSTORED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.Match)
+    made, in_comprehensions = set[str](), set[ast.AST]()
+    for statement in _statements(code):
+        for node in ast.walk(statement):  # a comprehension comes before its target
+            match node:
+                case ast.Name(id=name, ctx=ast.Store()):
+                    if node not in in_comprehensions:
+                        made.add(name)
+                case ast.comprehension():
+                    in_comprehensions.update(ast.walk(node.target))
+                case ast.ExceptHandler(name=str(name)):
+                    made.add(name)
+                case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Lambda() | ast.Match():
+                    return None
+                case ast.Import() | ast.ImportFrom() if node is not statement:
+                    return None
+    return made
 
 
 def _defined(agent: Any, local: Interpreter, code: Sequence[RecordedCode], by: str) -> Restored:

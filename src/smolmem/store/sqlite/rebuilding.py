@@ -162,7 +162,7 @@ class _Copy:
             else:
                 self.merged[number] = target.execute("SELECT id FROM content WHERE hash = ?", (key,)).get
 
-    def _content_rows(self, number: int) -> list[Row]:
+    def _content_rows(self, number: int, until: int, most: int) -> list[Row]:
         found = self._source.execute("SELECT id, bytes, base FROM content WHERE id = ?", (number,)).fetchall()
         return [dict(zip(("id", "bytes", "base"), row, strict=True)) for row in found]
 

@@ -9,6 +9,17 @@ SELECT id FROM content WHERE hash = :hash;
 -- name: content
 SELECT id, hash, bytes, base FROM content WHERE id = :id;
 
+-- name: content_chain
+-- A content and the contents that it is packed with, up to the content :until.
+WITH RECURSIVE chain (id, bytes, base, length) AS (
+    SELECT id, bytes, base, 1 FROM content WHERE id = :id
+    UNION ALL
+    SELECT content.id, content.bytes, content.base, chain.length + 1
+    FROM chain JOIN content ON content.id = chain.base
+    WHERE content.id <> :until AND chain.length < :most
+)
+SELECT id, bytes, base FROM chain;
+
 -- name: content_by_hash
 SELECT id, hash, bytes, base FROM content WHERE hash = :hash;
 
@@ -17,6 +28,16 @@ INSERT INTO prompt (parent, keep, size, suffix, hash) VALUES (:parent, :keep, :s
 
 -- name: prompt
 SELECT * FROM prompt WHERE id = :id;
+
+-- name: prompt_chain
+-- A prompt and the prompts that it begins with, up to the prompt :until.
+WITH RECURSIVE chain (id, parent) AS (
+    SELECT id, parent FROM prompt WHERE id = :id
+    UNION ALL
+    SELECT prompt.id, prompt.parent FROM chain JOIN prompt ON prompt.id = chain.parent
+    WHERE prompt.id <> :until AND prompt.id < chain.id
+)
+SELECT prompt.* FROM chain JOIN prompt ON prompt.id = chain.id;
 
 -- name: add_session
 INSERT INTO session (id, scope, agent, began, fork_of, fork_at, hash)
