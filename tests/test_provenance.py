@@ -16,6 +16,7 @@ from scripted import answer, calling_agent, calls, code, code_agent
 from smolagents import Tool
 from smolagents.memory import ActionStep
 from smolagents.monitoring import Timing
+from workers import fork
 
 from smolmem import Memory, Run
 from smolmem.cli.main import main
@@ -424,6 +425,53 @@ def test_a_fork_has_the_trust_of_what_it_shares(memory: Memory) -> None:
         again = code_agent(code("final_answer('hunter2 again')"), tools=[Page()])
         fork.resume(again)
         assert trusts(memory, memory.run(fork.id))[f"{step + 1} answer"] == expected
+
+
+def test_a_forked_process_that_continues_the_list_shares_it_and_its_trust(memory: Memory) -> None:
+    agent = code_agent(
+        code(f"print(visit_webpage({EVIL!r}))"),
+        code("final_answer('x')"),
+        code("final_answer('hunter2 again')"),
+        code("final_answer('a clean desk')"),
+        tools=[Page()],
+    )
+    memory.attach(agent).run("Ask")
+    stored = len(memory.steps())
+
+    def go_on() -> None:
+        agent.run("Go on", reset=False)
+        agent.run("Begin anew")
+        memory.close()
+
+    assert os.waitpid(fork(go_on), 0)[1] == 0
+    anew, later, first = memory.runs()
+    assert [run.title for run in (anew, later, first)] == ["Begin anew", "Go on", "Ask"]
+    assert trusts(memory, later)["1 answer"] == "low"
+    assert trusts(memory, anew)["1 answer"] == "medium"
+    assert len(memory.steps()) == stored + 5, "a task and an action of each run, and a system prompt"
+    shared = memory._journal.session(later.session, later.id).entries
+    assert [entry.run for entry in shared] == [first.id] * 3 + [later.id] * 2
+    assert memory.verify()
+
+
+def test_a_forked_process_does_not_store_what_its_parent_erased(memory: Memory) -> None:
+    agent = code_agent(code("final_answer('the word is abracadabra')"), code("final_answer('next')"))
+    memory.attach(agent).run("Ask")
+    erased, erase = os.pipe()
+
+    def go_on() -> None:
+        os.read(erased, 1)
+        assert agent.run("Go on", reset=False) == "next"
+        memory.close()
+
+    child = fork(go_on)
+    memory.detach(agent)
+    memory.erase(memory.runs()[0])
+    os.write(erase, b"!")
+    assert os.waitpid(child, 0)[1] == 0
+    assert [run.title for run in memory.runs()] == ["Go on"]
+    assert not [text for text in texts(memory) if "abracadabra" in text]
+    assert memory.verify()
 
 
 # --- purge ----------------------------------------------------------------------------------------------------------

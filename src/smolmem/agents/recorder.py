@@ -41,7 +41,6 @@ from smolmem.agents.restoring.known_classes import classes_of
 from smolmem.agents.session import Care, Session, Surroundings
 from smolmem.agents.variables import Variables
 from smolmem.core.encoding import codec
-from smolmem.core.encoding.codec import Encoded
 from smolmem.core.errors import TakenOver
 from smolmem.core.injected import Injected, Injections
 from smolmem.core.rows import Batch, RunRow, SessionRow, Status, StoredSession
@@ -83,7 +82,7 @@ class Recorder:
         self._lock = threading.RLock()
         self._one_call = threading.RLock()
         self._paused = False
-        self._list_is_lost = False  # whether the steps on the list are of a run that another process took over
+        self._list_is_lost = False  # whether another process records the run of the steps on the list
         self._edits_saved = False  # whether only the agent can have touched a step since the last comparison
         self._model: Any = None
         self._memory = agent.memory
@@ -258,7 +257,7 @@ class Recorder:
     def end(self, active: ActiveRun, *, answer: Any = None, error: BaseException | None = None) -> None:
         """Ends a run with its answer or its error."""
         with self.guard(quiet=error is not None), self._lock:
-            result: tuple[str, Encoded] | None = None
+            result: tuple[str, codec.Encoded] | None = None
             if error is None:
                 result = "answer", self._journal.encode(answer)
             elif not isinstance(error, GeneratorExit):
@@ -286,8 +285,7 @@ class Recorder:
 
     def managed(self) -> list[Recorder]:
         """The recorders of the agents that this one manages."""
-        found = (recorder_of(helper) for helper in self.agent.managed_agents.values())
-        return [recorder for recorder in found if recorder is not None]
+        return [found for helper in self.agent.managed_agents.values() if (found := recorder_of(helper)) is not None]
 
     # --- list changes ----------------------------------------------------------------------------------------------
 
@@ -336,12 +334,12 @@ class Recorder:
         """The list is about to be emptied: the steps that follow belong to a new session."""
         with self.guard(), self._lock:
             self.runs.end_manual()
-            memory = self._memory
-            steps = list(self.injections.without_waiting(memory.steps))
-            if (steps or len(self._session)) and not self._list_is_lost:
+            memory, steps = self._memory, list(self.injections.without_waiting(self._memory.steps))
+            if steps or len(self._session):
                 if memory is self.agent.memory:
                     self.changed()
-                if [entry.step for entry in self._session.entries] != steps or not self.runs.are_saved:
+                is_saved = [entry.step for entry in self._session.entries] == steps and self.runs.are_saved
+                if not self._list_is_lost and not is_saved:
                     self._unsaved_lists.append(_UnsavedList(self._session, steps, memory.system_prompt))
                 self._session.close()
                 self._session = self._new_session()
@@ -437,6 +435,7 @@ class Recorder:
         if not drafts and self.runs.are_saved:
             return
         rows, results = self.runs.unsaved()
+        session.find_fork(self._journal)
         session.in_doubt = drafts
         changes = [draft.change for draft in drafts]
         saved = self._journal.save(Batch(session.row, not session.saved_events, rows, results, changes))
@@ -454,7 +453,7 @@ class Recorder:
                 session.accept(session.in_doubt, found, self._journal.stored)
             session.in_doubt = None
 
-    def _snapshot(self, step: Any) -> Encoded | None:
+    def _snapshot(self, step: Any) -> codec.Encoded | None:
         acts = isinstance(step, (TaskStep, ActionStep))
         return self._variables.snapshot(self.agent, getattr(step, "code_action", None)) if acts else None
 
@@ -483,10 +482,11 @@ _recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """A forked child gets new locks and a session of its own; a copy of the parent's list could be resumed."""
+    """A forked child gets new locks and a session of its own, which begins with what was saved of the parent's."""
     for recorder in list(_recorders):
         recorder._lock, recorder._one_call = threading.RLock(), threading.RLock()
-        recorder._session, recorder._unsaved_lists, recorder._list_is_lost = recorder._new_session(), [], True
+        recorder._session = recorder._session.forked(recorder._new_session().row)
+        recorder._unsaved_lists, recorder._list_is_lost = [], True
         recorder.runs.forget_all()
 
 

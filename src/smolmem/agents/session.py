@@ -96,6 +96,8 @@ class Session:
     """The run of each step that is not saved yet, by the step's id()."""
     in_order: bool = False
     """Whether the list is the saved list, perhaps with more steps at its end."""
+    shared_events: int = 0
+    """How many events it shares with the session that a forked process continues; see `forked`."""
     _timeline: Timeline[Entry] = field(default_factory=Timeline)
     _prompts: dict[str, tuple[int, Sequence[Part]]] = field(default_factory=dict)
     _part_ids: dict[str, int] = field(default_factory=dict)
@@ -361,9 +363,23 @@ class Session:
             Entry(step, stored.id, stored.run, stored.key, stored.prompt, stored.rendered, looks, _fields(step))
         )
 
+    def forked(self, row: SessionRow) -> Session:
+        """The session of a forked process, which may continue the list: what was saved of it is shared."""
+        of, at, shared = self.row["fork_of"], self.row["fork_at"], self.shared_events
+        if self.saved_events:
+            of, at, shared = self.row["id"], None, self.saved_events
+        fresh: Any = {"saved_events": 0, "in_doubt": None, "runs": {}, "_unsaved": {}, "_unsaved_parts": {}}
+        return replace(self, row={**row, "fork_of": of, "fork_at": at}, shared_events=shared, **fresh)
+
+    def find_fork(self, journal: Journal) -> bool:
+        """Looks up the event at which it forked; false if another process has erased some of what is shared."""
+        if self.row["fork_of"] is not None and self.row["fork_at"] is None:
+            self.row["fork_at"] = journal.event_number(self.row["fork_of"], self.shared_events)
+        return self.row["fork_of"] is None or self.row["fork_at"] is not None
+
     def is_stored_in(self, journal: Journal) -> bool:
         """Whether all that was saved is still in the store: another process can have erased some of it."""
-        return journal.has_events(self.row["id"], self.saved_events)
+        return self.find_fork(journal) and journal.has_events(self.row["id"], self.saved_events)
 
     def close(self) -> None:
         """Restores the classes of the steps; their prompts stay on disk until they are used."""

@@ -79,9 +79,10 @@ class Journal(Records):
         named = (change.run for change in batch.changes), (run["id"] for run in batch.runs)
         self._refuse_taken_over({*named[0], *named[1], *(run["parent"] for run in batch.runs)})
         if batch.new_session:
+            _refuse_erased(batch.session["fork_of"] is None or batch.session["fork_at"] is not None)
             self.add("session", batch.session)
-        elif _begins_run(batch) and not self.store.rows("session_row", {"id": batch.session["id"]}):
-            raise StoreError("another process erased the session of this agent: reset the memory of the agent.")
+        elif _begins_run(batch):
+            _refuse_erased(bool(self.store.rows("session_row", {"id": batch.session["id"]})))
         results = {(run, column): self.keep(encoded, chain) for run, column, encoded in batch.results}
         runs: list[Row] = [
             {**run, **{column: number for (of, column), number in results.items() if of == run["id"]}}
@@ -107,6 +108,11 @@ class Journal(Records):
     def has_events(self, session: str, count: int) -> bool:
         """Whether a session has as many events as its writer knows: another process can have erased some."""
         return not count or len(self.store.rows("session_events", {"session": session, "skip": count - 1})) == 1
+
+    def event_number(self, session: str, count: int) -> int | None:
+        """The id of an event, of which it is known how many there were when it was saved; None if some are gone."""
+        found = self.store.rows("session_events", {"session": session, "skip": count - 1})
+        return int(found[0]["id"]) if found else None
 
     def _suffix(self, prompt: int | None) -> tuple[int, ...]:
         return () if prompt is None else tuple(json.loads(self.prompt_row(prompt)["suffix"]))
@@ -344,6 +350,11 @@ class Journal(Records):
         """Closes the store. The lease of a run that is still in progress is no longer renewed."""
         self._heartbeat.stop()
         self.store.close()
+
+
+def _refuse_erased(is_there: bool) -> None:
+    if not is_there:
+        raise StoreError("another process erased the session of this agent: reset the memory of the agent.")
 
 
 def _begins_run(batch: Batch) -> bool:
