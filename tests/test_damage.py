@@ -13,6 +13,7 @@ from typing import Any
 import apsw
 import pytest
 from scripted import answer, calling_agent, calls, code, code_agent
+from workers import fork
 
 from smolmem import Memory
 from smolmem.cli.main import main
@@ -21,6 +22,7 @@ from smolmem.core.rows import Batch
 from smolmem.core.values import Run
 from smolmem.doctor import examine_path, repair
 from smolmem.store.contents import seal
+from smolmem.store.sqlite import sqlite_store
 from smolmem.store.sqlite.part_files import unfinished_files
 from smolmem.store.sqlite.rebuilding import rebuild
 
@@ -425,3 +427,17 @@ def test_a_lineage_of_a_thousand_forks_is_followed(path: Path) -> None:
         assert [step.kind for step in last.steps] == ["task", "action", "action"]
         assert [step.kind for step in last.fork(step=1).steps] == ["task", "action"]
         assert memory.verify()
+
+
+def test_a_process_that_dies_while_it_creates_the_file_leaves_a_part_that_doctor_names(path: Path) -> None:
+    def die() -> None:
+        sqlite_store.give_name = lambda *_: os._exit(0)  # type: ignore[assignment]
+        Memory(path)
+
+    assert os.waitpid(fork(die), 0)[1] == 0
+    assert not path.exists()
+    (left,) = unfinished_files(path)
+    with Memory(path) as memory:
+        assert any(str(left) in finding.repair for finding in memory.doctor().findings)
+    Path(rebuild(path, None).backup).unlink()
+    assert unfinished_files(path) == []

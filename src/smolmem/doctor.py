@@ -176,7 +176,7 @@ def _place(journal: Journal) -> Iterator[Finding]:
         text = f"Other users of this machine can open the file ({stat.filemode(path.stat().st_mode)})."
         yield Finding("warning", text, f"chmod 600 {path}")
     if parts := sorted({*unfinished_files(path), *unfinished_copies(path.parent)}):
-        text = f"An interrupted copy, repair or change of the key left {counted(len(parts), 'unfinished file')} behind."
+        text = f"An interrupted command left {counted(len(parts), 'unfinished file')} behind."
         yield Finding("warning", text, f"rm -r {' '.join(map(str, parts))}, if no such command is running")
     system = _file_system(path.absolute())
     if system.startswith(_NETWORKS):

@@ -2,8 +2,8 @@
 
 A killed process leaves its unfinished file behind. While a backup or an export is written, its process holds a lock on
 the unfinished file, and the system drops the lock with the process: the next backup or export in that folder deletes
-what nobody holds. The unfinished file of another key, of a repair or of a rescued store belongs to one store; the next
-such change of that store deletes it (`replacing.py`).
+what nobody holds. The unfinished file of another key, of a repair, of a rescued store or of a new store belongs to one
+store; the next such change of that store deletes it (`replacing.py`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ if sys.platform != "win32":  # where a file that is open cannot be deleted
 
 _COPY = ".copy.part"
 _COPY_NAME = re.compile(r"\..+\.[0-9a-f]{8}\.copy\.part(?:-wal|-shm|-journal)?")
+_UNFINISHED = re.compile(r"\.[0-9a-f]{8}\.(?:part|new)")
 RECENT = 10.0
 """Seconds after its last change for which an unfinished copy counts as held: its process may not have the lock yet, or
 give the file its name next."""
@@ -47,7 +48,7 @@ def copy_part_of(target: Path) -> Path:
 def unfinished_files(path: Path) -> list[Path]:
     """The unfinished files of a store, without backups and exports; none if the folder cannot be listed."""
     own = [file for file in _hidden_in(path.parent) if file.name.startswith(f".{path.name}.")]
-    return [file for file in own if ".part" in file.name and not _COPY_NAME.fullmatch(file.name)]
+    return [file for file in own if _UNFINISHED.search(file.name) and not _COPY_NAME.fullmatch(file.name)]
 
 
 def unfinished_copies(folder: Path) -> list[Path]:
