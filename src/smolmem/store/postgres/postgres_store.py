@@ -463,8 +463,8 @@ class PostgresStore:
             return self._again(lambda: server_select.select(link, self._bounds, scope, statement, limits))
 
     def check(self) -> list[str]:
-        """PostgreSQL checks its pages and foreign keys itself."""
-        return []
+        """Rows that refer to something that is missing; PostgreSQL checks its pages and foreign keys itself."""
+        return [f"{row['name']} {row['id']} refers to a missing {row['missing']}" for row in self.rows("dangling", {})]
 
     def size(self) -> int:
         """Bytes of the tables and their indexes."""
