@@ -6,9 +6,9 @@ comes in several batches: first its events, and all other rows with the last bat
 the copy (`writer.COPYING`), and can be neither resumed nor recalled. Rows that the target has already are skipped, so
 an interrupted copy continues where it was, and an outdated copy gets the new sessions and notes.
 
-Sessions that only work together are copied together: a fork and its origin, a run and the runs that it called. A session
-that was reminded of a step of another session comes after that session, or in the same batch if each was reminded of
-the other. Notes follow, each with the line that forgets it.
+Sessions that only work together come together: a fork and its origin, a run and the runs that it called. A session that
+was reminded of a step of another session comes after that session, or in the same batch if each was reminded of the
+other. Notes follow, each with the line that forgets it.
 
 The target makes passages and vectors itself, once the copy is complete: the trust in a step depends on steps and notes
 that may come later.

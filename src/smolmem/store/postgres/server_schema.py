@@ -12,11 +12,10 @@ from smolmem.core.errors import TooNew
 from smolmem.store.base import TRIES, migrations, pause
 from smolmem.store.postgres.connection import Link, schema_name
 from smolmem.store.postgres.server_errors import CONFLICTS, explained
+from smolmem.store.postgres.statements import LOCK
 
 log = logging.getLogger("smolmem")
 
-LOCK = "SELECT format FROM store WHERE id = 1 FOR UPDATE"
-"""The lock that every writing transaction takes first."""
 _FIRST = """CREATE SCHEMA IF NOT EXISTS {schema};
 CREATE TABLE IF NOT EXISTS store (id bigint PRIMARY KEY CHECK (id = 1), format bigint NOT NULL);
 INSERT INTO store (id, format) VALUES (1, 0) ON CONFLICT (id) DO NOTHING"""
