@@ -119,6 +119,24 @@ class Conformance:
         assert len(busy.runs(model="scripted-1")) == 2
         assert busy.runs(model="scripted-1", tool="nothing") == []
 
+    def test_a_fork_of_a_fork_begins_after_an_event_of_its_own_list(self, memory: Memory, tmp_path: Path) -> None:
+        """Also where the number before the next event is another agent's, or nobody's."""
+        steps = [*[code("print(1)")] * 3, code("final_answer(2)")]
+        one, two = (memory.attach(code_agent(*steps, name=name)).run("Go", stream=True) for name in ("one", "two"))
+        for _ in range(4):
+            assert all(any(isinstance(event, ActionStep) for event in run) for run in (one, two))
+        assert [list(run) for run in (one, two)]
+        late = memory.runs(agent="one")[0].fork(step=3)
+        early = late.fork(step=1)
+        assert memory.resume(code_agent(code("final_answer(7)"), name="one"), early) == 7
+        report = memory.verify()
+        assert report, report.problems
+        memory.export(tmp_path / "export")
+        with Memory(tmp_path / "loaded.db", embedder="off") as loaded:
+            loaded.load(tmp_path / "export")
+            assert [step.text for step in loaded.run(early.id).steps] == [s.text for s in memory.run(early.id).steps]
+            assert loaded.verify()
+
     def test_runs_by_tag(self, busy: Memory, tmp_path: Path) -> None:
         busy.attach(code_agent(code("final_answer(1)")), tags=["release-41", "nightly"]).run("Tagged task")
         (run,) = busy.runs(tag="nightly")

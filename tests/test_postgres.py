@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +152,7 @@ SAID_DIFFERENTLY = {
 """Statements of full text: terms instead of texts."""
 ONLY_HERE = {
     *("add_contents", "add_new_contents", "assume_contents", "assume_no_other_writer", "is_stored"),
-    "store_bytes",
+    *("dangling", "store_bytes"),
 }
 ENGINE = re.compile(r"^(PRAGMA|VACUUM|BEGIN|INSERT INTO \w+_words \(\w+_words\))")
 
@@ -383,7 +384,7 @@ def test_a_connection_that_breaks_during_commit_stores_no_step_twice(
 
     def lossy(link: Link, texts: list[str], *given: Any) -> Any:
         found = send(link, texts, *given)
-        if texts[-1] == "COMMIT" and any("INSERT INTO step" in text for text in texts) and broken[0] < 3:
+        if texts[-1] == "COMMIT" and any(text.startswith("EXECUTE add_step(") for text in texts) and broken[0] < 3:
             broken[0] += 1  # the server committed, and its answer was lost
             end_connection(pg, server)
             raise ConnectionLost("the connection broke")
@@ -561,15 +562,40 @@ def test_a_read_only_server_is_one_sentence(pg_url: str) -> None:
         Memory(f"{pg_url}&options=-c%20default_transaction_read_only%3Don")
 
 
+def first_format(memory: Memory) -> None:
+    """Undoes the migrations after the first one."""
+    added = "\n".join(migrations("postgres")[1:])
+    for table, what, name in re.findall(r"ALTER TABLE (\w+) ADD (COLUMN|CONSTRAINT) (\w+)", added):
+        connection_of(memory).execute(f"ALTER TABLE {table} DROP {what} {name}")
+    for name in re.findall(r"CREATE INDEX (\w+)", added):
+        connection_of(memory).execute(f"DROP INDEX {name}")
+    connection_of(memory).execute("UPDATE store SET format = 1")
+
+
 def test_a_store_of_the_first_format_gets_the_new_columns_and_keeps_its_runs(pg_url: str) -> None:
     with Memory(pg_url, strict=True, embedder="off") as memory:
         memory.attach(code_agent(code("final_answer(1)"))).run("Before the upgrade")
-        for table, column in (("run", "tags"), ("call", "web")):
-            connection_of(memory).execute(f"ALTER TABLE {table} DROP COLUMN {column}")
-        connection_of(memory).execute("UPDATE store SET format = 1")
+        first_format(memory)
     with Memory(pg_url, strict=True, embedder="off") as memory:
         assert memory.runs()[0].tag("old").tags == ("old",)
         assert memory.verify()
+
+
+def test_rows_that_refer_to_nothing_survive_an_upgrade_and_are_named(
+    pg_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Memory(pg_url, strict=True, embedder="off") as memory:
+        memory.attach(code_agent(code("final_answer(1)"))).run("Before the upgrade")
+        first_format(memory)
+        connection_of(memory).execute("UPDATE event SET run = 'gone' WHERE id = (SELECT max(id) FROM event)")
+    with caplog.at_level(logging.WARNING), Memory(pg_url, embedder="off") as memory:
+        assert re.search(
+            r"table event has rows that refer to a run that is missing .*gone.*smolmem verify", caplog.text
+        )
+        (number,) = connection_of(memory).execute("SELECT id FROM event WHERE run = 'gone'").fetchone()
+        assert f"event {number} refers to a missing run" in memory.verify().problems
+        with pytest.raises(psycopg.errors.ForeignKeyViolation):
+            connection_of(memory).execute("UPDATE event SET run = 'gone too'")
 
 
 def test_a_store_of_a_later_release_is_left_as_it_is(pg_url: str) -> None:
@@ -845,6 +871,61 @@ def test_a_copy_continues_inside_a_long_session(
             assert (again.added["session"] + again.skipped.get("session", 0), again.differing) == (2, 0)
             once_more = copying.copy_store(memory._journal, copy._journal)
             assert (once_more.added, once_more.skipped["session"], once_more.differing) == ({}, 2, 0)
+
+
+def forked_work(memory: Memory) -> None:
+    """A long session, forks of it that go on, and a fork of a fork that shares less than that one."""
+    turns = [*[code("print('some words')")] * 5, code("final_answer(1)")] * 3
+    agent = memory.attach(code_agent(*turns, name="long", max_steps=9))
+    for turn in range(3):
+        agent.run(f"Look at turn {turn}", reset=not turn)
+    memory.detach(agent)
+    late = memory.runs(agent="long")[0].fork(step=4)
+    early = late.fork(step=2)
+    memory.runs(agent="long")[-1].fork(step=3)  # stays as it is
+    for number, run in enumerate((late, early, memory.runs(agent="long")[-1])):
+        going_on = code_agent(code("print('forked words')"), code(f"final_answer({number})"), name="long")
+        memory.resume(going_on, run.fork(step=1) if number == 2 else run)
+        memory.detach(going_on)
+
+
+@pytest.mark.parametrize("to_server", [True, False])
+def test_a_copy_continues_inside_sessions_with_forks(
+    pg_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to_server: bool
+) -> None:
+    """However often it is killed: after each transaction here, none of which is long."""
+    file = str(tmp_path / "a.db")
+    source, target = (file, pg_url) if to_server else (pg_url, file)
+    monkeypatch.setattr(copying, "LINES", 10)
+    with Memory(source, strict=True, embedder="off") as memory:
+        forked_work(memory)
+        expected, arrived, commits = contents(memory), [0], [0]
+        assert sum(run[2] == "finished" for run in expected[0]) > 5
+
+        def die(point: str) -> None:
+            commits[0] += point == "write.committed"
+            if commits[0] == 2:  # the first one is of the check of the source
+                raise KeyboardInterrupt
+
+        is_complete = False
+        while not is_complete:
+            with Memory(target, scope="*", embedder="off") as copy:
+                monkeypatch.setattr(faults, "hook", die)
+                commits[0] = 0
+                with pytest.raises(KeyboardInterrupt):
+                    copying.copy_store(memory._journal, copy._journal)
+                monkeypatch.setattr(faults, "hook", None)
+                report, found = copy.verify(), contents(copy)[0]
+                assert report, report.problems
+                assert all(run in expected[0] for run in found if run[2] != "running")
+                arrived.append(copy.stats().events)
+                is_complete = len(found) == len(expected[0]) and all(run[2] != "running" for run in found)
+        assert max(after - before for before, after in pairwise(arrived)) <= 12
+        assert len(set(arrived)) > 3
+        with Memory(target, scope="*", embedder="off") as copy:
+            again = copying.copy_store(memory._journal, copy._journal)
+            assert contents(copy) == expected
+            assert (again.added, again.differing) == ({}, 0)
 
 
 def test_what_refers_to_each_other_is_copied_together_and_after_what_it_refers_to() -> None:

@@ -29,7 +29,6 @@ from smolmem.core.errors import TakenOver
 from smolmem.store.postgres.connection import POOL, Link
 from smolmem.store.postgres.postgres_store import PostgresStore
 from smolmem.store.postgres.server_errors import ConnectionLost
-from smolmem.store.postgres.server_schema import LOCK
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "bench"))
@@ -133,7 +132,7 @@ def test_other_writers_wait_for_two_messages_of_the_indexer_for_each_step(
     messages, has_lock, send = [0], [False], Link.send
 
     def counted(link: Link, texts: list[str], *given: Any) -> Any:
-        has_lock[0] = has_lock[0] or LOCK in texts
+        has_lock[0] = has_lock[0] or "EXECUTE take_lock" in texts
         messages[0] += has_lock[0]
         has_lock[0] = has_lock[0] and texts[-1] != "COMMIT"
         return send(link, texts, *given)
@@ -171,7 +170,7 @@ def test_a_strict_run_goes_on_where_answers_are_lost(
     send, post, chance, lost = Link.send, Link.post, random.Random(2), {"sent": 0, "posted": 0}
 
     def is_lost(texts: list[str], how: str) -> bool:
-        if not any(one.startswith(("INSERT INTO call", "UPDATE call")) for one in texts):
+        if not any(one.startswith(("EXECUTE add_call(", "EXECUTE end_call(")) for one in texts):
             return False
         is_chosen = chance.random() < 0.3
         lost[how] += is_chosen

@@ -109,3 +109,27 @@ def test_a_search_reads_the_documents_once_and_not_once_for_each_word(
             plan = "\n".join(line for (line,) in connection.execute(f"EXPLAIN {text}").fetchall())
             assert re.search(r"CTE found\n.*\n(?:.*\n)*.*CTE Scan on found", plan), plan
         assert searches
+
+
+def test_a_search_waits_seldom_for_the_server(pg_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a network each message takes its time; a long text is looked at sentence by sentence."""
+    sent, send = list[int](), Link.send
+
+    def counted(link: Link, texts: list[str], *given: Any) -> Any:
+        sent.append(len(texts))
+        return send(link, texts, *given)
+
+    with Memory(pg_url, embedder="off") as memory, Memory(pg_url, embedder="off") as other:
+        for text in TEXTS:
+            memory.remember(text)
+        memory.recall("garden")  # counts the documents, once
+        monkeypatch.setattr(Link, "send", counted)
+        assert memory.recall("which garden was running?")
+        assert len(sent) <= 7
+        sent.clear()
+        assert memory.recall(
+            "Anna wrote that the garden was running dry, and asked. " * 2 + "Which garden was running?"
+        )
+        assert len(sent) <= 9
+        other.remember("the zeppelin has landed")
+        assert memory.recall("has the zeppelin landed?")[0].text == "the zeppelin has landed"

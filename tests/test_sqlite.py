@@ -166,5 +166,10 @@ def test_whatever_a_row_refers_to_is_written_before_it(tmp_path: Path) -> None:
             assert memory._store._live().pragma("foreign_keys") == 1  # type: ignore[attr-defined]
             assert memory.verify()
             assert {one.agent for one in memory.runs()} == {"boss", "helper"}
+            memory.export(tmp_path / "export")
+            with Memory(tmp_path / "loaded.db", strict=True, embedder="off") as other:
+                other.load(tmp_path / "export")
+                assert len(other.runs()) == len(memory.runs())
+                assert other.verify()
     finally:
         apsw.connection_hooks.remove(enforce)

@@ -72,6 +72,7 @@ class RecallEngine:
             raise InvalidArgument(f"{filters.min_trust!r} is not one of {', '.join(TRUST)}.")
         if group not in ("step", "run"):
             raise InvalidArgument(f"group is 'step' or 'run', not {group!r}.")
+        self._journal.store.read_ahead((name, {}) for name in ("count_pending", "any_pending", "last_passage"))
         self.notes.sweep()
         self._ask_sources(question, filters)
         try:
@@ -86,6 +87,7 @@ class RecallEngine:
         reranker = self._reranker if rerank else None
         search = self._opened()
         found = search.find(question, limit, filters, floor=floor, group=group, reranker=reranker)
+        self._journal.store.read_ahead(())
         if search.semantic is not None and search.semantic.is_behind:
             self._indexer.wake()
         stale = self.notes.stale_among(one.note for one in found if one.note is not None)

@@ -203,9 +203,11 @@ class LexicalSearch:
     def _read(self, ids: list[int]) -> list[Section]:
         """Sections with their texts, as many as can be looked at in time."""
         read: dict[int, Section] = {}
-        for start in range(0, len(ids), PAGE):
-            given = {"ids": json_list(ids[start : start + PAGE]), "most": IN_SECTION}
-            for row in self._store.rows("section_passages", given):
+        pages = [json_list(ids[start : start + PAGE]) for start in range(0, len(ids), PAGE)]
+        each = [{"ids": page, "most": IN_SECTION} for page in pages]
+        answers = (self._store.rows("section_passages", given) for given in each)
+        for rows in self._store.rows_of_each("section_passages", each) if self._store.is_remote else answers:
+            for row in rows:
                 section = read.get(row["section"])
                 if section is None:
                     section = read[row["section"]] = Section(row["section"], row["document"])

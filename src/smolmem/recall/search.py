@@ -145,6 +145,7 @@ class Search:
         for _ in range(TRIES):
             with suppress(_IndexedAgain):
                 return find()
+            self._store.read_ahead(())
         return find(notices_new_ids=False)
 
     def _find(

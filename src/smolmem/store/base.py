@@ -106,7 +106,12 @@ class Store(Protocol):
         ...
 
     def read_ahead(self, asked: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
-        """Queries that the transaction will make, by name and values: a server gets all of them with one message."""
+        """Queries that will be made, by name and values: a server gets all of them with one message.
+
+        Outside of a transaction, this thread begins a series of reads that belong together, such as those of one
+        search: they are sent with its next query, and a query that is made again may be answered from memory. Without
+        queries, the series ends.
+        """
         ...
 
     def do(self, name: str, values: Mapping[str, Any]) -> Any:

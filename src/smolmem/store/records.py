@@ -307,8 +307,13 @@ class Records(Links):
 
     def last_event(self, session: SessionRow, until: int | None) -> int:
         """The last event of a session up to `until`, its own or a shared one."""
-        last = self.store.rows("last_event", {"session": session["id"], "until": until})[0]["last"]
-        return int(last) if last is not None else min(session["fork_at"] or 0, until or 1 << 62)
+        for row in self.session_lineage(session):
+            last = self.store.rows("last_event", {"session": row["id"], "until": until})[0]["last"]
+            if last is not None:
+                return int(last)
+            if until is None or (row["fork_at"] or 0) <= until:
+                return row["fork_at"] or 0
+        return 0
 
     # --- what a resumed run needs ----------------------------------------------------------------------------------
 

@@ -242,12 +242,22 @@ def _check_steps(records: Records, report: Report) -> None:
 def _positions(records: Records, report: Report) -> dict[int, tuple[int | None, int, int | None, int | None]]:
     """The position, revision, record and prompt of each step, as all events lead to them."""
     timelines: dict[str, Timeline[Row]] = {}
-    forks: dict[int, list[Row]] = {}
     inserted: dict[str, set[int]] = {}
-    for session in records.store.rows("sessions", {}):
-        if session["fork_of"] is not None:
-            forks.setdefault(session["fork_at"], []).append(session)
+    sessions = {row["id"]: row for row in records.store.rows("sessions", {})}
+    forks = [row for row in sessions.values() if row["fork_of"] is not None]
+    forks.sort(key=lambda row: (row["fork_at"] or 0, row["began"]), reverse=True)
+
+    def begin_forks(until: int) -> None:
+        while forks and (forks[-1]["fork_at"] or 0) < until:
+            fork = forks.pop()
+            of, seen = fork["fork_of"], {fork["id"]}
+            while of in sessions and of not in timelines and of not in seen:  # it begins later, or is empty
+                seen.add(of)
+                of = sessions[of]["fork_of"]
+            timelines[fork["id"]] = timelines[of].fork() if of in timelines else Timeline()
+
     for event in _pages(records, "events_after"):
+        begin_forks(event["id"])
         timeline = timelines.setdefault(event["session"], Timeline())
         try:
             apply_row(timeline, event)
@@ -255,8 +265,6 @@ def _positions(records: Records, report: Report) -> dict[int, tuple[int | None, 
             report.add(f"event {event['id']} does not fit its list: {error}")
         if event["act"] == "insert" and event["record"] is not None:
             inserted.setdefault(event["session"], set()).add(event["step"])
-        for fork in sorted(forks.get(event["id"], ()), key=lambda fork: fork["began"]):
-            timelines[fork["id"]] = timeline.fork()
     steps: dict[int, tuple[int | None, int, int | None, int | None]] = {}
     for of, timeline in timelines.items():
         positions = {step: position for position, step in enumerate(timeline.steps)}

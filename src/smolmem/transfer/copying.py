@@ -6,9 +6,9 @@ comes in several batches: first its events, and all other rows with the last bat
 the copy (`writer.COPYING`), and can be neither resumed nor recalled. Rows that the target has already are skipped, so
 an interrupted copy continues where it was, and an outdated copy gets the new sessions and notes.
 
-Sessions that only work together are in one batch: a fork and its origin, a run and the runs that it called. A session
-that was reminded of a step of another session comes after that session, or in the same batch if each was reminded of
-the other. Notes follow, each with the line that forgets it.
+Sessions that only work together come together: a fork and its origin, a run and the runs that it called. A session that
+was reminded of a step of another session comes after that session, or in the same batch if each was reminded of the
+other. Notes follow, each with the line that forgets it.
 
 The target makes passages and vectors itself, once the copy is complete: the trust in a step depends on steps and notes
 that may come later.
@@ -33,7 +33,8 @@ from smolmem.store.journal import Journal
 from smolmem.store.verify import verify
 from smolmem.transfer import archive
 from smolmem.transfer.export import export_rows
-from smolmem.transfer.line_loader import CopiedPart, LineLoader, is_incomplete
+from smolmem.transfer.incomplete import CopiedPart, is_incomplete
+from smolmem.transfer.line_loader import LineLoader
 
 COUNT, BYTES = 200, 4 << 20
 """Contents, and bytes of contents, that are copied in one transaction."""
@@ -145,7 +146,7 @@ def _load_batch(journal: Journal, part: Batch, contents: Mapping[str, int], step
     """
 
     def read() -> LineLoader:
-        copied = CopiedPart(contents, steps, part.prompts, part.skip, part.is_last)
+        copied = CopiedPart(contents, steps, part.prompts, part.skip, part.forks, part.is_last)
         return LineLoader(journal, part, None, keep=True, copied=copied).load_lines(None)
 
     def write() -> LineLoader:
@@ -159,6 +160,7 @@ def _load_batch(journal: Journal, part: Batch, contents: Mapping[str, int], step
     if not part.is_last:  # the last part counts the session
         del loaded.added["session"]
         part.prompts.update(loaded.prompt_numbers.items())
+        part.forks.update(loaded.fork_events)
     return loaded
 
 
@@ -190,6 +192,7 @@ class Batch:
         skip: how many events of each session earlier batches hold.
         until: how many events of its sessions the target has after it.
         prompts: the numbers in the target of the prompts of those events.
+        forks: the events that forks begin after; see `CopiedPart`.
     """
 
     def __init__(self, url: str, owners: list[Owner], lines: list[bytes]) -> None:
@@ -199,13 +202,15 @@ class Batch:
         self.skip: Mapping[str, int] = {}
         self.until: Mapping[str, int] = {}
         self.prompts: dict[int, int] = {}
+        self.forks: dict[int, tuple[str, int] | None] = {}
         self._owners, self._lines = owners, lines
 
     def is_in(self, store: Store) -> bool:
         """Whether a store has all sessions and notes of this batch, complete, or as far as this batch goes."""
         if not self.is_last:
-            asked = [{"session": session, "skip": count - 1} for session, count in self.until.items()]
-            return all(store.rows("session_events", values) for values in asked)
+            asked = [{"session": session, "skip": count - 1} for session, count in self.until.items() if count]
+            begun = store.rows_of_each("session_row", [{"id": session} for session in self.until])
+            return all(begun) and all(store.rows("session_events", values) for values in asked)
         asked = [{"id": owner} for owner in self._owners]
         sessions = store.rows_of_each("session_row", asked)
         notes = store.rows_of_each("note_row", [row for row, found in zip(asked, sessions, strict=True) if not found])
@@ -241,16 +246,23 @@ def batches(url: str, file: IO[bytes], most: int) -> Iterator[Batch]:
 
 
 def _parts(url: str, owners: list[Owner], lines: list[bytes], most: int) -> Iterator[Batch]:
-    """The lines of long sessions in several batches. Forks stay in one batch: a fork needs the other session."""
+    """The lines of long sessions in several batches. A fork begins in the batch of the event that it begins after."""
     header, *rows = [(json.loads(line), line) for line in lines]
-    sessions = {row["id"]: line for row, line in rows if row["type"] == "session"}
-    runs = {row["id"]: line for row, line in rows if row["type"] == "run"}
-    if any(row.get("fork_of") for row, _ in rows if row["type"] == "session"):
+    sessions = {row["id"]: (row, line) for row, line in rows if row["type"] == "session"}
+    runs = {row["id"]: (row, line) for row, line in rows if row["type"] == "run"}
+    first_runs = {row["session"]: run for run, (row, _) in reversed(runs.items())}
+    if sessions.keys() - first_runs.keys() or any(
+        runs.get(row["run"], ({}, b""))[0].get("session") != row["session"] for row, _ in rows if row["type"] == "event"
+    ):  # nothing would tell that such a session is incomplete
         yield Batch(url, owners, lines)
         return
+    beginnings = _beginnings({session: row for session, (row, _) in sessions.items()})
+    forks: dict[int, tuple[str, int] | None] = {
+        row["fork_at"]: None for row, _ in sessions.values() if row.get("fork_of")
+    }
     prompts, waiting = dict[int, int](), dict[int, tuple[Row, bytes]]()
-    done, seen = Counter[str](), Counter[str]()
-    part, named = list[bytes](), dict[str, bytes]()
+    done, seen = Counter[str](), Counter(dict.fromkeys(beginnings.pop(0, ()), 0))
+    part, named, begun = list[bytes](), dict[str, bytes](), set(seen)
     for row, line in rows:
         if row["type"] == "prompt":
             waiting[row["id"]] = row, line
@@ -263,17 +275,45 @@ def _parts(url: str, owners: list[Owner], lines: list[bytes], most: int) -> Iter
             prompt = before.get("parent")
         part.append(line)
         seen[row["session"]] += 1
-        named |= {run: runs[run] for run in runs.keys() & {row["run"]}}
+        begun.update((row["session"], *beginnings.get(row["id"], ())))
+        named[row["run"]] = runs[row["run"]][1]
         if len(part) >= most:
-            until = {session: count for session, count in seen.items() if count > done[session]}
-            batch = Batch(url, owners, [header[1], *map(sessions.__getitem__, until), *named.values(), *part])
-            batch.is_last, batch.skip, batch.until, batch.prompts = False, done, until, prompts
+            there = {session: text for session, (_, text) in sessions.items() if session in begun}
+            named |= {first_runs[session]: runs[first_runs[session]][1] for session in there}
+            batch = Batch(url, owners, [header[1], *there.values(), *part, *named.values()])
+            batch.is_last, batch.until = False, {session: seen[session] for session in there}
+            batch.skip, batch.prompts, batch.forks = done, prompts, forks
             yield batch
-            done, part, named = seen.copy(), [], {}
+            done, part, named, begun = seen.copy(), [], {}, set()
     rest = [line for row, line in rows if row["type"] not in ("session", "prompt", "event")]
-    batch = Batch(url, owners, [header[1], *sessions.values(), *part, *rest])
-    batch.skip, batch.prompts = done, prompts
+    batch = Batch(url, owners, [header[1], *(text for _, text in sessions.values()), *part, *rest])
+    batch.skip, batch.prompts, batch.forks = done, prompts, forks
     yield batch
+
+
+def _beginnings(sessions: Mapping[str, Row]) -> dict[int, list[str]]:
+    """The sessions that begin after each event, and after 0 those that are forks of an empty list.
+
+    A fork of a fork begins no earlier than the other one: it may share less than that one does.
+    """
+    found: dict[str, int] = {}
+    for session in sessions:
+        way, of = list[str](), session
+        while of in sessions and of not in found:
+            found[of] = 0
+            way.append(of)
+            of = sessions[of].get("fork_of") or ""
+        latest = found.get(of, 0)
+        for of in reversed(way):
+            latest = found[of] = max(latest, sessions[of].get("fork_at") or 0)
+    beginnings: dict[int, list[str]] = {}
+    for session, event in found.items():
+        origin = sessions[session].get("fork_of")
+        if origin or event:
+            beginnings.setdefault(event, []).append(session)
+        if origin and not event:
+            beginnings[0].append(origin)
+    return beginnings
 
 
 class _Plan:

@@ -150,6 +150,7 @@ class _Export:
         self._progress = progress
         self._total = sum(self._store.rows("export_sizes", {})[0].values()) if progress else 0
         self._hash = lru_cache(4096)(self._records.content_key)
+        self._fork_events: dict[tuple[str, int], int] = {}
         self.contents: Container[int] = _EVERYTHING
         self.prompts: Container[int] = _EVERYTHING
         self.steps: Container[int] = _EVERYTHING
@@ -170,7 +171,7 @@ class _Export:
         """Writes all lines; returns how many of each type."""
         self._header()
         for session in self._sealed("export_sessions", "session", "id"):
-            self._line("session", session)
+            self._line("session", session | {"fork_at": self._fork_event(session)})
         for event in self._sealed("export_events", "event"):
             self._event(event)
         for run in self._sealed("export_runs", "run", "number"):
@@ -289,6 +290,23 @@ class _Export:
         for row in self._pages(query, key):
             self._records.sealed(table, {name: value for name, value in row.items() if name != "number" or key == "id"})
             yield row
+
+    def _fork_event(self, session: Row) -> int | None:
+        """The event that a fork begins after. Earlier releases also stored numbers that no event of its list has."""
+        if session["fork_of"] is None:
+            return None
+        at, visited = (session["fork_of"], session["fork_at"] or 0), dict[tuple[str, int], None]()
+        while at not in self._fork_events:
+            is_circle = at in visited
+            visited[at] = None
+            last = self._store.rows("last_event", {"session": at[0], "until": at[1]})[0]["last"]
+            origin = self._records.session_row(at[0])
+            if last is not None or origin["fork_of"] is None or is_circle:
+                self._fork_events[at] = last or 0
+            else:
+                at = origin["fork_of"], min(at[1], origin["fork_at"] or 0)
+        self._fork_events |= dict.fromkeys(visited, self._fork_events[at])
+        return self._fork_events[at]
 
     def _content_ids(self) -> Iterator[int]:
         return (row["id"] for row in self._pages("content_ids_after") if row["id"] in self.contents)

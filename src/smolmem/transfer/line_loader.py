@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 from smolmem.core.arguments import check_scope
 from smolmem.core.encoding import codec
 from smolmem.core.errors import InvalidArgument, TooNew, Undone
 from smolmem.core.timeline import Misplaced, Timeline
 from smolmem.core.values import Failure
-from smolmem.store.base import Progress, Row, Store
+from smolmem.store.base import Progress, Row
 from smolmem.store.contents import with_hash
 from smolmem.store.journal import Journal
 from smolmem.store.passage_rows import drop_passages
@@ -24,12 +24,11 @@ from smolmem.store.side_tables import quoted_lines
 from smolmem.store.writer import COPYING, IMPORTED, RESTORED
 from smolmem.transfer import archive
 from smolmem.transfer.archive import ExportReader
+from smolmem.transfer.incomplete import NOT_ENDED, CopiedPart, awaited_run, is_incomplete
 from smolmem.transfer.lines import FORMAT, SHAPES, VERSION, InvalidLine, LoadedContents, Numbers, parse_line
 
 WAITING = 10_000
 """Prompts that may wait for their event."""
-_NOT_ENDED = dict.fromkeys(("ended", "answer", "failure")) | {"status": "running", "writer": COPYING}
-"""Columns of a run while its session is incomplete."""
 
 
 @contextmanager
@@ -41,21 +40,6 @@ def _refused(why: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise InvalidLine(f"{why} ({error})") from error
-
-
-def is_incomplete(store: Store, session: str) -> bool:
-    """Whether an interrupted copy wrote only a part of the events of a session."""
-    return {"writer": COPYING} in store.rows("session_writers", {"session": session})
-
-
-class CopiedPart(NamedTuple):
-    """What a batch of a copy can refer to: numbers of earlier rows in the target, and how many events came before."""
-
-    contents: Mapping[str, int]
-    steps: Mapping[int, int]
-    prompts: Mapping[int, int]
-    skip: Mapping[str, int]
-    is_last: bool
 
 
 class LineLoader:
@@ -74,7 +58,7 @@ class LineLoader:
         self._store, self._export, self._scope = journal.store, export, scope
         self._journal = Journal(journal.store, journal.redactor)  # with caches of its own, should all be undone
         self._exported_scope: str | None = None
-        self._copied = copied or CopiedPart({}, {}, {}, {}, is_last=True)
+        self._copied = copied or CopiedPart({}, {}, {}, {}, {}, is_last=True)
         self._contents = LoadedContents(journal.store, export, self._copied.contents)
         self.added: Counter[str] = Counter()
         self.skipped: Counter[str] = Counter()
@@ -90,6 +74,9 @@ class LineLoader:
         self._next_prompts: dict[int, Row] = {}  # prompts of events that come later
         self._runs: dict[str, bool] = {}  # whether they are new
         self._named_runs: set[str] = set()
+        self._awaited_runs: set[str] = set()  # their lines come later
+        self._agents: dict[str, Row] = {}  # of sessions, with their scopes
+        self.fork_events: dict[int, tuple[str, int]] = {}  # as in `CopiedPart.forks`
         self._children: dict[str, str] = {}  # runs of managed agents, and the runs that called them
         self._notes: set[str] = set()
         self._loaders: dict[str, Callable[[Row], None]] = {kind: getattr(self, f"_{kind}") for kind in SHAPES}
@@ -125,7 +112,7 @@ class LineLoader:
             if self._lists[session] is not None and not self._store.rows("session_row", {"id": of}):
                 raise InvalidLine(f"session {session} is a fork of {of}, which is missing")
         for run in self._named_runs - self._runs.keys():
-            if not self._store.rows("run_row", {"id": run}):
+            if run in self._awaited_runs or not self._store.rows("run_row", {"id": run}):
                 raise InvalidLine(f"run {run} is missing, and other lines refer to it")
         for child, parent in self._children.items():
             if not self._runs.get(parent):  # a run that was here before gets no new children: their answers are used
@@ -212,6 +199,7 @@ class LineLoader:
         if session in self._lists or session in self._parents:
             raise InvalidLine(f"session {session} comes twice")
         row["scope"] = self._scope_here(row["scope"])
+        self._agents[session] = {"scope": row["scope"], "agent": row["agent"]}
         if self._store.rows("session_row", {"id": session}):
             skip = self._copied.skip.get(session, 0)
             self._stored_events[session] = self._store.rows("session_events", {"session": session, "skip": skip})
@@ -228,6 +216,8 @@ class LineLoader:
             self._lists[session] = Timeline()
             self._parents[session] = row["fork_of"]
             self._add("session", row | {"fork_at": 0})
+        elif begun := self._copied.forks.get(row["fork_at"]):
+            self._fork(row, *begun)
         else:
             self._parents[session] = row["fork_of"]
             self._waiting.setdefault(row["fork_at"], []).append(row)
@@ -239,6 +229,8 @@ class LineLoader:
         else:
             self._put_prompts(row["prompt"], None, new=True)
             self._apply(row, timeline)
+        if row["id"] in self._copied.forks:
+            self.fork_events[row["id"]] = session, self._events.get(row["id"])
         for fork in self._waiting.pop(row["id"], ()):
             self._begin(fork, row)
 
@@ -269,14 +261,16 @@ class LineLoader:
 
     def _begin(self, fork: Row, event: Row) -> None:
         """A fork's list begins as the list was after an event."""
-        session, of = fork["id"], event["session"]
-        self._check_lineage(fork, of)
-        at = self._events.get(event["id"])
+        self._check_lineage(fork, event["session"])
+        self._fork(fork, event["session"], self._events.get(event["id"]))
+
+    def _fork(self, fork: Row, of: str, at: int) -> None:
+        """Writes a fork of what a session was after an event; leaves it out if the event is not here."""
         if at == 0:
-            self._lists[session] = None
-            self.skipped["session"] += 1
+            self._lists[fork["id"]] = None
+            self.skipped["session"] += self._copied.is_last
             return
-        self._lists[session] = self._journal.timeline(self._journal.session_row(of), at)
+        self._lists[fork["id"]] = self._journal.timeline(self._journal.session_row(of), at)
         self._add("session", fork | {"fork_at": at})
 
     def _check_lineage(self, fork: Row, of: str) -> None:
@@ -300,6 +294,7 @@ class LineLoader:
         event["step"] = None if new else self.step_numbers.get(row["step"])
         facts = None if event["record"] is None else self._facts(event["record"])
         self._check_event(event, timeline, new=new)
+        self._await_run(row["run"], row["session"], row["at"])
         last = event["place"] is None or event["place"] >= len(timeline.steps)
         event["step"] = self._journal.append(event, facts, last=last)
         self.added["event"] += 1
@@ -309,7 +304,18 @@ class LineLoader:
         if new:
             self.step_numbers.put(row["step"], event["step"])
             self.added["step"] += 1
-        self._events.put(row["id"], self._last_event(event["session"]) if row["id"] in self._waiting else 0)
+        self._events.put(row["id"], self._last_event(event["session"]) if self._begins_fork(row["id"]) else 0)
+
+    def _begins_fork(self, event: int) -> bool:
+        return event in self._waiting or event in self._copied.forks
+
+    def _await_run(self, run: str, session: str, at: float) -> None:
+        """Writes a row for a run whose line comes later: rows refer to runs that are stored."""
+        if run in self._awaited_runs or run in self._runs or self._store.rows("run_row", {"id": run}):
+            return
+        row = awaited_run(run, session, at) | self._agents[session]
+        self._store.do("put_run", with_hash("run", row))
+        self._awaited_runs.add(run)
 
     def _last_event(self, session: str) -> int:
         """The number of the event that was just written, for forks that begin after it."""
@@ -347,7 +353,7 @@ class LineLoader:
         if run in self._runs:
             raise InvalidLine(f"run {run} comes twice")
         here, new = self._store.rows("run_row", {"id": run}), self._list_of(row) is not None
-        if row["fork_of"] is not None and not self._is_run(row["fork_of"]):
+        if row["fork_of"] is not None and self._copied.is_last and not self._is_run(row["fork_of"]):
             raise InvalidLine(f"run {run} is a fork of {row['fork_of']}, which no earlier line holds")
         self._runs[run] = new
         if not new:
@@ -355,17 +361,20 @@ class LineLoader:
             if not here:
                 self.differing.add(session)
             return
-        if here and (here[0]["writer"] != COPYING or here[0]["session"] != session):
+        is_awaited = run in self._awaited_runs
+        self._awaited_runs.discard(run)
+        if here and not is_awaited and (here[0]["writer"] != COPYING or here[0]["session"] != session):
             raise InvalidLine(f"run {run} is in another session of this store")
         row |= {"scope": self._scope_here(row["scope"]), "tags": json.dumps(row["tags"])}
         if self._copied.is_last:
             self._put_ended_run(row, again=bool(here))
-        elif not here:
-            self._put_run(row | _NOT_ENDED, again=False)
+        elif is_awaited or not here:
+            self._put_run(row | NOT_ENDED, again=is_awaited)
 
     def _put_ended_run(self, row: Row, *, again: bool) -> None:
         run = row["id"]
         if row["parent"] is not None:
+            self._await_run(row["parent"], row["session"], row["began"])
             self._named_runs.add(row["parent"])
             self._children[run] = row["parent"]
         if row["session"] not in self._parents and self._is_mine(row["fork_of"]):
@@ -381,10 +390,8 @@ class LineLoader:
     def _put_run(self, row: Row, *, again: bool) -> None:
         row = with_hash("run", row)
         self._store.do("put_run", row)
-        if again:  # the run of an incomplete session may have changed in the source
-            self._store.do("set_tags", row)
-            if row["parent"] is None:
-                self._store.do("unlink_run", row)
+        if again:
+            self._store.do("put_run_facts", row)
 
     def _check_failure(self, number: int | None) -> None:
         if number is not None:
@@ -396,7 +403,7 @@ class LineLoader:
 
     def _is_mine(self, run: str | None) -> bool:
         """Whether the store had a run before, and the run is no import: imported lines may not refer to it."""
-        if self._keeps_origins or run is None or self._runs.get(run):
+        if self._keeps_origins or run is None or run in self._awaited_runs or self._runs.get(run):
             return False
         return any(row["writer"] != IMPORTED for row in self._store.rows("run_row", {"id": run}))
 

@@ -1,10 +1,12 @@
 """Connections to a PostgreSQL server: opened when they are used, and opened again after they broke.
 
-Several statements are sent as one message (the simple protocol): that takes as long as sending one.
+Several statements are sent as one message (the simple protocol): that takes as long as sending one. Statements that
+every step sends are prepared, by the message that has them first.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -18,6 +20,7 @@ from smolmem.core.errors import StoreError, Unwritable
 from smolmem.store.base import Row
 from smolmem.store.postgres.address import Address
 from smolmem.store.postgres.server_errors import CONFLICTS, ConnectionLost, explained, refused
+from smolmem.store.postgres.statements import Statement, preparations
 
 STARTING_SECONDS = 30.0
 """Seconds to wait for a server that answers, and says that it is starting or stopping."""
@@ -36,6 +39,8 @@ _SETTINGS = (
     f"SET idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'; SET client_min_messages = warning; "
     "SELECT current_setting('transaction_read_only'), current_setting('server_version')"
 )
+
+_STANDARD_STRINGS = b"standard_conforming_strings"
 
 
 class Result(NamedTuple):
@@ -83,6 +88,8 @@ class Link:
         if self._connection is None or self._connection.closed:
             self._connection = self._connect()
             self._filling = psycopg.ClientCursor(self._connection)
+            self._escaping = pq.Escaping(self._connection.pgconn)
+            self._prepared: set[str] | None = set()  # None: not known, after a message failed
             self.connected_at = time.monotonic()
         return self._connection
 
@@ -123,6 +130,43 @@ class Link:
         except psycopg.Error as error:
             raise explained(error, self.address, "used") from error
 
+    def spoken(self, statement: Statement, values: Mapping[str, Any]) -> str:
+        """The same for a named statement; one that is prepared is named."""
+        connection = self.live().pgconn
+        settings = connection.parameter_status(b"client_encoding"), connection.parameter_status(_STANDARD_STRINGS)
+        if not statement.parameters or settings != (b"UTF8", b"on"):
+            return self.filled(statement.text, values)
+        given = [self._literal(values[name]) for name in statement.parameters]
+        if "" in given:
+            return self.filled(statement.text, values)
+        return f"EXECUTE {statement.name}({','.join(given)})"
+
+    def _literal(self, value: object) -> str:
+        """A value as the driver writes it, in a third of the time; empty for a value that is left to the driver."""
+        if value is None:
+            return "NULL"
+        if type(value) is int:
+            return str(value)
+        if type(value) is float and math.isfinite(value):
+            return repr(value)
+        if type(value) is bytes:
+            return f"'\\x{value.hex()}'::bytea"
+        if type(value) is str and "\0" not in value:
+            with suppress(UnicodeEncodeError):
+                return self._escaping.escape_literal(value.encode()).decode()
+        return ""
+
+    def _with_prepared(self, texts: Sequence[str]) -> tuple[list[str], int]:
+        """Statements, after those that prepare what they name; and how many those are."""
+        named = {text[8:].partition("(")[0] for text in texts if text.startswith("EXECUTE ")}
+        if not named:
+            return list(texts), 0
+        before = [] if self._prepared is not None else ["DEALLOCATE ALL"]
+        known = self._prepared or set()
+        before += [preparations()[name] for name in sorted(named - known)]
+        self._prepared = known | named if before else known
+        return [*before, *texts], len(before)
+
     def scope_setting(self) -> list[str]:
         """The statement that tells row-level security the scope of a transaction, if the address has one."""
         if self.address.scope is None:
@@ -137,13 +181,15 @@ class Link:
             StoreError: what the server says.
         """
         connection = self.live()
+        sent, before = self._with_prepared(texts)
         try:
-            cursor = connection.execute(";\n".join(texts))
+            cursor = connection.execute(";\n".join(sent))
             found = [_result(cursor)]
             while cursor.nextset():
                 found.append(_result(cursor))
-            return found
+            return found[before:]
         except psycopg.Error as error:
+            self._prepared = None
             raise self._explained(error, done, seconds) from error
 
     def post(self, texts: Sequence[str], done: str) -> None:
@@ -153,7 +199,7 @@ class Link:
         """
         connection = self.live()
         try:
-            connection.pgconn.send_query(";\n".join(texts).encode())
+            connection.pgconn.send_query(";\n".join(self._with_prepared(texts)[0]).encode())
             connection.wait(generators.send(connection.pgconn))
         except psycopg.Error as error:
             connection.close()
@@ -172,6 +218,7 @@ class Link:
             if results[-1].status == pq.ExecStatus.FATAL_ERROR:
                 raise errors.error_from_result(results[-1])
         except psycopg.Error as error:
+            self._prepared = None
             self.roll_back()
             return self._explained(error, done, None)
         except BaseException:  # interrupted: the answer may still come, and nobody reads it

@@ -35,11 +35,11 @@ from smolmem.store.base import AGENT, Durability, Limits, Progress, Row, T, paus
 from smolmem.store.postgres import server_select, server_words
 from smolmem.store.postgres.address import Address, parse
 from smolmem.store.postgres.connection import Link, Pool, Result, time_limit
-from smolmem.store.postgres.read_ahead import ReadAhead
-from smolmem.store.postgres.reserve import MORE_IDS, NEW_IDS, Posted, Reserve
+from smolmem.store.postgres.read_ahead import Query, ReadAhead, Series
+from smolmem.store.postgres.reserve import MORE_IDS, Posted, Reserve
 from smolmem.store.postgres.server_errors import Conflict, ConnectionLost, MustWait, Unsent, WrongAssumption
-from smolmem.store.postgres.server_schema import LOCK, prepare
-from smolmem.store.postgres.statements import Statement, array_of, prepared_statements
+from smolmem.store.postgres.server_schema import prepare
+from smolmem.store.postgres.statements import LOCK, Statement, array_of, prepared_statements
 from smolmem.store.terms import kept_terms
 
 log = logging.getLogger("smolmem")
@@ -62,12 +62,10 @@ class PostgresStore:
         self.lock = threading.RLock()
         self._waiting: list[tuple[str, Taker | None]] = []
         self._writing_thread: int | None = None
-        self._is_reading = False  # in one snapshot
-        self._is_quick = False
-        self._is_posting = False
+        self._is_reading = self._is_quick = self._is_posting = False  # reading: in one snapshot
         self._posted: Posted | None = None
         self._names: set[str] = set()  # of the statements of a transaction that change something
-        self._reserve, self._ahead = Reserve(), ReadAhead()
+        self._reserve, self._ahead, self._series = Reserve(), ReadAhead(), Series()
         self._patience = PATIENCE
         self._link, self._pool = Link(self._address), Pool(self._address)
         self._bounds = self._link.scope_setting()
@@ -257,11 +255,12 @@ class PostgresStore:
     def _begin(self, *, sync: bool, quick: bool) -> None:
         self._writing_thread, self._names = threading.get_ident(), set()
         self._ahead.clear()
+        self._series.end_all()
         self._is_quick = quick and not self._link.is_broken and self._reserve.is_fresh_since(self._link.connected_at)
         self._reserve.begin(keep_ids=self._is_quick)
         durable = [] if sync else ["SET LOCAL synchronous_commit = off"]
-        self._waiting = [(text, None) for text in ("BEGIN", *durable, *self._bounds, LOCK)]
-        self._waiting.append((NEW_IDS, self._reserve.take_ids))
+        self._waiting = [(text, None) for text in ("BEGIN", *durable, *self._bounds, "EXECUTE take_lock")]
+        self._waiting.append(("EXECUTE take_ids", self._reserve.take_ids))
 
     def _roll_back(self) -> None:
         self._waiting, self._writing_thread = [], None
@@ -284,10 +283,13 @@ class PostgresStore:
         for text in texts:
             kept_terms(text)
 
-    def read_ahead(self, asked: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
-        """Asks for what the transaction will read with one message; see `Store.read_ahead`."""
+    def read_ahead(self, asked: Iterable[Query]) -> None:
+        """Asks for what will be read with one message; see `Store.read_ahead`."""
+        if not self._is_writing:
+            self._series.begin(asked)
+            return
         waiting: list[tuple[str, Taker]] = []
-        for name, values in asked if self._is_writing else ():
+        for name, values in asked:
             statement, given = self._statement(name, values)
             waiting.append(
                 (self._link.filled(statement.text, given), partial(self._ahead.put, name, values, statement))
@@ -298,7 +300,7 @@ class PostgresStore:
             take(self._send(text, "read"))
 
     def _filled(self, name: str, values: Mapping[str, Any]) -> str:
-        return self._link.filled(self._statements[name].text, values)
+        return self._link.spoken(self._statements[name], values)
 
     def _new_id(self, seal: bytes) -> int:
         """An id for a new row, which shows whether the transaction is stored."""
@@ -320,7 +322,7 @@ class PostgresStore:
         if self._is_writing and not statement.has_result:
             number = self._new_id(values["hash"]) if statement.takes_id else None
             self._note_change(name, statement)
-            self._waiting.append((self._link.filled(statement.text, {**given, "new_id": number}), None))
+            self._waiting.append((self._link.spoken(statement, {**given, "new_id": number}), None))
             return number
         if name == "begin_reading":  # before what tells the scope, which follows with each query
             with self._reading_link() as link:
@@ -340,12 +342,23 @@ class PostgresStore:
 
     def _found(self, name: str, values: Mapping[str, Any], seconds: float | None, done: str) -> Result:
         """The result of one statement, which may be known already."""
+        if not self._is_writing:
+            return self._read_each(name, [values], seconds, done)[0]
         statement, given = self._statement(name, values)
-        if self._is_writing:
-            if (known := self._ahead.take(name, values)) is not None:
-                return known
-            self._note_change(name, statement)
-        return self._run(statement, given, seconds, done)
+        if (known := self._ahead.take(name, values)) is not None:
+            return known
+        self._note_change(name, statement)
+        self._waiting += [(text, None) for text in time_limit(seconds)]
+        return self._send(self._link.filled(statement.text, given), done, seconds)
+
+    def _read_each(
+        self, name: str, each: Sequence[Mapping[str, Any]], seconds: float | None, done: str
+    ) -> list[Result]:
+        """The results of a statement for several sets of values, outside of a transaction."""
+        read = partial(self._read, seconds=seconds, done=done)
+        if self._is_reading or self._statements[name].changes:
+            return read([(name, values) for values in each])
+        return self._series.results(name, each, read)
 
     def _note_change(self, name: str, statement: Statement) -> None:
         self._ahead.drop(statement)
@@ -358,15 +371,14 @@ class PostgresStore:
         """The rows of a query for several sets of values, with one message; see `Store.rows_of_each`."""
         if self._is_writing or self._is_reading or not each:
             return [self.rows(name, values, seconds) for values in each]
-        asked = [self._statement(name, values) for values in each]
-        return [found.as_dicts() for found in self._read(asked, seconds, "read")]
+        return [found.as_dicts() for found in self._read_each(name, each, seconds, "read")]
 
     def columns(self, name: str, values: Mapping[str, Any], seconds: float | None = None) -> list[tuple[Any, ...]]:
         """All rows of a query by column; see `Store.columns`."""
-        statement, values = self._statement(name, values)
         if self._is_writing or self._is_reading or self._address.scope or seconds:
-            found = self._run(statement, values, seconds, "read")
+            found = self._found(name, values, seconds, "read")
         else:
+            statement, values = self._statement(name, values)
             with self._reading_link() as link:
                 found = self._again(lambda: link.fetch_binary(link.filled(statement.text, values), "read"))
         return list(zip(*found.rows, strict=True))
@@ -376,22 +388,13 @@ class PostgresStore:
         name, values = server_words.in_terms(name, values, self.rows)
         return self._statements[name], values
 
-    def _run(self, statement: Statement, values: Mapping[str, Any], seconds: float | None, done: str) -> Result:
-        """The result of one statement, in the transaction or by itself."""
-        if not self._is_writing:
-            return self._read([(statement, values)], seconds, done)[0]
-        self._waiting += [(text, None) for text in time_limit(seconds)]
-        return self._send(self._link.filled(statement.text, values), done, seconds)
-
-    def _read(
-        self, asked: Sequence[tuple[Statement, Mapping[str, Any]]], seconds: float | None, done: str
-    ) -> list[Result]:
+    def _read(self, asked: Sequence[Query], seconds: float | None, done: str) -> list[Result]:
         """The results of statements outside of a transaction."""
-        before = [*self._bounds, *time_limit(seconds)]
+        before, statements = [*self._bounds, *time_limit(seconds)], [self._statement(*query) for query in asked]
         with self._reading_link() as link:
 
             def read() -> list[Result]:
-                texts = [link.filled(statement.text, values) for statement, values in asked]
+                texts = [link.filled(statement.text, values) for statement, values in statements]
                 return self._send_alone(link, texts, before, seconds, done)
 
             return self._again(read)
@@ -463,8 +466,8 @@ class PostgresStore:
             return self._again(lambda: server_select.select(link, self._bounds, scope, statement, limits))
 
     def check(self) -> list[str]:
-        """PostgreSQL checks its pages and foreign keys itself."""
-        return []
+        """Rows that refer to something that is missing; PostgreSQL checks its pages and foreign keys itself."""
+        return [f"{row['name']} {row['id']} refers to a missing {row['missing']}" for row in self.rows("dangling", {})]
 
     def size(self) -> int:
         """Bytes of the tables and their indexes."""

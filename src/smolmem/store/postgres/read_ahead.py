@@ -1,16 +1,25 @@
-"""Results that a transaction asked for in advance: many queries in one message, while other writers wait.
+"""Results that were asked for in advance: many queries in one message.
 
-A result is used as long as the transaction changes none of the tables that its query reads.
+Inside a transaction, while other writers wait, a result is used as long as the transaction changes none of the tables
+that its query reads. Outside, a thread begins a series of reads, such as those of one search: what it asked for is sent
+with its next query, and a query that it makes again is answered from memory. A series ends with the next one, with a
+transaction of this process, and after a second.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from smolmem.store.postgres.connection import Result
 from smolmem.store.postgres.statements import Statement
 
+SERIES_SECONDS = 1.0
+
+Query = tuple[str, Mapping[str, Any]]
+"""The name of a statement and its values."""
 _Key = tuple[str, frozenset[tuple[str, Any]]]
 
 
@@ -41,6 +50,39 @@ class ReadAhead:
     def clear(self) -> None:
         """The transaction is over."""
         self._found.clear()
+
+
+class Series:
+    """The reads of each thread, and their results."""
+
+    def __init__(self) -> None:
+        self._thread = threading.local()
+        self._transactions = 0
+
+    def begin(self, asked: Iterable[Query]) -> None:
+        """A series begins; if nothing is asked for, only the last one ends."""
+        waiting = {_key(*query): query for query in asked}
+        self._thread.waiting, self._thread.found, self._thread.of = waiting, {}, self._transactions
+        self._thread.until = time.monotonic() + SERIES_SECONDS if waiting else 0.0
+
+    def end_all(self) -> None:
+        """This process writes."""
+        self._transactions += 1
+
+    def results(
+        self, name: str, each: Sequence[Mapping[str, Any]], read: Callable[[Sequence[Query]], list[Result]]
+    ) -> list[Result]:
+        """The results of a query for several sets of values; `read` asks the server."""
+        mine = self._thread
+        if getattr(mine, "until", 0.0) < time.monotonic() or mine.of != self._transactions:
+            return read([(name, values) for values in each])
+        keys = [_key(name, values) for values in each]
+        wanted = {key: (name, values) for key, values in zip(keys, each, strict=True) if key not in mine.found}
+        if wanted:
+            wanted |= mine.waiting
+            mine.waiting = {}
+            mine.found.update(zip(wanted, read(list(wanted.values())), strict=True))
+        return [mine.found[key] for key in keys]
 
 
 def _key(name: str, values: Mapping[str, Any]) -> _Key:

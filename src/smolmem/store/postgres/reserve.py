@@ -18,12 +18,9 @@ from typing import Any, NamedTuple
 from smolmem.store.postgres.connection import Link, Result
 from smolmem.store.postgres.statements import array_of
 
-IDS = 16
-"""Ids that come with each transaction."""
 FRESH_SECONDS = 30.0
 """How long ids are used after they were handed out. Leases are renewed more often, each time with new ids."""
 KNOWN_CONTENTS = 4_000
-NEW_IDS = f"SELECT nextval('ids') FROM generate_series(1, {IDS})"  # noqa: S608
 MORE_IDS = "SELECT nextval('ids') FROM generate_series(1, 500)"
 """For a long transaction, which has used up its ids."""
 

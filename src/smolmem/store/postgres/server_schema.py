@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import re
+
 import psycopg
 from psycopg import errors
 
@@ -9,12 +12,14 @@ from smolmem.core.errors import TooNew
 from smolmem.store.base import TRIES, migrations, pause
 from smolmem.store.postgres.connection import Link, schema_name
 from smolmem.store.postgres.server_errors import CONFLICTS, explained
+from smolmem.store.postgres.statements import LOCK
 
-LOCK = "SELECT format FROM store WHERE id = 1 FOR UPDATE"
-"""The lock that every writing transaction takes first."""
+log = logging.getLogger("smolmem")
+
 _FIRST = """CREATE SCHEMA IF NOT EXISTS {schema};
 CREATE TABLE IF NOT EXISTS store (id bigint PRIMARY KEY CHECK (id = 1), format bigint NOT NULL);
 INSERT INTO store (id, format) VALUES (1, 0) ON CONFLICT (id) DO NOTHING"""
+_UNCHECKED = re.compile(r"ALTER TABLE (\w+) ADD CONSTRAINT (\w+) FOREIGN KEY \(\w+\) REFERENCES (\w+) .* NOT VALID")
 
 
 def prepare(link: Link) -> None:
@@ -51,13 +56,34 @@ def _migrate(link: Link, latest: int) -> None:
         try:
             connection.execute(_FIRST.format(schema=schema_name(link.address, connection)))
             with connection.transaction():
+                connection.execute("SET LOCAL statement_timeout = 0")  # a large table gets an index
                 row = connection.execute(LOCK).fetchone()
-                for script in migrations("postgres")[int(row[0]) if row else 0 :]:
+                scripts = migrations("postgres")[int(row[0]) if row else 0 :]
+                for script in scripts:
                     connection.execute(script)
                 connection.execute("UPDATE store SET format = %s WHERE id = 1", (latest,))
+            _check_links(link, scripts)
             return
         except psycopg.Error as error:
             racing = isinstance(error, (errors.UniqueViolation, errors.DuplicateTable))
             if tries == TRIES or not (racing or error.sqlstate in CONFLICTS):
                 raise explained(error, link.address, "created") from error
             pause(tries)
+
+
+def _check_links(link: Link, scripts: list[str]) -> None:
+    """Checks the rows that were there before a foreign key; those that violate it are reported, and stay.
+
+    The check is left out where it would take long: `verify` makes it, too.
+    """
+    for table, name, missing in _UNCHECKED.findall("\n".join(scripts)):
+        try:
+            link.live().execute(f"ALTER TABLE {table} VALIDATE CONSTRAINT {name}")
+        except (errors.LockNotAvailable, errors.QueryCanceled):
+            continue
+        except errors.ForeignKeyViolation as error:
+            log.warning(
+                "%s: the table %s has rows that refer to a %s that is missing (%s). They stay as they are, and no more "
+                "can be added: `smolmem verify` names them.",
+                link.address.shown, table, missing, error.diag.message_detail,
+            )  # fmt: skip

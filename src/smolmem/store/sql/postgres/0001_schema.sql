@@ -6,10 +6,10 @@
 --   words_size      how many rows and terms it has
 --
 -- Ids are handed out while the lock is held: their order is the order of the commits, with gaps. `rowid` is the order in
--- which runs and notes were written. Ids that are texts sort by their bytes. An event may come before its run (an export
--- has them in this order), and a run before the run that called it, so these two have no foreign key.
--- Neither has what refers to contents and prompts: for each one that is erased, the server would read all rows that could
--- refer to it. A content is known by its hash, and `verify` finds those that are missing.
+-- which runs and notes were written. Ids that are texts sort by their bytes. What refers to contents and prompts has no
+-- foreign key: for each one that is erased, the server would read all rows that could refer to it. A content is known by
+-- its hash, and `verify` finds those that are missing. Nor has a session that is a fork: it may be loaded before the
+-- session that it is a fork of.
 
 CREATE SEQUENCE ids;
 CREATE SEQUENCE passage_ids;  -- keys of vector indexes hold 32 bits of them

@@ -209,6 +209,43 @@ SELECT EXISTS (
 -- name: begin_reading
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
 
+-- name: dangling
+-- Rows that refer to something that is missing, where no foreign key says so, or rows are older than it.
+SELECT * FROM (
+    SELECT 'event' AS name, CAST(id AS TEXT) AS id, 'run' AS missing FROM event
+    WHERE NOT EXISTS (SELECT 1 FROM run WHERE run.id = event.run)
+    UNION ALL SELECT 'event', CAST(id AS TEXT), 'step' FROM event
+    WHERE NOT EXISTS (SELECT 1 FROM step WHERE step.id = event.step)
+    UNION ALL SELECT 'step', CAST(id AS TEXT), 'run' FROM step
+    WHERE NOT EXISTS (SELECT 1 FROM run WHERE run.id = step.run)
+    UNION ALL SELECT 'run', id, 'run' FROM run
+    WHERE parent IS NOT NULL AND NOT EXISTS (SELECT 1 FROM run AS other WHERE other.id = run.parent)
+    UNION ALL SELECT 'run', id, 'run' FROM run
+    WHERE fork_of IS NOT NULL AND NOT EXISTS (SELECT 1 FROM run AS other WHERE other.id = run.fork_of)
+    UNION ALL SELECT 'session', id, 'session' FROM session
+    WHERE fork_of IS NOT NULL AND NOT EXISTS (SELECT 1 FROM session AS other WHERE other.id = session.fork_of)
+    UNION ALL SELECT 'cut', CAST(id AS TEXT), 'step' FROM cut
+    WHERE NOT EXISTS (SELECT 1 FROM step WHERE step.id = cut.last)
+    UNION ALL SELECT 'prompt', CAST(id AS TEXT), 'prompt' FROM prompt
+    WHERE parent IS NOT NULL AND NOT EXISTS (SELECT 1 FROM prompt AS other WHERE other.id = prompt.parent)
+    UNION ALL SELECT given.name, given.id, 'prompt' FROM (
+        SELECT 'event' AS name, CAST(id AS TEXT) AS id, prompt FROM event WHERE prompt IS NOT NULL
+        UNION ALL SELECT 'step', CAST(id AS TEXT), prompt FROM step WHERE prompt IS NOT NULL
+    ) AS given WHERE NOT EXISTS (SELECT 1 FROM prompt WHERE prompt.id = given.prompt)
+    UNION ALL SELECT given.name, given.id, 'content' FROM (
+        SELECT 'content' AS name, CAST(id AS TEXT) AS id, base AS content FROM content WHERE base IS NOT NULL
+        UNION ALL SELECT 'event', CAST(id AS TEXT), record FROM event WHERE record IS NOT NULL
+        UNION ALL SELECT 'event', CAST(id AS TEXT), shown FROM event WHERE shown IS NOT NULL
+        UNION ALL SELECT 'event', CAST(id AS TEXT), state FROM event WHERE state IS NOT NULL
+        UNION ALL SELECT 'step', CAST(id AS TEXT), record FROM step
+        UNION ALL SELECT 'call', CAST(id AS TEXT), arguments FROM call
+        UNION ALL SELECT 'call', CAST(id AS TEXT), outcome FROM call WHERE outcome IS NOT NULL
+        UNION ALL SELECT 'run', id, answer FROM run WHERE answer IS NOT NULL
+        UNION ALL SELECT 'run', id, failure FROM run WHERE failure IS NOT NULL
+        UNION ALL SELECT 'recalled', CAST(id AS TEXT), block FROM recalled WHERE block IS NOT NULL
+    ) AS given WHERE NOT EXISTS (SELECT 1 FROM content WHERE content.id = given.content)
+) AS found LIMIT 20;
+
 -- name: integrity_check
 SELECT 'ok' AS integrity_check;
 

@@ -64,6 +64,14 @@ UPDATE run SET tags = :tags, hash = :hash WHERE id = :id;
 -- name: unlink_run
 UPDATE run SET parent = NULL, parent_step = NULL, hash = :hash WHERE id = :id;
 
+-- name: put_run_facts
+-- The columns that `put_run` leaves as they are.
+UPDATE run SET
+    session = :session, scope = :scope, agent = :agent, agent_type = :agent_type, title = :title, began = :began,
+    parent = :parent, parent_step = :parent_step, fork_of = :fork_of, model = :model, smolagents = :smolagents,
+    max_steps = :max_steps, tags = :tags, hash = :hash
+WHERE id = :id;
+
 -- name: add_event
 INSERT INTO event (session, run, at, act, step, place, record, shown, prompt, state, hash)
 VALUES (:session, :run, :at, :act, :step, :place, :record, :shown, :prompt, :state, :hash);

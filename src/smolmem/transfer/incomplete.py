@@ -1,0 +1,40 @@
+"""Sessions and runs of which only a part has arrived: during a load, and between the batches of a copy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from smolmem.store.base import Row, Store
+from smolmem.store.writer import COPYING
+
+NOT_ENDED = dict.fromkeys(("ended", "answer", "failure", "parent", "parent_step", "fork_of"))
+NOT_ENDED |= {"status": "running", "writer": COPYING}
+"""Columns of a run while its session is incomplete."""
+
+
+class CopiedPart(NamedTuple):
+    """What a batch of a copy can refer to: numbers of earlier rows in the target, and how many events came before.
+
+    `forks` has the events that forks begin after, each with its session and its number in the target: None for an event
+    that comes later, 0 for one that the target lacks.
+    """
+
+    contents: Mapping[str, int]
+    steps: Mapping[int, int]
+    prompts: Mapping[int, int]
+    skip: Mapping[str, int]
+    forks: Mapping[int, tuple[str, int] | None]
+    is_last: bool
+
+
+def is_incomplete(store: Store, session: str) -> bool:
+    """Whether an interrupted copy wrote only a part of the events of a session."""
+    return {"writer": COPYING} in store.rows("session_writers", {"session": session})
+
+
+def awaited_run(run: str, session: str, began: float) -> Row:
+    """A run whose line comes after lines that refer to it, until then; without its scope and agent."""
+    unknown = dict.fromkeys(("model", "max_steps")) | dict.fromkeys(("agent_type", "title", "smolagents"), "")
+    counts = dict.fromkeys(("steps", "errors", "input_tokens", "output_tokens"), 0)
+    return {"id": run, "session": session, "began": began, "tags": "[]", **unknown, **counts, **NOT_ENDED}
