@@ -45,6 +45,7 @@ pytestmark = needs_browser
 TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))
 PATIENCE = 20.0
 """Seconds to wait for a page to show what was written."""
+POLL = "(one) => one.name.endsWith('/data-version')"
 
 # --- payloads ---------------------------------------------------------------------------------------------------------
 
@@ -358,6 +359,12 @@ class Browser:
                 assert with_found, "timed out"
                 return with_found
             time.sleep(0.03)
+
+    def polled(self) -> None:
+        """Waits until the page has asked for changes twice more: the first answer was dealt with before the second."""
+        count = f"return performance.getEntriesByType('resource').filter({POLL}).length"
+        before = self.js(count)
+        self.until(lambda: self.js(count) >= before + 2)
 
     @property
     def path(self) -> str:
@@ -796,7 +803,7 @@ def test_the_list_is_updated_and_keeps_the_focused_row(browser: Browser) -> None
         assert browser.one("tr.focused").get_attribute("data-href") == chosen
         browser.press("j")
         step()
-        time.sleep(1.2)
+        browser.polled()
         assert browser.all("tr.focused"), "the focused row stays focused"
 
 
@@ -807,7 +814,7 @@ def test_a_page_of_older_runs_does_not_change_while_new_runs_are_written(browser
     before = [row.get_attribute("data-href") for row in browser.all("tr[data-href]")]
     with working(memory, "Be newer") as step:
         step()
-        time.sleep(1.6)
+        browser.polled()
         assert [row.get_attribute("data-href") for row in browser.all("tr[data-href]")] == before
         assert "until=" in browser.path
 
@@ -819,7 +826,8 @@ def test_the_page_stays_when_the_server_is_unreachable(browser: Browser) -> None
     offline = {"offline": True, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
     browser.chrome.execute_cdp_cmd("Network.emulateNetworkConditions", offline)
     try:
-        time.sleep(1.3)
+        failed: list[str] = []
+        browser.until(lambda: failed.extend(browser.log()) or len(failed) > 1)
         assert browser.all("tr[data-href]")
     finally:
         browser.chrome.execute_cdp_cmd("Network.emulateNetworkConditions", offline | {"offline": False})
@@ -863,6 +871,7 @@ def pages(memory: Memory) -> list[str]:
     return [*made, *(f"/runs/{run.id}?step={run.steps[-1].id}" for run in runs)]
 
 
+@pytest.mark.sampled
 def test_nothing_is_wider_than_a_narrow_screen(browser: Browser) -> None:
     memory = browser.server.memory
     long = "Aworkofonewordthatnobodywouldwriteexceptforatestlikethis" * 4
@@ -963,6 +972,7 @@ def test_a_note_is_written_and_found(browser: Browser) -> None:
 # --- accessibility ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled
 def test_every_control_has_a_name_and_a_visible_focus(browser: Browser) -> None:
     for target in pages(browser.server.memory)[:: 1 if TORTURE else 3]:
         browser.go(target)

@@ -276,7 +276,7 @@ def test_a_hostile_record_gives_a_value_or_one_kind_of_error(record: bytes) -> N
 
 
 @pytest.mark.promise("S1")
-@settings(STEADY, max_examples=500)
+@settings(STEADY, max_examples=500 if TORTURE else 200)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(max_size=8),

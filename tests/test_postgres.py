@@ -238,6 +238,7 @@ def test_a_serializable_server_is_no_different(pg_url: str, expected: list[Any])
         assert work(memory) == expected
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(20 if TORTURE else 1))
 def test_a_transaction_that_the_server_undoes_at_any_message_runs_again(
     pg_url: str, tmp_path: Path, expected: list[Any], monkeypatch: pytest.MonkeyPatch, seed: int
