@@ -4,6 +4,7 @@ import gc
 import os
 import secrets
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -16,7 +17,9 @@ from servers import oldest_server, pg_url, server  # noqa: F401
 
 from smolmem import Memory
 from smolmem.core import faults
+from smolmem.recall import indexer
 from smolmem.recall.indexer import BackgroundIndexer
+from smolmem.store.leases import Leases
 from smolmem.store.sqlite import private_files
 from smolmem.store.sqlite.encryption import encrypting_build
 
@@ -54,6 +57,13 @@ def _no_indexer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     """Without the thread that indexes, threads and writes of a test are those that the test makes."""
     if request.module.__name__ not in INDEXING:
         monkeypatch.setattr(BackgroundIndexer, "wake", lambda indexer: None)
+
+
+@pytest.fixture(autouse=True)
+def _patient_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search indexes all that is pending, also on a machine that is busy: no test is about the moment it takes."""
+    for name in ("SEARCH_SECONDS", "REMOTE_SEARCH_SECONDS", "MATCHING_SECONDS"):
+        monkeypatch.setattr(indexer, name, 20.0)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -122,6 +132,23 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set when a thread that indexes finds that another has the lease. The thread loses no time before and after."""
+    event, acquire = threading.Event(), Leases.acquire
+
+    def watched(leases: Leases, name: str, holder: str, seconds: float) -> Any:
+        lease = acquire(leases, name, holder, seconds)
+        if lease is None and threading.current_thread().name == "smolmem-indexer":
+            event.set()
+        return lease
+
+    monkeypatch.setattr(Leases, "acquire", watched)
+    monkeypatch.setattr(indexer, "EMBED_DELAY", 0.0)
+    monkeypatch.setattr(indexer, "IDLE_SECONDS", 0.05)
+    return event
+
+
 @pytest.fixture(autouse=True)
 def no_faults_left() -> Iterator[None]:
     yield
@@ -142,6 +169,7 @@ HOW_TO_RUN = {
     "bash": "apt-get install bash",
     "matplotlib": ".venv/bin/pip install matplotlib",
     "PostgreSQL 15": "apt-get install postgresql-15",
+    "takes long": "make torture",
 }
 """What makes skipped tests run, by a word of the reason why they are skipped."""
 

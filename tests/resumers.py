@@ -184,7 +184,7 @@ def go_on(name: str, tables: list[Any]) -> None:
 
 def every(name: str) -> int:
     """Of so many moments in a row one is tried: every moment under torture, and both plain agents at more of them."""
-    return 1 if TORTURE else 10 if server else 4 if name in ("code", "calling") else 6
+    return 1 if TORTURE else 16 if server else 6 if name in ("code", "calling") else 10
 
 
 def moments_to_try(name: str) -> Iterator[int]:

@@ -48,7 +48,7 @@ def test_no_reader_pays_for_what_a_few_bytes_claim_to_be(
     told = [json.loads(line) for line in work.stdout.splitlines() if line.startswith('{"bomb"')]
     assert work.returncode == 0, (told[-1:], work.stderr[-2000:])
     record_property("cases", len(told))
-    assert len({one["bomb"] for one in told}) >= 50
+    assert len({one["bomb"] for one in told}) >= (50 if TORTURE else 35)
     assert {one["reader"] for one in told} == set(READERS)
     assert [one for one in told if one["seconds"] > SECONDS or one["megabytes"] > MEGABYTES] == []
     strange = [one for one in told if one["error"] and not one["ours"] and one["reader"] != "resume"]
@@ -179,7 +179,7 @@ FIELDS = ("observations", "model_output", "action_output", "error", "tool_calls"
 def bombs() -> Iterator[tuple[str, str, Any, Blobs]]:
     """A name, the field of a step, the JSON of that field, and its blobs."""
     for number, (name, held) in enumerate(REPEATED.items()):
-        for field in FIELDS[:4] if TORTURE else (FIELDS[number % 4], FIELDS[(number + 2) % 4]):
+        for field in FIELDS[:4] if TORTURE else FIELDS[number % 4 :][:1]:
             yield f"references: {name} in {field}", field, held, {}
     for key in ("set", "frozenset", "dict"):
         tuples = [{"$": "tuple", "v": ["leaf"]}]
@@ -194,12 +194,12 @@ def bombs() -> Iterator[tuple[str, str, Any, Blobs]]:
         held = [{"$": "text", "blob": wire.fingerprint(long)}] * count
         yield f"one long text {count} times", "observations", held, {wire.fingerprint(long): long}
     for field in ("observations", "action_output"):
-        for byte in (b"\n", b"a", b" "):
+        for byte in (b"\n", b"a", b" ") if TORTURE else (b"\n",) if field == "observations" else (b"a",):
             key = wire.fingerprint(byte)
             held = {"$": "text", "blob": key}
             yield f"900 MB of {byte!r} in {field}", field, held, {key: b"z" + repeated(byte, 900_000_000)}
     for size in ((10_000, 10_000), (8_000, 8_000), (1, 90_000_000), (60_000, 60_000)):
-        for mode in ("RGB", "L", "1", "CMYK"):
+        for mode in ("RGB", "L", "1", "CMYK") if TORTURE else ("RGB", "CMYK") if size[0] > size[1] else ("L", "1"):
             form = "raw" if mode == "CMYK" else "png"
             tiny = {"$": "image", "mode": mode, "size": list(size), "form": form, "v": "iVBORw0KGgo="}
             yield f"{mode} picture of {size} in 60 bytes", "observations_images", [tiny], {}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,10 +18,8 @@ from urllib.parse import quote
 
 import pytest
 import uvicorn
+from chromium import CHROMIUM, browsing, needs_browser
 from scripted import code, code_agent
-from selenium import webdriver
-from selenium.webdriver.chrome.options import Options
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -44,11 +41,11 @@ from smolmem.inspector.serve import hosts_of, link_of, listen
 from smolmem.store.contents import seal
 from smolmem.store.passage_rows import PassageOwner, add_passages
 
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(not CHROMIUM or not DRIVER, reason="chromium or chromedriver is not installed")
+pytestmark = needs_browser
 TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))
 PATIENCE = 20.0
 """Seconds to wait for a page to show what was written."""
+POLL = "(one) => one.name.endsWith('/data-version')"
 
 # --- payloads ---------------------------------------------------------------------------------------------------------
 
@@ -259,10 +256,10 @@ def payloads() -> list[str]:
 
 
 PAYLOADS = payloads()
-GROUP = 12 if TORTURE else 24
+GROUP = 12 if TORTURE else 40
 TOGETHER = [PAYLOADS[start : start + GROUP] for start in range(0, len(PAYLOADS), GROUP)]
 """Every payload, many to a page."""
-ALONE = PAYLOADS if TORTURE else PAYLOADS[::4]
+ALONE = PAYLOADS if TORTURE else PAYLOADS[::8]
 """Payloads that have pages of their own: a sample, and every payload under torture."""
 
 
@@ -308,24 +305,10 @@ document.addEventListener('securitypolicyviolation', (event) => {
 
 @pytest.fixture(scope="module")
 def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    options = Options()
-    options.binary_location = str(CHROMIUM)
-    for flag in (
-        *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
-        *("--disable-background-networking", "--disable-component-update", "--window-size=1360,900"),
-        *("--in-process-gpu", "--disable-extensions", "--disable-software-rasterizer", "--renderer-process-limit=1"),
-        f"--user-data-dir={tmp_path_factory.mktemp('chromium')}",
-    ):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    options.set_capability("unhandledPromptBehavior", "ignore")
-    driver = webdriver.Chrome(options=options, service=Service(str(DRIVER)))
-    driver.set_script_timeout(60)
-    driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": CANARY})
-    try:
+    logs = {"goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"}, "unhandledPromptBehavior": "ignore"}
+    with browsing(tmp_path_factory.mktemp("chromium"), "--window-size=1360,900", **logs) as driver:
+        driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": CANARY})
         yield driver
-    finally:
-        driver.quit()
 
 
 @pytest.fixture(scope="module")
@@ -376,6 +359,12 @@ class Browser:
                 assert with_found, "timed out"
                 return with_found
             time.sleep(0.03)
+
+    def polled(self) -> None:
+        """Waits until the page has asked for changes twice more: the first answer was dealt with before the second."""
+        count = f"return performance.getEntriesByType('resource').filter({POLL}).length"
+        before = self.js(count)
+        self.until(lambda: self.js(count) >= before + 2)
 
     @property
     def path(self) -> str:
@@ -814,7 +803,7 @@ def test_the_list_is_updated_and_keeps_the_focused_row(browser: Browser) -> None
         assert browser.one("tr.focused").get_attribute("data-href") == chosen
         browser.press("j")
         step()
-        time.sleep(1.2)
+        browser.polled()
         assert browser.all("tr.focused"), "the focused row stays focused"
 
 
@@ -825,7 +814,7 @@ def test_a_page_of_older_runs_does_not_change_while_new_runs_are_written(browser
     before = [row.get_attribute("data-href") for row in browser.all("tr[data-href]")]
     with working(memory, "Be newer") as step:
         step()
-        time.sleep(1.6)
+        browser.polled()
         assert [row.get_attribute("data-href") for row in browser.all("tr[data-href]")] == before
         assert "until=" in browser.path
 
@@ -837,7 +826,8 @@ def test_the_page_stays_when_the_server_is_unreachable(browser: Browser) -> None
     offline = {"offline": True, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
     browser.chrome.execute_cdp_cmd("Network.emulateNetworkConditions", offline)
     try:
-        time.sleep(1.3)
+        failed: list[str] = []
+        browser.until(lambda: failed.extend(browser.log()) or len(failed) > 1)
         assert browser.all("tr[data-href]")
     finally:
         browser.chrome.execute_cdp_cmd("Network.emulateNetworkConditions", offline | {"offline": False})
@@ -881,6 +871,7 @@ def pages(memory: Memory) -> list[str]:
     return [*made, *(f"/runs/{run.id}?step={run.steps[-1].id}" for run in runs)]
 
 
+@pytest.mark.sampled
 def test_nothing_is_wider_than_a_narrow_screen(browser: Browser) -> None:
     memory = browser.server.memory
     long = "Aworkofonewordthatnobodywouldwriteexceptforatestlikethis" * 4
@@ -895,7 +886,7 @@ def test_nothing_is_wider_than_a_narrow_screen(browser: Browser) -> None:
     browser.chrome.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     wide = {}
     more = [f"/notes/{note.id}", f"/runs/{run.id}?step={run.steps[-1].id}", f"/compare?left={run.id}&right={run.id}"]
-    for target in [*pages(memory), *more]:
+    for target in [*pages(memory)[:: 1 if TORTURE else 3], *more]:
         browser.go(target)
         browser.js("for (const each of document.querySelectorAll('details')) each.open = true")
         shown, inner = browser.js("return [document.documentElement.scrollWidth, window.innerWidth]")
@@ -981,6 +972,7 @@ def test_a_note_is_written_and_found(browser: Browser) -> None:
 # --- accessibility ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled
 def test_every_control_has_a_name_and_a_visible_focus(browser: Browser) -> None:
     for target in pages(browser.server.memory)[:: 1 if TORTURE else 3]:
         browser.go(target)

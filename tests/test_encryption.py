@@ -21,7 +21,7 @@ TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))
 ENCRYPTING = Path(sys.prefix) / "encrypting"
 """Where `make` installs the encrypting build of apsw."""
 FILE_TESTS = (
-    "test_locks",
+    *("holds_its_lock", "does_not_unlock", "never_opens_the_file", "new_file_is_private"),  # of test_locks
     *("opening_again", "sees_each_step", "all_or_nothing", "threads_share", "stored_once", "revisions_and_removals"),
     *("runs_by_tag", "stats_count", "survive_the_store"),
 )

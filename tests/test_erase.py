@@ -28,7 +28,7 @@ from smolmem.core.encoding import packing
 from smolmem.core.errors import InvalidArgument, NotFound
 from smolmem.render import replay, terminal  # noqa: F401  they register how values are drawn
 
-RUNS = 1_000 if os.environ.get("SMOLMEM_TORTURE") else 30
+RUNS = 1_000 if os.environ.get("SMOLMEM_TORTURE") else 16
 
 
 @pytest.fixture

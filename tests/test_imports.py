@@ -152,14 +152,14 @@ def test_what_is_imported_again_is_left_as_it_is(memory: Memory, tmp_path: Path,
 
 
 def test_prompts_of_imported_runs_are_stored_without_repetition(memory: Memory, tmp_path: Path) -> None:
-    agent = memory.attach(code_agent(*[code(f"print({n})") for n in range(40)], code("final_answer(1)")), scope="live")
+    agent = memory.attach(code_agent(*[code(f"print({n})") for n in range(20)], code("final_answer(1)")), scope="live")
     agent.run("Count")
     with collector() as collected:
         memory.scoped("live").trace(memory.runs(scope="live")[0], collected.url)
     with Memory(tmp_path / "other.db", embedder="off") as other:
         other.import_runs(write(tmp_path / "o.json", otlp_json(collected)))
         counted = other.verify().checked
-    assert counted["contents"] < 41 * 8
+    assert counted["contents"] < 21 * 8
 
 
 # --- the forms of spans -----------------------------------------------------------------------------------------------

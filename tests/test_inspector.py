@@ -1073,6 +1073,7 @@ def test_the_snippet_is_python_that_opens_this_memory(tmp_path: Path) -> None:
 # --- steps with unusual contents --------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled
 @settings(
     max_examples=400 if TORTURE else 20,
     deadline=None,
@@ -1570,6 +1571,7 @@ def test_a_closed_memory_is_answered_with_one_sentence(sampled: Path) -> None:
     assert site.post("/notes", text="Deploys happen on Fridays").status == 503
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "damage",
     [
@@ -1588,11 +1590,11 @@ def test_a_closed_memory_is_answered_with_one_sentence(sampled: Path) -> None:
 )
 def test_only_the_pages_that_read_damaged_data_fail_each_with_one_sentence(site: Site, damage: str) -> None:
     run, targets = of(site.memory, "counter"), everywhere(site.memory)
-    if not TORTURE:  # of the steps and fragments of other runs, one of eight, another one for each damage
+    if not TORTURE:  # of the steps and fragments of other runs, one of 24, another one for each damage
         own = [run.id, *(str(step.id) for step in run.steps)]
         shown = [one for one in targets if re.match(r"/steps/|/runs/\w+\?", one)]
         others = [one for one in shown if re.split("[/?]", one)[2] not in own]
-        looked_at = others[len(damage) % 8 :: 8]
+        looked_at = others[len(damage) % 24 :: 24]
         targets = [one for one in targets if one not in others or one in looked_at]
     raw = apsw.Connection(str(site.memory._store.path))  # type: ignore[attr-defined]
     raw.execute(f"PRAGMA foreign_keys = OFF; {damage}")

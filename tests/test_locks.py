@@ -12,6 +12,7 @@ from pathlib import Path
 import apsw
 import programs
 import pytest
+from conftest import TORTURE
 from scripted import code, code_agent
 
 from smolmem import Memory
@@ -126,6 +127,7 @@ def test_a_new_file_is_private_and_made_by_one_of_many_threads(path: Path) -> No
     assert sorted(file.name for file in path.parent.iterdir() if file.name.startswith(".")) == []
 
 
+@pytest.mark.sampled
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_fork_while_other_threads_open_files_leaves_a_child_that_works(path: Path) -> None:
@@ -142,7 +144,7 @@ def test_a_fork_while_other_threads_open_files_leaves_a_child_that_works(path: P
         for thread in threads:
             thread.start()
         try:
-            for _ in range(30):
+            for _ in range(30 if TORTURE else 10):
                 child = os.fork()
                 if not child:
                     signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -156,12 +158,13 @@ def test_a_fork_while_other_threads_open_files_leaves_a_child_that_works(path: P
                 thread.join()
 
 
+@pytest.mark.sampled
 def test_a_check_beside_a_writer_of_the_index_finds_no_damage(path: Path) -> None:
     chance = random.Random(1)
     with Memory(path, embedder="off") as memory:
         writer = connect(str(path), apsw.SQLITE_OPEN_READWRITE, resolve_key(None))
         writer.set_busy_timeout(5000)
-        for turn in range(80):  # a connection that has searched before is wrong in one of twelve
+        for turn in range(80 if TORTURE else 40):  # a connection that has searched before is wrong in one of twelve
             memory.recall("word1", floor=0.0)
             with writer:
                 for row in range(20):

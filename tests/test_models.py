@@ -777,7 +777,7 @@ with Memory(sys.argv[1], embedder=killing) as memory:
 """
 
 
-def test_a_killed_indexer_loses_nothing(tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_indexer_loses_nothing(tmp_path: Path, quick: None, refused: threading.Event) -> None:
     done = programs.run(["-c", KILLED, tmp_path / "a.db"])
     assert done.returncode == -9, done.stderr
 
@@ -791,7 +791,7 @@ def test_a_killed_indexer_loses_nothing(tmp_path: Path, quick: None, monkeypatch
         held = Leases(memory._store).seconds_left("indexer")
         assert held > 0, "the dead process still has the lease"
         memory._recall.recorded()
-        time.sleep(0.5)
+        assert refused.wait(20)
         memory._store._live().execute("UPDATE lease SET renewed = renewed - 100")  # type: ignore[attr-defined]
         wait_for(lambda: memory.stats().vectors == 120)
 

@@ -22,6 +22,7 @@ import programs
 import pytest
 import requests
 from collectors import Collected, collector, phoenix
+from conftest import TORTURE
 from scripted import answer, calling_agent, calls, code, code_agent, weather
 from smolagents import tool
 
@@ -297,13 +298,15 @@ def test_hostile_values_are_sent_as_text(memory: Memory, collected: Collected) -
     assert len(collected.spans) == sent.spans > 3
 
 
+@pytest.mark.sampled
 def test_a_large_run_is_sent_in_seconds(memory: Memory, collected: Collected) -> None:
-    script = [code(f"print({number})") for number in range(150)]
+    count = 150 if TORTURE else 60
+    script = [code(f"print({number})") for number in range(count)]
     memory.attach(code_agent(*script, code("final_answer(1)"), max_steps=200)).run("Count")
     began = time.monotonic()
     memory.trace(memory.runs()[0], collected.url)
     assert time.monotonic() - began < 30
-    assert len([span for span in collected.spans.values() if span.name.startswith("Step ")]) == 151
+    assert len([span for span in collected.spans.values() if span.name.startswith("Step ")]) == count + 1
 
 
 # --- how it is sent ---------------------------------------------------------------------------------------------------
@@ -480,7 +483,7 @@ def test_what_a_collector_missed_is_sent_when_it_is_back(memory: Memory, caplog:
         port = first.url  # which is closed now
     agent = memory.attach(code_agent(code("print(1)"), code("final_answer(2)")), trace=port)
     agent.run("Count")
-    time.sleep(0.3)
+    assert first.wait(lambda: "could not send a trace" in caplog.text)
     with collector(port=int(port.rpartition(":")[2])) as back:
         assert back.wait(lambda: back.named("CodeAgent.run"))
         assert len(back.named("Step 1")) == 1

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import TORTURE
 from recalling import Recalling
 from servers import schema_url
 
@@ -17,16 +17,40 @@ from smolmem.store.passage_rows import scope_term
 from smolmem.store.postgres.connection import Link
 
 
+def some_of(suite: type, *names: str) -> type:
+    """A suite with these of its tests alone."""
+    kept = {name: value for name, value in vars(suite).items() if not name.startswith(("test_", "__")) or name in names}
+    return type(suite.__name__, (), kept)
+
+
+WRITING = some_of(
+    Recalling,
+    "test_a_step_is_found_the_moment_it_is_written",
+    "test_a_revised_step_is_found_as_it_is_now",
+    "test_vectors_are_made_once_and_shared",
+    "test_nothing_beside_it_is_found_by_the_words_of_what_is_forgotten",
+    "test_only_a_select_over_the_own_scope_is_run",
+    "test_forgetting_a_source_forgets_all_that_came_of_it",
+    "test_threads_share_one_index",
+    "test_a_note_is_superseded_once",
+)
+"""Tests in which a serializable transaction could fail, or find something else, where another would not."""
+
+
 class TestRecallOnPostgres(Recalling):
-    every = 1 if os.environ.get("SMOLMEM_TORTURE") else 50
+    every = 1 if TORTURE else 50
 
     @pytest.fixture
     def url(self, pg_url: str) -> str:
         return pg_url
 
 
-@pytest.mark.skipif("SMOLMEM_TORTURE" not in os.environ, reason="in `make torture`; the scores are compared there, too")
-class TestRecallOnSerializablePostgres15(Recalling):
+@pytest.mark.sampled
+class TestRecallOnSerializablePostgres15(Recalling if TORTURE else WRITING):  # type: ignore[misc,valid-type]
+    """The whole suite under torture; the scores of this server are compared below."""
+
+    every = 1 if TORTURE else 50
+
     @pytest.fixture
     def url(self, oldest_server: str) -> str:
         return schema_url(oldest_server)

@@ -145,12 +145,12 @@ def test_a_run_is_indexed_in_the_background(tmp_path: Path) -> None:
         assert memory.recall("which vehicle is large?")[0].signals["semantic"]
 
 
-def test_one_process_at_a_time_indexes(tmp_path: Path) -> None:
+def test_one_process_at_a_time_indexes(tmp_path: Path, refused: threading.Event) -> None:
     with Memory(tmp_path / "a.db", embedder=concepts) as memory, Memory(tmp_path / "a.db", embedder=concepts) as other:
         held = Leases(memory._store).acquire("indexer", "somebody else", 60)
         assert held is not None
         other.attach(code_agent(code("final_answer('zebra')"))).run("Go")
-        time.sleep(0.3)
+        assert refused.wait(20)
         assert other.stats().vectors == 0
         assert memory.recall("zebra"), "what is pending is found by its words at once"
         Leases(memory._store).release(held)

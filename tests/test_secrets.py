@@ -136,6 +136,7 @@ def test_the_body_of_a_pgp_key_is_found() -> None:
     assert body[70:100] not in Redactor(b"key").text(text)
 
 
+@pytest.mark.sampled
 def test_hashes_ids_logs_code_and_pictures_are_left_alone() -> None:
     lines, redactor = benign(random.Random(2), BENIGN), Redactor(b"key")
     changed = [line for line in lines if redactor.text(line) != line]
@@ -436,7 +437,7 @@ def test_a_killed_run_gets_its_secrets_back_in_every_prompt_call_and_variable(tm
     done = programs.run(command, env=os.environ | secrets, timeout=1800 if TORTURE else 250)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout[done.stdout.rindex("{") :])
-    assert told["killed"] > (36 if TORTURE else 6)
+    assert told["killed"] > (36 if TORTURE else 4)
     assert told["unknown"] > 0
     same = {"killed": told["killed"], "resumed": told["killed"], "unknown": told["unknown"]}
     assert told == {**same, "wrong answer": 0, "lost": 0, "doubled": 0}

@@ -199,7 +199,8 @@ def test_the_recording_shows_the_commands_and_loads_nothing() -> None:
     assert set(re.findall(r"https?://[\w./]+", picture)) == {"http://www.w3.org/2000/svg"}
 
 
-@pytest.mark.skipif(not TORTURE, reason="the recording is made again with SMOLMEM_TORTURE=1: it takes half a minute")
+@pytest.mark.sampled
+@pytest.mark.skipif(not TORTURE, reason="making the recording again takes long")
 def test_the_recording_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(SOURCE))
     maker = load(DOCS / "pictures/make_recording.py")
@@ -311,8 +312,9 @@ with Memory("agent.db") as memory:
 """
 
 
+@pytest.mark.sampled
 @needs_hatchling
-@pytest.mark.skipif(not TORTURE, reason="installing everything takes minutes and a network: SMOLMEM_TORTURE=1")
+@pytest.mark.skipif(not TORTURE, reason="installing everything takes long and needs a network")
 @pytest.mark.parametrize("python", PYTHONS)
 def test_the_wheel_works_on_every_supported_python(wheel: Path, tmp_path: Path, python: str) -> None:
     run(python, "-m", "venv", tmp_path / "venv")

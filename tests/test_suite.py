@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -86,6 +88,26 @@ def test_started_in_the_background_children_are_interrupted_and_what_was_skipped
     assert "1 test: nobody knows why" in told
     assert "1 tests of promises ran with samples: `make torture` runs them in full." in told
     assert "2 passed, 4 skipped" in told[-1]
+
+
+def names_in(node: ast.AST) -> set[str]:
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+
+
+def test_every_test_that_does_more_under_torture_is_run_by_make_torture() -> None:
+    """`make torture` selects tests by their marks: a test without one would never be run at its long figure."""
+    left_out = []
+    for file in sorted(HERE.glob("test_*.py")):
+        body = ast.parse(file.read_text(encoding="utf-8")).body
+        figures = {"TORTURE"}
+        for node in body:
+            if isinstance(node, ast.Assign) and "TORTURE" in names_in(node.value):
+                figures |= set().union(*map(names_in, node.targets))
+        for node in body:
+            marks = " ".join(map(ast.unparse, getattr(node, "decorator_list", [])))
+            if getattr(node, "name", "").startswith("test_") and figures & names_in(node):
+                left_out += [] if re.search("mark.(promise|sampled)", marks) else [f"{file.name}: {node.name}"]
+    assert left_out == []
 
 
 ENDS = {

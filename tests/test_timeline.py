@@ -117,7 +117,8 @@ def change(steps: list[Any], gone: list[Any], chance: random.Random, number: int
         steps[position : position + 2] = [fresh, ActionStep(number, Timing(0.0), observations=f"also {number}")]
 
 
-@pytest.mark.parametrize("seed", range(200 if TORTURE else 8))
+@pytest.mark.sampled
+@pytest.mark.parametrize("seed", range(200 if TORTURE else 4))
 def test_random_edits_give_the_same_list_live_and_from_disk_at_every_event(memory: Memory, seed: int) -> None:
     chance = random.Random(seed)
     agent = memory.attach(code_agent())

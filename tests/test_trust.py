@@ -17,6 +17,7 @@ from typing import Any
 
 import apsw
 import pytest
+from conftest import TORTURE
 from scripted import Scripted, answer, calling_agent, calls, code, code_agent
 from smolagents import AgentMemory, CodeAgent, ToolCallingAgent, tool
 from smolagents.memory import FinalAnswerStep
@@ -315,7 +316,7 @@ def test_parallel_calls_of_one_managed_agent_each_do_their_own_task_and_are_reco
 
 
 @pytest.mark.promise("D12")
-@pytest.mark.parametrize("moment", range(2, 26, 3))
+@pytest.mark.parametrize("moment", range(2, 26, 3 if TORTURE else 6))
 def test_a_kill_among_parallel_calls_of_one_managed_agent_pays_nothing_twice(path: Path, moment: int) -> None:
     def work() -> None:
         left = [moment]

@@ -843,15 +843,16 @@ NAMES = [
 @pytest.mark.promise("S6")
 @pytest.mark.parametrize("form", ["named in a line", "in a zip"])
 def test_names_that_lead_elsewhere_are_refused(elsewhere: Elsewhere, form: str) -> None:
-    """Some seventy names in lines, and again as members of a zip, as files and as links."""
+    """Some seventy names in lines, and again as members of a zip, as files or as links; under torture as both."""
     number = next(place for place, row in enumerate(elsewhere.rows) if "file" in row)
     key = elsewhere.rows[number]["hash"]
-    for name in (name.replace("{}", key) for name in NAMES):
+    for place, name in enumerate(name.replace("{}", key) for name in NAMES):
         if form == "named in a line":
             error = elsewhere.load(elsewhere.folder_of(elsewhere.changed(number, file=name)))
             assert error is not None, name
             continue
-        for mode in (stat.S_IFREG | 0o644, stat.S_IFLNK | 0o777):
+        modes = (stat.S_IFREG | 0o644, stat.S_IFLNK | 0o777)
+        for mode in modes if TORTURE else modes[place % 2 :][:1]:
             member = zipfile.ZipInfo("x")
             member.filename, member.external_attr = name, mode << 16
             made = elsewhere.zip_of(lambda archive, member=member: archive.writestr(member, "/etc/passwd"))

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import TORTURE
 from scripted import code, code_agent
 from smolagents import tool
 from smolagents.memory import ActionStep
@@ -227,7 +228,8 @@ def _change(chance: random.Random, value: Any) -> None:
         value[f"key {chance.randint(0, 60)}"] = item
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.sampled
+@pytest.mark.parametrize("seed", range(12 if TORTURE else 4))
 def test_any_sequence_of_changes_comes_back_as_it_is(memory: Memory, seed: int) -> None:
     chance, agent = random.Random(seed), Agent()
     journal, tracked = memory._journal, Variables(memory._journal.encode)

@@ -1,7 +1,7 @@
 """Processes that record and are killed, forked from one that has smolagents loaded already.
 
-Run as a program: `workers.py kill PATH COUNT SEED`, `workers.py write PATH PROCESSES STEPS`, `workers.py upgrade PATH`.
-Prints one JSON line.
+Run as a program: `workers.py kill PATH COUNT SEED`, `workers.py write PATH PROCESSES STEPS`, or
+`workers.py upgrade PATH EVERY`. Prints one JSON line.
 """
 
 from __future__ import annotations
@@ -116,20 +116,20 @@ def write(path: str, processes: int, steps: int) -> dict[str, int]:
         return {"failed": failed, "right": right, "runs": memory.stats().runs, "damaged": memory.verify().count}
 
 
-def upgrade(path: str) -> dict[str, int]:
-    """Dies at every statement that creating or upgrading a store executes, one after the other, on the same file."""
+def upgrade(path: str, every: int) -> dict[str, int]:
+    """Dies at each statement that creating or upgrading a store executes, or at each `every`-th, on the same file."""
     warm_up()
     died = 0
     latest = len(migrations("sqlite"))
     old = file_schema.schema(apsw.Connection(path)) if os.path.exists(path) else frozenset()
-    for stop in range(200):
-        child = fork(lambda: _die_at(path, stop))
-        died += os.waitpid(child, 0)[1] != 0
+    for stop in range(0, 200, every):
+        killed = os.waitpid(fork(lambda: _die_at(path, stop)), 0)[1] != 0
+        died += killed
         state = (
             file_schema.schema(apsw.Connection(path)) if os.path.exists(path) and os.path.getsize(path) else frozenset()
         )
         assert state in (old, file_schema.expected_schema(latest)), "half a schema"
-        if child and died <= stop:
+        if not killed:
             break
     with Memory(path) as memory:
         return {"died": died, "damaged": memory.verify().count}
