@@ -33,9 +33,12 @@ def classes_of_tools(agent: Any) -> dict[str, type]:
     """The data classes that the tools of an agent refer to, by their full names."""
     found: dict[str, type] = {}
     functions = [function for tool in agent.tools.values() for function in _functions(tool.forward, set())]
-    _add((value for function in functions for value in _referred(function)), found)
-    modules = {cls.__module__: sys.modules.get(cls.__module__) for cls in found.values()}
-    _add((value for module in modules.values() for value in _contents(module)), found)
+    named = {id(function.__globals__): function.__globals__ for function in functions}  # tools often share a module
+    values = [value for names in named.values() for value in names.values()]
+    for function in functions:
+        values += [*_closed_over(function), *function.__annotations__.values()]
+    _add((*values, *_arguments(values), *_contents(values)), found)
+    _add(_contents([sys.modules.get(cls.__module__) for cls in found.values()]), found)
     return found
 
 
@@ -75,17 +78,18 @@ def _content(cell: CellType) -> Any:
         return None
 
 
-def _referred(function: FunctionType) -> Iterator[Any]:
-    values = [*function.__globals__.values(), *_closed_over(function), *function.__annotations__.values()]
+def _arguments(values: Iterable[Any]) -> Iterator[Any]:
+    """The types inside generic types, such as `list[Order]`."""
     for value in values:
-        yield value
-        yield from _contents(value)
         arguments = getattr(value, "__args__", ()) if type(value).__module__ in ("types", "typing") else ()
         yield from arguments if isinstance(arguments, tuple) else ()
 
 
-def _contents(module: Any) -> list[Any]:
-    return list(vars(module).values()) if type(module) is ModuleType else []
+def _contents(values: Iterable[Any]) -> Iterator[Any]:
+    """The contents of the modules among values."""
+    modules = {id(value): value for value in values if type(value) is ModuleType}
+    for module in modules.values():
+        yield from list(vars(module).values())
 
 
 def _add(values: Iterable[Any], found: dict[str, type]) -> None:
