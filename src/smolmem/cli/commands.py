@@ -6,7 +6,6 @@ value in the `Environment` that click passes to the command.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -36,6 +35,8 @@ smolmem: the recorded runs of your smolagents agents.
 """
 
 HELP_SETTINGS = {"max_content_width": 100}
+COMPLETION_VARIABLE = "_SMOLMEM_COMPLETE"
+"""The environment variable by which the shell asks for completions."""
 
 Function = Callable[..., Any]
 Decorator = Callable[[Function], Function]
@@ -134,12 +135,18 @@ class Command(click.Command):
 class CommandGroup(click.Group):
     """All commands; a misspelt command gets a suggestion."""
 
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.params[:0] = common_options()
+
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Finds the command that the first argument names, in the singular or the plural."""
         if args and args[0] not in self.commands:
             other = args[0].removesuffix("s") if args[0].endswith("s") else f"{args[0]}s"
             args = [other, *args[1:]] if other in self.commands else args
         if args and args[0] not in self.commands and not args[0].startswith("-"):
+            import difflib
+
             similar = difflib.get_close_matches(args[0], self.commands, 1)
             hint = f"did you mean {similar[0]!r}?" if similar else "`smolmem --help` lists all commands."
             if names_store(args[0]):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -355,6 +353,9 @@ def _print(env: Environment, rows: Sequence[dict[str, Any]], format: str) -> Non
         values = [rows] if format == "json" else rows
         out.text("\n".join(as_json(plain(each), indent=2 if format == "json" else None) for each in values))
     elif format == "csv":
+        import csv
+        import io
+
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows([names, *(row.values() for row in rows)] if rows else [])
         out.text(text.getvalue().rstrip("\n"))

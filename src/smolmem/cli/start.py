@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import shlex
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import click
 
-from smolmem.cli.commands import Function, argument, command
+from smolmem.cli.commands import COMPLETION_VARIABLE, Function, argument, command
 from smolmem.cli.environment import Environment
 from smolmem.cli.options import flag, option, port
 from smolmem.core.errors import InvalidArgument, SmolmemError, Unwritable
@@ -24,8 +23,6 @@ SAMPLE = "smolmem-demo.db"
 TOKEN_VARIABLE = "SMOLMEM_MCP_TOKEN"  # noqa: S105  the name of the variable
 MIN_TOKEN = 16
 """The least number of characters of a token."""
-COMPLETION_VARIABLE = "_SMOLMEM_COMPLETE"
-"""The environment variable by which the shell asks for completions."""
 
 
 def _server_options(function: Function) -> Function:
@@ -161,6 +158,8 @@ def _token(env: Environment, path: str | None) -> str:
     """The token from a file, else from the environment, else a new one, which is printed."""
     given = os.environ.get(TOKEN_VARIABLE) if path is None else _read(path)
     if given is None:
+        import secrets
+
         given = secrets.token_urlsafe(32)
         env.output.hint(f"Authorization: Bearer {given}")
     if len(given) < MIN_TOKEN or not given.isascii() or not given.isprintable() or " " in given:
