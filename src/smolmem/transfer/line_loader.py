@@ -96,7 +96,7 @@ class LineLoader:
 
     def load_lines(self, progress: Progress | None) -> LineLoader:
         """Every line of the export."""
-        for number, line in archive.lines(self._export, progress):
+        for number, line in self._export.lines(progress):
             try:
                 self._load_line(line)
             except (InvalidLine, InvalidArgument) as error:
@@ -129,11 +129,8 @@ class LineLoader:
                 raise InvalidLine(f"run {run} is missing, and other lines refer to it")
         for child, parent in self._children.items():
             if not self._runs.get(parent):  # a run that was here before gets no new children: their answers are used
-                self._unlink(child)
-
-    def _unlink(self, child: str) -> None:
-        row = {**self._journal.run_row(child), "parent": None, "parent_step": None}
-        self._store.do("unlink_run", with_hash("run", row))
+                row = {**self._journal.run_row(child), "parent": None, "parent_step": None}
+                self._store.do("unlink_run", with_hash("run", row))
 
     def _header(self, row: Row) -> None:
         if row["format"] != FORMAT:
@@ -298,7 +295,10 @@ class LineLoader:
         if new and self._is_mine(row["run"]):
             raise InvalidLine(f"the step belongs to run {row['run']}, which the store had before")
         event["step"] = None if new else self.step_numbers.get(row["step"])
-        facts = None if event["record"] is None else self._facts(event["record"])
+        facts: Row | None = None
+        if event["record"] is not None:
+            with _refused("the record is not a step"):
+                facts = {**codec.facts(self._journal.value(event["record"]))}
         self._check_event(event, timeline, new=new)
         last = event["place"] is None or event["place"] >= len(timeline.steps)
         event["step"] = self._journal.append(event, facts, last=last)
@@ -309,15 +309,10 @@ class LineLoader:
         if new:
             self.step_numbers.put(row["step"], event["step"])
             self.added["step"] += 1
-        self._events.put(row["id"], self._last_event(event["session"]) if row["id"] in self._waiting else 0)
-
-    def _last_event(self, session: str) -> int:
-        """The number of the event that was just written, for forks that begin after it."""
-        return int(self._store.rows("last_event", {"session": session, "until": None})[0]["last"])
-
-    def _facts(self, record: int) -> Row:
-        with _refused("the record is not a step"):
-            return {**codec.facts(self._journal.value(record))}
+        written = 0
+        if row["id"] in self._waiting:  # a fork begins after this event
+            written = int(self._store.rows("last_event", {"session": event["session"], "until": None})[0]["last"])
+        self._events.put(row["id"], written)
 
     def _check_event(self, event: Row, timeline: Timeline[Row], *, new: bool) -> None:
         """Refuses an event that cannot have happened, before anything of it is written."""
@@ -372,7 +367,9 @@ class LineLoader:
             row["fork_of"] = None
         row["writer"] = RESTORED if self._keeps_origins else IMPORTED
         row = self._contents.numbered(row, "answer", "failure")
-        self._check_failure(row["failure"])
+        if row["failure"] is not None:
+            with _refused("the failure of the run is malformed"):
+                Failure(**self._journal.value(row["failure"]))
         if row["status"] == "running":  # on the other machine, perhaps
             row |= {"status": "interrupted", **self._store.rows("run_counts", {"run": run})[0]}
         self._put_run(row, again=again)
@@ -385,11 +382,6 @@ class LineLoader:
             self._store.do("set_tags", row)
             if row["parent"] is None:
                 self._store.do("unlink_run", row)
-
-    def _check_failure(self, number: int | None) -> None:
-        if number is not None:
-            with _refused("the failure of the run is malformed"):
-                Failure(**self._journal.value(number))
 
     def _is_run(self, run: str) -> bool:
         return run in self._runs or bool(self._store.rows("run_row", {"id": run}))
