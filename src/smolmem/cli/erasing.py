@@ -14,7 +14,6 @@ from smolmem.core.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from smolmem.memory import Memory
-    from smolmem.store.erasure.erase import Erased
 
 SECTION = "Maintenance"
 
@@ -103,14 +102,8 @@ def prune(env: Environment, older_than: float, dry_run: bool, yes: bool) -> int 
         if not dry_run and not yes and not _agreed(env, question):
             return 1
         receipts = memory.prune(age, scope=scope, dry_run=dry_run)
-    env.output.result(receipts, lambda: _drawn(receipts))
+    env.output.result(receipts, lambda: receipts or "No run is that old.")
     return None
-
-
-def _drawn(receipts: list[Erased]) -> Any:
-    from rich.console import Group
-
-    return Group(*receipts) if receipts else "No run is that old."
 
 
 @command(

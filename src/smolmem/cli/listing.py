@@ -24,12 +24,12 @@ from smolmem.cli.options import (
     step_reference,
 )
 from smolmem.cli.output import Column, Output, duration, failures
-from smolmem.core.errors import InvalidArgument, NotFound
+from smolmem.core.errors import InvalidArgument
 from smolmem.core.text import counted, one_line
 
 if TYPE_CHECKING:
     from smolmem.core.totals import Totals
-    from smolmem.core.values import Diff, Run, Step
+    from smolmem.core.values import Diff, Run
     from smolmem.queries import Queries
 
 SECTION = "Runs and steps"
@@ -116,23 +116,16 @@ def _print_runs(out: Output, found: list[Listed]) -> None:
         Column("began", lambda each: out.time(each.run.began)),
         Column("took", lambda each: duration(each.run.seconds), right=True, wide=True),
         Column("steps", lambda each: f"{each.totals.steps:,}", right=True),
-        Column(
-            "errors",
-            lambda each: failures(each.totals.failed),
-            right=True,
-            wide=True,
-        ),
+        Column("errors", lambda each: failures(each.totals.failed), right=True, wide=True),
         Column("tokens", lambda each: f"{each.totals.tokens:,}", right=True, wide=True),
-        Column("cost", lambda each: _dollars(each.totals.dollars), right=True, shown=priced),
+        Column(
+            "cost", lambda each: f"${cost:.4f}" if (cost := each.totals.dollars) is not None else "", True, shown=priced
+        ),
         Column("scope", lambda each: each.run.scope, max_width=16, shown=scopes),
         Column("agent", lambda each: each.run.agent, max_width=20, wide=True),
         Column("task", _task, rest=True),
     )
     out.rows(found, columns)
-
-
-def _dollars(amount: float | None) -> str:
-    return "" if amount is None else f"${amount:.4f}"
 
 
 def _task(each: Listed) -> str:
@@ -158,8 +151,11 @@ def show(env: Environment, run: str | None, step: int | None) -> None:
             env.output.result(memory.step(run))
             return
         shown = env.run(memory, run)
-        if step is not None:
-            env.output.result(_numbered(memory, shown, step))
+        if step is not None:  # a number, else an id
+            ids = [
+                each for each in shown.steps if each.id == step and not any(one.number == step for one in shown.steps)
+            ]
+            env.output.result(ids[0] if ids else memory.step(f"{shown.id}/{step}"))
         elif env.json:
             env.output.result(whole(shown))
         else:
@@ -167,20 +163,8 @@ def show(env: Environment, run: str | None, step: int | None) -> None:
             env.output.result(shown, lambda: _with_answer(shown, called))
 
 
-def _numbered(memory: Queries, run: Run, number: int) -> Step:
-    """The step of a run with a number, else with that id."""
-    by_id = {step.id: step for step in run.steps}
-    try:
-        return memory.step(f"{run.id}/{number}")
-    except NotFound:
-        if number in by_id:
-            return by_id[number]
-        raise
-
-
 def _with_answer(run: Run, called: list[Run]) -> Any:
     """The run, then the figures of the runs that it called, then its answer."""
-    from rich.console import Group
     from rich.text import Text
 
     lines = []
@@ -190,7 +174,7 @@ def _with_answer(run: Run, called: list[Run]) -> Any:
         lines.append(Text.assemble(("total  ", "dim"), f"{figures} of managed agents"))
     if run.status == "finished":
         lines.append(Text.assemble(("answer  ", "dim"), one_line(str(run.answer), 2_000)))
-    return Group(run, *lines)
+    return [run, *lines]
 
 
 @command(SECTION, "smolmem tag 3f9a2c1b release-41 good", "smolmem tag 3f9a2c1b good --remove")
@@ -221,13 +205,12 @@ def fork(env: Environment, run: str, step: int | None) -> None:
 
 
 def _forked(run: Run, shared: int, lines: tuple[str, ...]) -> Any:
-    from rich.console import Group
     from rich.syntax import Syntax
     from rich.text import Text
 
     text = f"  shares {counted(shared, 'step')} with {(run.fork_of or '')[:8]}. Resume the new run with:"
     head = Text.assemble((run.id[:8], "bold"), text)
-    return Group(head, Text(), Syntax("\n".join(lines), "python", theme="ansi_dark", word_wrap=True))
+    return [head, Text(), Syntax("\n".join(lines), "python", theme="ansi_dark", word_wrap=True)]
 
 
 # --- steps --------------------------------------------------------------------------------------------------------
@@ -360,18 +343,15 @@ def _print(env: Environment, rows: Sequence[dict[str, Any]], format: str) -> Non
         csv.writer(text, lineterminator="\n").writerows([names, *(row.values() for row in rows)] if rows else [])
         out.text(text.getvalue().rstrip("\n"))
     elif format == "markdown":
-        lines = [names, ["---"] * len(names), *([_cell(value) for value in row.values()] for row in rows)]
+        texts = [[one_line(_text(value), 2_000) for value in row.values()] for row in rows]
+        cells = [[text.replace("\\", "\\\\").replace("|", "\\|") for text in row] for row in texts]
+        lines = [names, ["---"] * len(names), *cells]
         out.text("\n".join(f"| {' | '.join(line)} |" for line in lines) if rows else "")
     else:
         numeric = {name for name in names if all(isinstance(row[name], (int, float, type(None))) for row in rows)}
-        cells = {name: lambda row, name=name: _text(row[name]) for name in names}
-        out.rows(rows, [Column(name, cells[name], name in numeric, rest=name == names[-1]) for name in names])
+        shown = {name: lambda row, name=name: _text(row[name]) for name in names}
+        out.rows(rows, [Column(name, shown[name], name in numeric, rest=name == names[-1]) for name in names])
 
 
 def _text(value: Any) -> str:
     return "" if value is None else str(value)
-
-
-def _cell(value: Any) -> str:
-    """A value in a cell of a Markdown table."""
-    return one_line(_text(value), 2_000).replace("\\", "\\\\").replace("|", "\\|")

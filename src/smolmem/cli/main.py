@@ -99,7 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         return _report(_usage(error), 2)
     except SmolmemError as error:
-        return _report(_translated(error, env), _exit_code(error))
+        code = 2 if isinstance(error, InvalidArgument) else 3 if isinstance(error, StoreError) else 1
+        return _report(_in_command_line_words(str(error).replace(env.copy or "\0", env.path if env.copy else "")), code)
     except Exception as error:
         if os.environ.get("SMOLMEM_DEBUG"):
             raise
@@ -119,20 +120,12 @@ def _run(given: list[str], env: Environment) -> int:
         return commands.invoke(ctx) or 0
 
 
-def _exit_code(error: SmolmemError) -> int:
-    return 2 if isinstance(error, InvalidArgument) else 3 if isinstance(error, StoreError) else 1
-
-
 def _usage(error: click.ClickException) -> str:
     if isinstance(error, NoSuchCommand):
         return error.format_message()
     command = getattr(getattr(error, "ctx", None), "command_path", "smolmem")
     message = error.format_message()
     return f"{message}{'' if message.endswith(('.', '?', ')')) else '.'} `{command} --help` shows the usage."
-
-
-def _translated(error: SmolmemError, env: Environment) -> str:
-    return _in_command_line_words(str(error).replace(env.copy or "\0", env.path if env.copy else ""))
 
 
 def _in_command_line_words(text: str) -> str:

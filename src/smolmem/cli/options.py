@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from contextlib import closing
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ TRUST = ("low", "medium", "high")
 ORIGINS = ("user", "model", "tool", "web", "import", "agent")
 """Written out here, because `core/rows.py` takes a tenth of the time of `--help`; a test compares them."""
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_DURATION = re.compile(r"(\d{1,9})([smhdw])", re.ASCII)
 _DAYS = {"today": 0, "yesterday": -1, "tomorrow": 1}
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _MOST_COMPLETIONS = 50
@@ -58,30 +60,21 @@ def future(value: str) -> float:
 
 def duration(value: str) -> float:
     """A duration such as `90d`, in seconds."""
-    found = re.fullmatch(r"(\d{1,9})([smhdw])", value, re.ASCII)
+    found = _DURATION.fullmatch(value)
     if found is None:
         raise click.BadParameter(f"{value!r} is not a duration such as 12h, 90d or 52w")
     return int(found[1]) * _SECONDS[found[2]]
 
 
-def _day(value: str) -> float | None:
-    """The beginning of a day that is named by a word, in the local time zone."""
+def _timestamp(value: str, direction: int) -> float:
     today = datetime.now().astimezone().replace(hour=0, minute=0, second=0, microsecond=0)
     word = value.strip().lower()
-    if word in _DAYS:
-        return (today + timedelta(days=_DAYS[word])).timestamp()
     if word in _WEEKDAYS:
         return (today - timedelta(days=(today.weekday() - _WEEKDAYS.index(word)) % 7)).timestamp()
-    return None
-
-
-def _timestamp(value: str, direction: int) -> float:
-    day = _day(value)
-    if day is not None:
-        return day
-    duration = re.fullmatch(r"(\d{1,9})([smhdw])", value, re.ASCII)
-    if duration is not None:
-        return time.time() + direction * int(duration[1]) * _SECONDS[duration[2]]
+    if word in _DAYS:
+        return (today + timedelta(days=_DAYS[word])).timestamp()
+    if _DURATION.fullmatch(value):
+        return time.time() + direction * duration(value)
     try:
         return to_timestamp(value) or 0.0
     except InvalidArgument:
@@ -120,20 +113,18 @@ def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 
     from smolmem.store.base import migrations
     from smolmem.store.records import Records
+    from smolmem.store.sqlite.encryption import resolve_key
     from smolmem.store.sqlite.header import read_version
     from smolmem.store.sqlite.sqlite_store import SqliteStore
 
     env = ctx.find_object(Environment) or Environment()
     env.asks = False
     try:
-        key = env.known_key()
+        key = resolve_key(env.key)
         if not os.path.isfile(env.path) or read_version(Path(env.path), key) != len(migrations("sqlite")):
             return []
-        store = SqliteStore(env.path, key=key)
-        try:
+        with closing(SqliteStore(env.path, key=key)) as store:
             runs = Records(store).find_runs(limit=_MOST_COMPLETIONS)
-        finally:
-            store.close()
     except (StoreError, InvalidArgument):
         return []
     found = [(run.id, one_line(run.title, 60)) for run in runs]

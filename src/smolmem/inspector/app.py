@@ -59,17 +59,22 @@ BACKTEST_STEPS = 20_000
 """How many of the newest steps a rule is tested on."""
 
 
+def templates() -> Environment:
+    """The templates, with the filters that they use."""
+    loader = FileSystemLoader(HERE / "templates")
+    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    made.filters.update(formatting.FILTERS)
+    return made
+
+
 class Inspector:
     """The pages and actions of one memory."""
 
     def __init__(self, memory: Memory, access: Access) -> None:
         self.note_scope = memory.scope
         self.memory = memory.scoped("*")
-        self._templates = Environment(
-            loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-        )
-        self._templates.filters.update(formatting.FILTERS)
-        url = page_data.database_url(memory)
+        self._templates = templates()
+        url = memory._store.url
         self._templates.globals.update(
             file=Path(url).name,
             url=url,
@@ -114,8 +119,7 @@ class Inspector:
             "page_run": run.id,
             "task": managed_task(run.task) if run.parent else run.task,
             "shown": shown,
-            "overview": charts.overview(shown),
-            "row_bar": charts.row_bar,
+            "ticks": charts.ticks(shown.rows, shown.axis),
             "chart": charts.run_chart(bars),
             "caption": charts.run_chart_caption(bars),
             "related": page_data.related_runs(self.memory, run),
@@ -137,7 +141,6 @@ class Inspector:
             "dashboard.html",
             shown=shown,
             query=defaultdict(str, query),
-            charts=charts,
             periods=dashboard.PERIODS,
             scopes=run_list.scopes(self.memory),
         )

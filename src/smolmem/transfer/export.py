@@ -175,17 +175,14 @@ class _Export:
             self._progress(min(self._writer.lines, self._total), self._total)
 
     def _event(self, event: Row) -> None:
-        while event["prompt"] is not None and self._next_prompt and self._next_prompt["id"] <= event["prompt"]:
-            self._prompt(self._next_prompt)
+        while event["prompt"] is not None and (prompt := self._next_prompt) and prompt["id"] <= event["prompt"]:
+            if prompt["id"] in self.prompts:
+                suffix: list[int] = json.loads(self._records.sealed("prompt", prompt)["suffix"])
+                self._contents_until(max(suffix, default=0))
+                self._line("prompt", prompt | {"suffix": [self._key(number) for number in suffix]})
             self._next_prompt = next(self._coming_prompts, None)
         hidden = {} if self._redaction is None else {"state": None}
         self._line("event", self._with_hashes(event | hidden, "record", "shown", "state"))
-
-    def _prompt(self, prompt: Row) -> None:
-        if prompt["id"] in self.prompts:
-            suffix: list[int] = json.loads(self._records.sealed("prompt", prompt)["suffix"])
-            self._contents_until(max(suffix, default=0))
-            self._line("prompt", prompt | {"suffix": [self._key(number) for number in suffix]})
 
     def _run(self, run: Row) -> None:
         del run["number"]

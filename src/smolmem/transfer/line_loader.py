@@ -265,9 +265,15 @@ class LineLoader:
             self.step_numbers.put(row["step"], 0 if here is None else here["step"])
 
     def _begin(self, fork: Row, event: Row) -> None:
-        """A fork's list begins as the list was after an event."""
+        """A fork's list begins as the list was after an event of its past."""
         session, of = fork["id"], event["session"]
-        self._check_lineage(fork, of)
+        origin, seen = fork["fork_of"], {session}
+        while origin != of:
+            if origin in seen:
+                raise InvalidLine(f"session {session} begins after an event that is not part of its past")
+            seen.add(origin)
+            known = self._store.rows("session_row", {"id": origin})
+            origin = self._parents.get(origin) or (known[0]["fork_of"] if known else None) or origin
         at = self._events.get(event["id"])
         if at == 0:
             self._lists[session] = None
@@ -275,15 +281,6 @@ class LineLoader:
             return
         self._lists[session] = self._journal.timeline(self._journal.session_row(of), at)
         self._add("session", fork | {"fork_at": at})
-
-    def _check_lineage(self, fork: Row, of: str) -> None:
-        at, seen = fork["fork_of"], {fork["id"]}
-        while at != of:
-            if at in seen:
-                raise InvalidLine(f"session {fork['id']} begins after an event that is not part of its past")
-            seen.add(at)
-            known = self._store.rows("session_row", {"id": at})
-            at = self._parents.get(at) or (known[0]["fork_of"] if known else None) or at
 
     def _apply(self, row: Row, timeline: Timeline[Row]) -> None:
         """Applies an event to its list and writes it, as when it was recorded."""
