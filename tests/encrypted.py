@@ -690,8 +690,8 @@ def test_a_terminal_asks_for_keys_and_does_not_show_them(in_folder: Path) -> Non
 def test_a_completion_reads_an_encrypted_store_and_asks_nothing(
     in_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from smolmem.cli.commands import complete_run
     from smolmem.cli.environment import Environment
-    from smolmem.cli.options import complete_run
 
     change_key(in_folder, None, Key(RAW_KEY))
     context = group.make_context("smolmem", ["runs"], obj=Environment())

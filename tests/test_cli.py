@@ -41,10 +41,9 @@ from scripted import code as thought
 
 import smolmem
 from smolmem import Memory, Watch
-from smolmem.cli import options
-from smolmem.cli.commands import EXIT_CODES, SECTIONS, Command
+from smolmem.cli import commands as options
+from smolmem.cli.commands import EXIT_CODES, SECTIONS, Command, future, past
 from smolmem.cli.main import all_commands, main
-from smolmem.cli.options import future, past
 from smolmem.cli.output import Output
 from smolmem.cli.watching import make_rule, watch
 from smolmem.core import rows

@@ -6,9 +6,8 @@ import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from smolmem.cli.commands import argument, command
+from smolmem.cli.commands import ORIGINS, argument, choice, command, duration, flag, option, past, step_reference
 from smolmem.cli.environment import Environment
-from smolmem.cli.options import ORIGINS, choice, duration, flag, option, past, step_reference
 from smolmem.cli.searching import described
 from smolmem.core.errors import InvalidArgument
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from smolmem.cli.commands import argument, command
-from smolmem.cli.environment import Environment
-from smolmem.cli.options import (
+from smolmem.cli.commands import (
     STEP_KINDS,
+    argument,
     choice,
+    command,
     count,
     filter_options,
     flag,
@@ -23,6 +23,7 @@ from smolmem.cli.options import (
     run_option,
     step_reference,
 )
+from smolmem.cli.environment import Environment
 from smolmem.cli.output import Column, Output, duration, failures
 from smolmem.core.errors import InvalidArgument
 from smolmem.core.text import counted, one_line

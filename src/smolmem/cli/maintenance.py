@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from smolmem.cli.commands import Decorator, argument, command
+from smolmem.cli.commands import Decorator, argument, command, flag, option
 from smolmem.cli.environment import KEY_VARIABLE, NEW_KEY_VARIABLE, Environment
-from smolmem.cli.options import flag, option
 from smolmem.core.errors import NotAStore, NotFound, StoreError, Unwritable
 from smolmem.core.text import byte_size, counted
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from smolmem.cli.commands import argument, command
-from smolmem.cli.environment import Environment
-from smolmem.cli.options import (
+from smolmem.cli.commands import (
     ORIGINS,
     TRUST,
+    argument,
     choice,
+    command,
     count,
     flag,
     future,
@@ -22,6 +22,7 @@ from smolmem.cli.options import (
     step_reference,
     time_options,
 )
+from smolmem.cli.environment import Environment
 from smolmem.cli.output import Column
 from smolmem.core.errors import InvalidArgument, NotFound
 from smolmem.core.text import one_line, sanitize

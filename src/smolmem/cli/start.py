@@ -10,9 +10,8 @@ from typing import Any
 
 import click
 
-from smolmem.cli.commands import COMPLETION_VARIABLE, Function, argument, command
+from smolmem.cli.commands import COMPLETION_VARIABLE, Function, argument, command, flag, option, port
 from smolmem.cli.environment import Environment, read_text
-from smolmem.cli.options import flag, option, port
 from smolmem.core.errors import InvalidArgument, SmolmemError, Unwritable
 
 SECTION = "Getting started"

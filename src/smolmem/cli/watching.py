@@ -5,9 +5,18 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, cast
 
-from smolmem.cli.commands import command
+from smolmem.cli.commands import (
+    agent_option,
+    command,
+    count,
+    flag,
+    limit_option,
+    option,
+    prices_option,
+    run_option,
+    time_options,
+)
 from smolmem.cli.environment import Environment
-from smolmem.cli.options import agent_option, count, flag, limit_option, option, prices_option, run_option, time_options
 from smolmem.cli.output import Column
 from smolmem.core.errors import InvalidArgument
 
