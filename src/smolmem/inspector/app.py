@@ -64,6 +64,7 @@ def templates() -> Environment:
     loader = FileSystemLoader(HERE / "templates")
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     made.filters.update(formatting.FILTERS)
+    made.globals["rect"] = charts.rect
     return made
 
 

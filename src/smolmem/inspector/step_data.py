@@ -154,11 +154,12 @@ def _as_sequence(value: Any) -> Sequence[Any]:
 
 def step_detail(memory: Memory, id: int, run: Run | None = None) -> StepDetail:
     """A step, decoded; for a fork that shares the step, as it is in the fork."""
-    step = memory.step(id)
-    if run is None or step.run != run.id:
-        shared = [each for each in run.steps if each.id == id] if run is not None and run.fork_of is not None else []
-        step, run = (shared[0], run) if shared else (step, memory.run(step.run))
-    return StepDetail(step, step.to_smolagents(), run)  # type: ignore[arg-type]
+    step, shared = memory.step(id), list[Step]()
+    if run is not None and step.run != run.id:
+        shared = [each for each in run.steps if each.id == id and run.fork_of is not None]
+        run = run if shared else None
+    step = shared[0] if shared else step
+    return StepDetail(step, step.to_smolagents(), run or memory.run(step.run))
 
 
 def trimmed_steps(memory: Memory, detail: StepDetail) -> list[str]:
