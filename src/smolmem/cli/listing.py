@@ -25,12 +25,12 @@ from smolmem.cli.commands import (
 )
 from smolmem.cli.environment import Environment
 from smolmem.cli.output import Column, Output, duration, failures
-from smolmem.core.errors import InvalidArgument
+from smolmem.core.errors import InvalidArgument, NotFound
 from smolmem.core.text import counted, one_line
 
 if TYPE_CHECKING:
     from smolmem.core.totals import Totals
-    from smolmem.core.values import Diff, Run
+    from smolmem.core.values import Diff, Run, Step
     from smolmem.queries import Queries
 
 SECTION = "Runs and steps"
@@ -119,14 +119,16 @@ def _print_runs(out: Output, found: list[Listed]) -> None:
         Column("steps", lambda each: f"{each.totals.steps:,}", right=True),
         Column("errors", lambda each: failures(each.totals.failed), right=True, wide=True),
         Column("tokens", lambda each: f"{each.totals.tokens:,}", right=True, wide=True),
-        Column(
-            "cost", lambda each: f"${cost:.4f}" if (cost := each.totals.dollars) is not None else "", True, shown=priced
-        ),
+        Column("cost", lambda each: _dollars(each.totals.dollars), right=True, shown=priced),
         Column("scope", lambda each: each.run.scope, max_width=16, shown=scopes),
         Column("agent", lambda each: each.run.agent, max_width=20, wide=True),
         Column("task", _task, rest=True),
     )
     out.rows(found, columns)
+
+
+def _dollars(amount: float | None) -> str:
+    return "" if amount is None else f"${amount:.4f}"
 
 
 def _task(each: Listed) -> str:
@@ -152,16 +154,24 @@ def show(env: Environment, run: str | None, step: int | None) -> None:
             env.output.result(memory.step(run))
             return
         shown = env.run(memory, run)
-        if step is not None:  # a number, else an id
-            ids = [
-                each for each in shown.steps if each.id == step and not any(one.number == step for one in shown.steps)
-            ]
-            env.output.result(ids[0] if ids else memory.step(f"{shown.id}/{step}"))
+        if step is not None:
+            env.output.result(_numbered(memory, shown, step))
         elif env.json:
             env.output.result(whole(shown))
         else:
             called = memory.called_by([shown])[shown.id]
             env.output.result(shown, lambda: _with_answer(shown, called))
+
+
+def _numbered(memory: Queries, run: Run, number: int) -> Step:
+    """The step of a run with a number, else with that id."""
+    by_id = {step.id: step for step in run.steps}
+    try:
+        return memory.step(f"{run.id}/{number}")
+    except NotFound:
+        if number in by_id:
+            return by_id[number]
+        raise
 
 
 def _with_answer(run: Run, called: list[Run]) -> Any:
@@ -344,9 +354,7 @@ def _print(env: Environment, rows: Sequence[dict[str, Any]], format: str) -> Non
         csv.writer(text, lineterminator="\n").writerows([names, *(row.values() for row in rows)] if rows else [])
         out.text(text.getvalue().rstrip("\n"))
     elif format == "markdown":
-        texts = [[one_line(_text(value), 2_000) for value in row.values()] for row in rows]
-        cells = [[text.replace("\\", "\\\\").replace("|", "\\|") for text in row] for row in texts]
-        lines = [names, ["---"] * len(names), *cells]
+        lines = [names, ["---"] * len(names), *([_cell(value) for value in row.values()] for row in rows)]
         out.text("\n".join(f"| {' | '.join(line)} |" for line in lines) if rows else "")
     else:
         numeric = {name for name in names if all(isinstance(row[name], (int, float, type(None))) for row in rows)}
@@ -356,3 +364,8 @@ def _print(env: Environment, rows: Sequence[dict[str, Any]], format: str) -> Non
 
 def _text(value: Any) -> str:
     return "" if value is None else str(value)
+
+
+def _cell(value: Any) -> str:
+    """A value in a cell of a Markdown table."""
+    return one_line(_text(value), 2_000).replace("\\", "\\\\").replace("|", "\\|")

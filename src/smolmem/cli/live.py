@@ -117,24 +117,26 @@ def _drawn(state: dict[str, Any], rate: tuple[float, float] | None, out: Output)
     speed = "" if rate is None else f" · {rate[0]:.1f} steps and {rate[1]:,.0f} tokens per second"
     head = Text(f"{counted(state['running'], 'run')} in progress{speed}", "bold")
     runs = state["runs"]
-    return Group(head, out.table(runs, _columns(state["at"])) if runs else Text("There are no runs yet."))
+    return Group(head, out.table(runs, _columns()) if runs else Text("There are no runs yet."))
 
 
-def _columns(now: float) -> tuple[Column, ...]:
+def _columns() -> tuple[Column, ...]:
     from smolmem.render.terminal import STYLES
 
     return (
         Column("run", lambda run: (run.id[:8], "bold")),
         Column("status", lambda run: (run.label, STYLES[run.status])),
-        Column(
-            "time", lambda run: duration(now - run.began.timestamp() if run.status == "running" else run.seconds), True
-        ),
+        Column("time", lambda run: duration(_seconds(run)), right=True),
         Column("steps", lambda run: f"{run.step_count:,}", right=True),
         Column("errors", lambda run: failures(run.error_count), right=True, wide=True),
         Column("tokens", lambda run: f"{run.input_tokens + run.output_tokens:,}", right=True),
         Column("agent", lambda run: run.agent, max_width=20, wide=True),
         Column("task", lambda run: run.title, rest=True),
     )
+
+
+def _seconds(run: Run) -> float | None:
+    return time.time() - run.began.timestamp() if run.status == "running" else run.seconds
 
 
 # --- replay -------------------------------------------------------------------------------------------------------

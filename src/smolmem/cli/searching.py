@@ -28,14 +28,13 @@ from smolmem.core.errors import InvalidArgument, NotFound
 from smolmem.core.text import one_line, sanitize
 
 if TYPE_CHECKING:
-    from smolmem.core.values import Recollection
+    from smolmem.core.values import Note, Recollection
     from smolmem.memory import Memory
     from smolmem.recall.embedding.models import Files
 
 SECTION = "Recall and notes"
 TEXT_LINES = 12
 """The maximum number of lines of a passage that are shown."""
-NOTE_STYLES = {"current": "green"}
 UNCERTAIN = 3
 """Results that are shown if nothing fits well."""
 
@@ -163,7 +162,7 @@ def notes(env: Environment, id: str | None, **filters: Any) -> None:
     columns = (
         Column("note", lambda note: (note.id[:8], "bold")),
         Column("kind", lambda note: note.kind, max_width=16),
-        Column("status", lambda note: ("stale" if note.stale else note.status, NOTE_STYLES.get(note.status, "yellow"))),
+        Column("status", _status),
         Column("at", lambda note: out.time(note.at)),
         Column("scope", lambda note: note.scope, max_width=16, shown=scopes),
         Column("origin", lambda note: note.origin, wide=True),
@@ -171,6 +170,10 @@ def notes(env: Environment, id: str | None, **filters: Any) -> None:
         Column("text", lambda note: note.text, rest=True),
     )
     out.rows(found, columns)
+
+
+def _status(note: Note) -> tuple[str, str]:
+    return "stale" if note.stale else note.status, "green" if note.status == "current" else "yellow"
 
 
 @command(
@@ -258,13 +261,7 @@ MODEL_COLUMNS = (
     Column("name", lambda state: state["name"]),
     Column("size", lambda state: f"{state['megabytes']} MB", right=True),
     Column("languages", lambda state: state["languages"]),
-    Column(
-        "state",
-        lambda state: (
-            ("used" if state["used"] else "here" if state["here"] else "not here")
-            + (f", lacks {', '.join(state['missing'])}" if state["missing"] else "")
-        ),
-    ),
+    Column("state", lambda state: _model_state(state)),
     Column("needs", lambda state: ", ".join(state["needs"]), wide=True),
     Column("comes from", lambda state: " or ".join(state["sources"]), wide=True, rest=True),
 )
@@ -335,6 +332,11 @@ def _state(files: Files) -> dict[str, Any]:
         "sources": files.sources,
         "path": str(files.path),
     }
+
+
+def _model_state(state: dict[str, Any]) -> str:
+    place = "used" if state["used"] else "here" if state["here"] else "not here"
+    return f"{place}, lacks {', '.join(state['missing'])}" if state["missing"] else place
 
 
 def _sentence(state: dict[str, Any]) -> str:

@@ -235,14 +235,7 @@ class _Tree:
     def rows(self, run: Run, depth: int) -> list[Row]:
         """The rows of a run; each called run stands below the step that called it."""
         waiting = list(self._children.get(run.id, ()))
-        agents = {child.agent for child in waiting}  # an agent's time is that of its own run
-        steps, spans = (
-            self._steps.get(run.id, []),
-            [
-                replace(span, kind="agent") if span.kind == "tool" and span.name in agents else span
-                for span in self._spans.get(run.id, [])
-            ],
-        )
+        steps, spans = self._steps.get(run.id, []), _with_agents(self._spans.get(run.id, []), waiting)
         by_step, unfinished = _assigned(steps, spans)
         rows: list[Row] = []
         for step in steps:
@@ -272,6 +265,12 @@ def _run_spans(memory: Memory, runs: Sequence[Run]) -> dict[str, list[Span]]:
         span = Span(row["kind"], row["name"], row["began"], row["ended"], failed=bool(row["failed"]))
         spans.setdefault(row["run"], []).append(span)
     return spans
+
+
+def _with_agents(spans: Iterable[Span], called: Iterable[Run]) -> list[Span]:
+    """The calls, with those of managed agents as calls of agents: an agent's time is that of its own run."""
+    agents = {run.agent for run in called}
+    return [replace(span, kind="agent") if span.kind == "tool" and span.name in agents else span for span in spans]
 
 
 def _assigned(steps: Iterable[StepSummary], spans: Iterable[Span]) -> tuple[dict[int, list[Span]], list[Span]]:
@@ -386,10 +385,7 @@ def _kills_and_alerts(memory: Memory, run: Run, lines: Lines, steps: Sequence[St
 def _kill_and_resume(run: Run, lines: Lines, resumed: float, reason: str) -> list[Mark]:
     """The marks of a takeover: a process was killed after its last record, and another process resumed the run."""
     killed = max((time for time in _times(lines) if time < resumed), default=run.began.timestamp())
-    inside = None  # the step that began before the kill and ended after the run was resumed
-    for intervals, step in lines:
-        if any(began <= killed for began, _ in intervals) and any(ended >= resumed for _, ended in intervals):
-            inside = inside or step
+    inside = next((step for intervals, step in lines if _contains(intervals, killed, resumed) and step), None)
     where = "" if inside is None or inside.number is None else f", in the middle of step {inside.number}"
     later = formatting.seconds(resumed - killed)
     return [
@@ -400,6 +396,11 @@ def _kill_and_resume(run: Run, lines: Lines, resumed: float, reason: str) -> lis
 
 def _times(lines: Lines) -> Iterator[float]:
     return (time for intervals, _ in lines for interval in intervals for time in interval)
+
+
+def _contains(intervals: Sequence[Interval], killed: float, resumed: float) -> bool:
+    """Whether something began before a kill and ended after the run was resumed."""
+    return any(began <= killed for began, _ in intervals) and any(ended >= resumed for _, ended in intervals)
 
 
 def _end(run: Run, lines: Lines) -> list[Mark]:
