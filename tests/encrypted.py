@@ -23,7 +23,7 @@ from scripted import answer, calling_agent, calls, code, code_agent
 from smolagents import tool
 
 from smolmem import Memory, SmolmemError, Watch
-from smolmem.cli.main import group, main
+from smolmem.cli.main import all_commands, main
 from smolmem.core import faults
 from smolmem.core.errors import Busy, Damaged, InvalidArgument, NotAStore, StoreError
 from smolmem.doctor import examine_path, versions
@@ -565,6 +565,7 @@ def in_folder(path: Path, filled: bytes, monkeypatch: pytest.MonkeyPatch) -> Pat
     return path.parent / "smolmem.db"
 
 
+group = all_commands()
 EXAMPLES = [example for name in ("encrypt", "decrypt", "rekey") for example in group.commands[name].examples]  # type: ignore[attr-defined]
 
 
@@ -689,8 +690,8 @@ def test_a_terminal_asks_for_keys_and_does_not_show_them(in_folder: Path) -> Non
 def test_a_completion_reads_an_encrypted_store_and_asks_nothing(
     in_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from smolmem.cli.commands import complete_run
     from smolmem.cli.environment import Environment
-    from smolmem.cli.options import complete_run
 
     change_key(in_folder, None, Key(RAW_KEY))
     context = group.make_context("smolmem", ["runs"], obj=Environment())

@@ -8,7 +8,7 @@ from pathlib import Path
 import programs
 import pytest
 
-from smolmem import Memory, installed_packages
+from smolmem import Memory, doctor
 
 ROOT = Path(__file__).parent.parent
 
@@ -29,13 +29,13 @@ def test_the_page_about_async_programs_runs_as_it_stands(tmp_path: Path) -> None
 
 def test_doctor_names_the_integrations_and_their_versions(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
     known = {"mcp": "2.3.0", "mcpadapt": "0.1.19", "gradio": "6.31.0"}
-    monkeypatch.setattr(installed_packages, "version", known.get)
+    monkeypatch.setattr(doctor, "version", known.get)
     found = {finding.text: finding for finding in memory.doctor().findings}
     assert found["Integrations: mcp 2.3.0, gradio 6.31.0."].repair.startswith(
         "pip install 'smolmem[chroma,faiss,lancedb,"
     )
     assert found["smolagents' MCPClient cannot import mcp 2.3.0; `smolmem mcp` can."].repair == "pip install 'mcp<2'"
-    monkeypatch.setattr(installed_packages, "version", lambda package: None)
+    monkeypatch.setattr(doctor, "version", lambda package: None)
     assert any("Integrations: none." in finding.text for finding in memory.doctor().findings)
 
 
@@ -44,7 +44,7 @@ def test_every_extra_installs_the_package_that_doctor_looks_for() -> None:
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     section = text.partition("[project.optional-dependencies]\n")[2].partition("\n\n")[0]
     extras = dict(line.split(" = ", 1) for line in section.splitlines())
-    looked_for = {(package, extra) for package, extra in installed_packages.PACKAGES.items() if extra}
+    looked_for = {(package, extra) for package, extra in doctor.PACKAGES.items() if extra}
     for package, extra in looked_for:
         assert re.search(rf'"{package}[\[>]', extras[extra]), (package, extra)
     assert extras.keys() - {extra for _, extra in looked_for} == {"static", "all"}

@@ -42,10 +42,9 @@ from scripted import code as thought
 
 import smolmem
 from smolmem import Memory, Watch
-from smolmem.cli import options
-from smolmem.cli.commands import EXIT_CODES, SECTIONS, Command
-from smolmem.cli.main import group, main
-from smolmem.cli.options import future, past
+from smolmem.cli import commands as options
+from smolmem.cli.commands import EXIT_CODES, SECTIONS, Command, future, past
+from smolmem.cli.main import all_commands, main
 from smolmem.cli.output import Output
 from smolmem.cli.watching import make_rule, watch
 from smolmem.core import rows
@@ -58,6 +57,7 @@ from smolmem.render.plain_values import as_json
 ROOT = Path(__file__).parent.parent
 CLI = [sys.executable, "-m", "smolmem.cli.main"]
 BOX = re.compile("[\u2500-\u257f]")
+group = all_commands()
 NAMES = {name: command for name, command in group.commands.items() if isinstance(command, Command)}
 
 
@@ -874,8 +874,8 @@ def test_completion_of_run_ids_imports_no_smolagents_and_changes_no_store(sample
     before = Path("old.db").read_bytes()
     Path("text.db").write_text("no database at all")
     look = (
-        "import sys\nfrom smolmem.cli.main import group\nfrom click.shell_completion import BashComplete\n"
-        "complete = BashComplete(group, {}, 'smolmem', '_SMOLMEM_COMPLETE').get_completions\n"
+        "import sys\nfrom smolmem.cli.main import all_commands\nfrom click.shell_completion import BashComplete\n"
+        "complete = BashComplete(all_commands(), {}, 'smolmem', '_SMOLMEM_COMPLETE').get_completions\n"
         "print(len(complete(['show'], '')), *(len(complete(['show', '--db', f'{name}.db'], '')) for name in "
         "('old', 'text', 'none')))\n"
         "assert not {'smolagents', 'PIL', 'rich'} & set(sys.modules)"

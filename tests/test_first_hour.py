@@ -26,8 +26,8 @@ from test_examples import server
 
 from smolmem import Memory
 from smolmem.cli import start
+from smolmem.cli.commands import past
 from smolmem.cli.main import main
-from smolmem.cli.options import past
 from smolmem.cli.output import Output
 from smolmem.core.errors import NotFound
 from smolmem.core.text import counted

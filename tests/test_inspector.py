@@ -594,13 +594,16 @@ def test_the_server_listens_on_loopback_by_default(
         uvicorn.Server, "run", lambda self, sockets: seen.append((self.config, sockets[0].getsockname()))
     )
     monkeypatch.setattr(serve.webbrowser, "open", lambda link: pytest.fail("no browser was asked for"))
+    accesses: list[Access] = []
+    monkeypatch.setattr(serve, "make_app", lambda memory, access: accesses.append(access))
     serve.serve(str(path), port=0, open_browser=False)
     ((config, (host, port)),) = seen
     assert host == "127.0.0.1"
     assert not config.access_log
-    assert config.app.access.hosts == {f"127.0.0.1:{port}", f"localhost:{port}", f"[::1]:{port}"}
+    (access,) = accesses
+    assert access.hosts == {f"127.0.0.1:{port}", f"localhost:{port}", f"[::1]:{port}"}
     printed = capsys.readouterr().out
-    assert printed.count(config.app.access.token) == 1
+    assert printed.count(str(access.token)) == 1
     assert f"http://127.0.0.1:{port}/?token=" in printed
 
 
@@ -963,6 +966,12 @@ def test_a_rule_is_tested_on_recorded_steps(shown: Site) -> None:
     assert '<svg class="backtest-chart"' in text
     assert "would not have fired" in shown.get("/patterns?rule=pattern&pattern=zeppelin").text
     assert "<b>health</b>" in text, "rules that did fire"
+    run, number = re.search(r'href="/runs/(\w+)\?number=(\d+)"', text).groups()  # type: ignore[union-attr]
+    (step,) = [step for step in shown.memory.scoped("*").run(run).steps if str(step.number) == number]
+    assert (
+        f'data-step="{step.id}" data-kind="action" aria-current="true"'
+        in shown.get(f"/runs/{run}?number={number}").text
+    )
     for rule in ("failures", "same_error", "loop", "slow"):
         assert "in " in shown.get(f"/patterns?rule={rule}&threshold=1&window=2").text
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import click
 
 from smolmem.cli.commands import EXIT_CODES, SECTIONS, Argument, Command
-from smolmem.cli.main import group
+from smolmem.cli.main import all_commands
 
 _HEAD = """\
 # The command line
@@ -135,7 +135,7 @@ def page() -> Iterator[str]:
     yield from _VALUES.splitlines()
     for section in SECTIONS:
         yield from ("", f"## {section}")
-        for command in group.commands.values():
+        for command in all_commands().commands.values():
             if isinstance(command, Command) and command.section == section:
                 yield from _command(command)
 

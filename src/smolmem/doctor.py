@@ -23,7 +23,6 @@ from typing import Literal
 
 import apsw
 
-from smolmem import installed_packages
 from smolmem.agents import compat
 from smolmem.core import clock
 from smolmem.core.display import Drawable
@@ -56,6 +55,24 @@ _NETWORKS = (
     *("nfs", "cifs", "smb", "afs", "ncp", "9p", "ceph", "gluster", "lustre"),
     *("fuse.sshfs", "fuse.rclone", "drvfs"),
 )
+PACKAGES = {
+    "mcp": "mcp",
+    "opentelemetry-proto": "otel",
+    "langchain-core": "langchain",
+    "langgraph-checkpoint": "langchain",
+    "llama-index-core": "llama-index",
+    "chromadb": "chroma",
+    "faiss-cpu": "faiss",
+    "qdrant-client": "qdrant",
+    "lancedb": "lancedb",
+    "pymilvus": "milvus",
+    "psycopg": "postgres",
+    "starlette": "ui",
+    "onnxruntime": "semantic",
+    "gradio": "",
+    "huggingface_hub": "",
+}
+"""The package of each integration, and the extra that installs it."""
 _TABLES = {
     "contents": ("content",),
     "prompts": ("prompt",),
@@ -125,10 +142,8 @@ def _integrity(journal: Journal) -> Iterator[Finding]:
         yield Finding("hint", "The file is too large for a quick check.", f"smolmem verify --db {url}")
         return
     wrong = [str(value) for row in rows for value in row.values() if value != "ok"]
-    if wrong:
-        yield Finding("problem", f"The file is damaged: {wrong[0]}.", _repair(url))
-    else:
-        yield Finding("ok", "The file is in order.")
+    damaged = [Finding("problem", f"The file is damaged: {each}.", _repair(url)) for each in wrong[:1]]
+    yield from damaged or [Finding("ok", "The file is in order.")]
 
 
 def _repair(url: str) -> str:
@@ -163,9 +178,8 @@ def _sizes(journal: Journal) -> Iterator[Finding]:
     """The sizes of the tables, unless the file is so large that counting takes long."""
     parts = []
     for what, tables in _TABLES.items():
-        rows = [row for name in tables for row in journal.store.rows("table_bytes", {"name": name}, seconds=0.15)]
-        size = sum(row["bytes"] for row in rows)
-        if size > 1 << 20:
+        found = [journal.store.rows("table_bytes", {"name": name}, seconds=0.15) for name in tables]
+        if (size := sum(row["bytes"] for rows in found for row in rows)) > 1 << 20:
             parts.append(f"{what} {byte_size(size)}")
     yield Finding("ok", f"{byte_size(journal.store.size())} on disk{': ' if parts else ''}{', '.join(parts)}.")
 
@@ -235,8 +249,7 @@ def _sync(journal: Journal) -> Iterator[Finding]:
 
 
 def _environment(journal: Journal) -> Iterator[Finding]:
-    python = ".".join(map(str, sys.version_info[:3]))
-    yield Finding("ok", f"Python {python}, apsw {apsw.apsw_version()}.")
+    yield Finding("ok", f"Python {'.'.join(map(str, sys.version_info[:3]))}, apsw {apsw.apsw_version()}.")
     yield from _encryption(journal)
     version = compat.SMOLAGENTS
     known = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
@@ -251,7 +264,28 @@ def _environment(journal: Journal) -> Iterator[Finding]:
     for sentence in compat.check().values():
         yield Finding("warning", sentence, "pip install --upgrade smolmem")
     yield _semantic_recall()
-    yield from (Finding(*each) for each in installed_packages.findings())
+    yield from _integrations()
+
+
+def version(package: str) -> str | None:
+    """The version of an installed package."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _integrations() -> Iterator[Finding]:
+    found = {package: version(package) for package in PACKAGES}
+    here = ", ".join(f"{package} {number}" for package, number in found.items() if number is not None)
+    extras = ",".join(sorted({PACKAGES[package] for package, number in found.items() if number is None} - {""}))
+    yield Finding(
+        "ok", f"Integrations: {here or 'none'}.", f"pip install 'smolmem[{extras}]' for more" if extras else ""
+    )
+    release = (found["mcp"] or "").partition(".")[0]
+    if version("mcpadapt") is not None and release.isdigit() and int(release) >= 2:
+        text = f"smolagents' MCPClient cannot import mcp {found['mcp']}; `smolmem mcp` can."
+        yield Finding("hint", text, "pip install 'mcp<2'")
 
 
 def _semantic_recall() -> Finding:
@@ -279,13 +313,10 @@ def _encryption(journal: Journal) -> Iterator[Finding]:
 
 def _same_folder(*names: str) -> bool:
     """Whether several distributions are installed in one folder."""
-    folders = set()
-    for name in names:
-        try:
-            folders.add(Path(str(metadata.distribution(name).locate_file(""))).resolve())
-        except metadata.PackageNotFoundError:
-            return False
-    return len(folders) == 1
+    try:
+        return len({Path(str(metadata.distribution(name).locate_file(""))).resolve() for name in names}) == 1
+    except metadata.PackageNotFoundError:
+        return False
 
 
 # --- use ----------------------------------------------------------------------------------------------------------
@@ -293,13 +324,11 @@ def _same_folder(*names: str) -> bool:
 
 def _unfinished(journal: Journal) -> Iterator[Finding]:
     going = journal.store.rows("open_runs", {"limit": 1000})
-    killed = [run for run in going if journal.is_gone(run["writer"])]
-    if killed:
+    if killed := [run for run in going if journal.is_gone(run["writer"])]:
         text = f"{counted(len(killed), 'run')} ended with a killed process; the newest is {_named(killed[0])}."
         yield Finding("warning", text, f"memory.resume(agent, {killed[0]['id'][:8]!r}) continues it")
     week = time.time() - 7 * 86_400
-    left = journal.store.rows("newest_unfinished", {"since": week, "limit": 1000})
-    if left:
+    if left := journal.store.rows("newest_unfinished", {"since": week, "limit": 1000}):
         text = f"{counted(len(left), 'run')} of this week did not finish; the newest is {_named(left[0])}."
         yield Finding("hint", text, f"memory.resume(agent, {left[0]['id'][:8]!r}), or smolmem show {left[0]['id'][:8]}")
 
@@ -320,16 +349,13 @@ def _failing(journal: Journal) -> Iterator[Finding]:
 
 
 def _long(journal: Journal) -> Iterator[Finding]:
-    prompts = journal.store.rows(
-        "long_prompts", {"newest": NEWEST_STEPS, "tokens": LONG_PROMPT, "limit": 1000}, seconds=0.3
-    )
-    if prompts:
+    newest = {"newest": NEWEST_STEPS, "limit": 1000}
+    if prompts := journal.store.rows("long_prompts", newest | {"tokens": LONG_PROMPT}, seconds=0.3):
         most, run = prompts[0]["tokens"], prompts[0]["run"][:8]
         text = f"{counted(len(prompts), 'run')} sent prompts of more than {LONG_PROMPT:,} tokens"
         repair = "memory.attach(agent, views=[views.TokenBudget(…), views.TrimObservations(…)])"
         yield Finding("hint", f"{text}, up to {most:,} (run {run}).", repair)
-    texts = journal.store.rows("long_texts", {"newest": NEWEST_STEPS, "bytes": LONG_TEXT, "limit": 1000}, seconds=0.3)
-    if texts:
+    if texts := journal.store.rows("long_texts", newest | {"bytes": LONG_TEXT}, seconds=0.3):
         size, run, number = texts[0]["bytes"], texts[0]["run"][:8], texts[0]["number"]
         text = f"{counted(len(texts), 'step')} hold more than {LONG_TEXT // 1000} kB of text, up to {byte_size(size)}"
         repair = "memory.attach(agent, views=[views.TrimObservations(…)]), or let the tool write to a file"
@@ -337,20 +363,16 @@ def _long(journal: Journal) -> Iterator[Finding]:
 
 
 def _pending(journal: Journal) -> Iterator[Finding]:
-    count = int(journal.store.do("count_pending", {}))
-    if count > 1000:
+    if (count := int(journal.store.do("count_pending", {}))) > 1000:
         text = f"{count:,} steps are not indexed yet; the next recall indexes them first."
         yield Finding("hint", text, f"smolmem search anything --db {journal.store.url}")
 
 
 def _notes(journal: Journal) -> Iterator[Finding]:
-    expired = int(journal.store.do("expired_notes", {"now": clock.now()}))
-    if expired:
-        text = f"{counted(expired, 'note')} expired since the last recall; the next recall removes them."
-        yield Finding("ok", text)
+    if expired := int(journal.store.do("expired_notes", {"now": clock.now()})):
+        yield Finding("ok", f"{counted(expired, 'note')} expired since the last recall; the next recall removes them.")
     current = journal.store.rows("current_notes", {"now": clock.now(), "limit": 200})
-    stale = [note for note in current if journal.store.do("stale", {"id": note["id"], "now": clock.now()})]
-    if stale:
+    if stale := [note for note in current if journal.store.do("stale", {"id": note["id"], "now": clock.now()})]:
         first = one_line(stale[0]["text"], 60)
         text = f"{counted(len(stale), 'note')} made from sources that are no longer current: {first!r}."
         yield Finding("hint", text, f"smolmem forget {stale[0]['id'][:8]}, or remember what is true now")
@@ -405,7 +427,9 @@ def versions(url: str | os.PathLike[str], key: str | bytes | None = None) -> tup
     """
     path = _path(os.fspath(url))
     if not path.exists():
-        raise NotAStore(f"{path} does not exist: check the path.")
+        folder = path.absolute().parent
+        advice = "check the path; Memory(path) would create it" if folder.is_dir() else f"mkdir -p {folder}"
+        raise NotAStore(f"{path} does not exist: {advice}.")
     if not path.is_file():
         raise NotAStore(f"{path} is {'a folder' if path.is_dir() else 'not a regular file'}: give the path of a file.")
     resolved, newest = resolve_key(key), len(migrations("sqlite"))
@@ -427,16 +451,11 @@ def _outside(url: str, key: str | bytes | None) -> Iterator[Finding]:
         if "://" in url and not url.startswith("sqlite:"):
             return open_store(url).close()  # its error names the problem
         path = _path(url)
-        if not path.exists():
-            folder = path.absolute().parent
-            repair = "check the path; Memory(path) would create it" if folder.is_dir() else f"mkdir -p {folder}"
-            yield Finding("problem", f"{path} does not exist.", repair)
-            return
         version, newest = versions(url, key)
         resolved = resolve_key(key)
     except SmolmemError as error:
         said, _, repair = str(error).partition(": ")
-        yield Finding("problem", f"{said}.", repair)
+        yield Finding("problem", f"{said}.", repair.removesuffix("."))
         return
     if version > newest:
         text = f"{path} was written by a later smolmem (format {version}, this one knows {newest})."
@@ -470,16 +489,12 @@ def _opens(path: Path, key: Key | None) -> Iterator[Finding]:
                 copy = stack.enter_context(private_copy(path, key))
             with closing(SqliteStore(str(copy), key=key)) as store:
                 problems = [str(value) for row in store.rows("integrity_check", {}) for value in row.values()]
-        except apsw.Error as error:
-            yield Finding("problem", f"{path} cannot be read: {error}.", "restore it from a backup")
-            return
-        except StoreError as error:
-            yield Finding("problem", str(error).replace(str(copy), str(path)), "restore it from a backup")
-            return
         except OSError as error:
-            yield Finding("problem", f"{path} cannot be read: {error.strerror}.", "check its permissions, and the disk")
-            return
-    if problems == ["ok"]:
-        yield Finding("ok", f"{path} opens.")
-    else:
-        yield Finding("problem", f"{path} is damaged: {problems[0]}.", _repair(str(path)))
+            said, advice = f"{path} cannot be read: {error.strerror}.", "check its permissions, and the disk"
+        except (apsw.Error, StoreError) as error:
+            told = str(error) if isinstance(error, StoreError) else f"{path} cannot be read: {error}."
+            said, advice = told.replace(str(copy), str(path)), "restore it from a backup"
+        else:
+            wrong = next((problem for problem in problems if problem != "ok"), None)
+            said, advice = (f"{path} is damaged: {wrong}.", _repair(str(path))) if wrong else (f"{path} opens.", "")
+        yield Finding("problem" if advice else "ok", said, advice)

@@ -1,13 +1,15 @@
-"""What the servers of smolmem share: where they listen, their host names, and how a request's headers are read."""
+"""What the servers of smolmem share: where they listen, their host names, and how a request is checked first."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
 import uvicorn
+from starlette.datastructures import MutableHeaders
+from starlette.responses import Response
 
 from smolmem.core.errors import InvalidArgument
 
@@ -56,10 +58,31 @@ def serve_app(app: Any, listening: socket.socket) -> None:
     uvicorn.Server(config).run(sockets=[listening])
 
 
-def read_headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+def guarded(app: Any, check: Callable[[Any], Response | None], headers: Mapping[str, str]) -> Any:
+    """An ASGI app that passes on the requests that `check` answers with None; every response gets `headers`."""
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        async def send_with_headers(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                given = MutableHeaders(scope=message)
+                for name, value in headers.items():
+                    given.setdefault(name, value)
+            await send(message)
+
+        if scope["type"] == "lifespan":
+            await app(scope, receive, send)
+        elif scope["type"] == "http":
+            await (check(scope) or app)(scope, receive, send_with_headers)
+        else:
+            await send({"type": "websocket.close", "code": 1008})
+
+    return answer
+
+
+def read_headers(scope: Any) -> dict[str, str]:
     """The headers of a request. Of a header that is sent twice, no value is trusted; browsers may split cookies."""
     headers: dict[str, str] = {}
-    for name, value in pairs:
+    for name, value in scope["headers"]:
         key, text = name.decode("latin-1").lower(), value.decode("latin-1")
         twice = f"{headers.get(key)};{text}" if key == "cookie" else "\0"
         headers[key] = twice if key in headers else text

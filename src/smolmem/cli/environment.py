@@ -7,7 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,7 +42,7 @@ class Environment:
         self.key_file: str | None = None
         self.json = False
         self.asks = True
-        """Whether the user is asked for a store if there are several; not while a shell completes a word."""
+        """Whether the user is asked for a store or a key; not while a shell completes a word."""
         self.closing = ExitStack()
         """Closed when the command has ended."""
         self.copy: str | None = None
@@ -84,19 +84,9 @@ class Environment:
         """
         if self.key_file is not None:
             return _read_key(self.key_file)
-        if KEY_VARIABLE in os.environ or not _can_ask() or not self._looks_encrypted():
+        if KEY_VARIABLE in os.environ or not self.asks or not _can_ask() or not self._looks_encrypted():
             return None
         return _ask(f"Key of {self.path}")
-
-    def known_key(self) -> Key | None:
-        """The key, or none; nothing is asked for.
-
-        Raises:
-            InvalidArgument: the key is empty or malformed, or its file cannot be read.
-        """
-        from smolmem.store.sqlite.encryption import resolve_key
-
-        return resolve_key(None if self.key_file is None else _read_key(self.key_file))
 
     def required_key(self, title: str, file: str | None, variable: str, *, twice: bool = False) -> Key:
         """A key from a file, else from an environment variable, else typed in; a new key is typed `twice`.
@@ -120,7 +110,7 @@ class Environment:
         from smolmem.store.sqlite.header import is_plain
 
         path = Path(self.path)
-        return "\0" not in self.path and path.is_file() and path.stat().st_size >= 512 and not is_plain(path)
+        return self.is_file and path.stat().st_size >= 512 and not is_plain(path)
 
     @cached_property
     def output(self) -> Output:
@@ -172,9 +162,7 @@ class Environment:
 
     def read(self, **options: Any) -> Memory:
         """Opens the store for a command that changes nothing; a file that cannot be written is read from a copy."""
-        from smolmem.memory import Memory
-
-        return Memory(self.readable, **{"scope": "*", "key": self.key, **options})
+        return self._memory(self.readable, options)
 
     def open(self, **options: Any) -> Memory:
         """Opens the store for a command that changes it.
@@ -184,18 +172,18 @@ class Environment:
             StoreError: the file cannot be used, or is read-only.
         """
         self.require_file()
+        return self._memory(self.writable, options)
+
+    def _memory(self, url: str, options: dict[str, Any]) -> Memory:
         from smolmem.memory import Memory
 
-        return Memory(self.writable, **{"scope": "*", "key": self.key, **options})
+        return Memory(url, **{"scope": "*", "key": self.key, **options})
 
     @contextmanager
     def open_or_create(self, **options: Any) -> Iterator[Memory]:
         """Opens the store, or a new file; a new file is removed if the command fails before it has written anything."""
-        from smolmem.memory import Memory
-
         is_new = "://" not in self.path and not os.path.lexists(self.path)
-        given = {"scope": "*", "key": self.key, **options}
-        with ExitStack() as after_closing, Memory(self.writable, **given) as memory:
+        with ExitStack() as after_closing, self._memory(self.writable, options) as memory:
             try:
                 yield memory
             except BaseException:
@@ -210,11 +198,8 @@ class Environment:
         from smolmem.store.journal import Journal
         from smolmem.store.opening import open_store
 
-        store = open_store(self.readable, key=self.key)
-        try:
+        with closing(open_store(self.readable, key=self.key)) as store:
             yield Journal(store)
-        finally:
-            store.close()
 
     def require_file(self) -> None:
         """Checks that the store exists.
@@ -253,15 +238,18 @@ def _ask(title: str, *, twice: bool = False) -> str:
     return key
 
 
+def read_text(path: str, what: str) -> str:
+    """The text of a file with a key or a token."""
+    try:
+        return Path(path).read_bytes().decode()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise InvalidArgument(f"the {what} file {path} cannot be read: {reason}.") from None
+
+
 def _read_key(path: str) -> str:
     """The text of a file without the end of its line: a passphrase, or `raw:` and 64 hexadecimal digits."""
-    try:
-        text = Path(path).read_bytes().decode()
-    except OSError as error:
-        raise InvalidArgument(f"the key file {path} cannot be read: {error.strerror}.") from None
-    except ValueError:
-        raise InvalidArgument(f"the key file {path} is not text: write a passphrase, or raw: and 64 digits.") from None
-    key = text.removesuffix("\n").removesuffix("\r")
+    key = read_text(path, "key").removesuffix("\n").removesuffix("\r")
     if not key:
         raise InvalidArgument(f"the key file {path} is empty: write the key into it.")
     return key

@@ -6,15 +6,13 @@ import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from smolmem.cli.commands import argument, command
+from smolmem.cli.commands import ORIGINS, argument, choice, command, duration, flag, option, past, step_reference
 from smolmem.cli.environment import Environment
-from smolmem.cli.options import ORIGINS, choice, duration, flag, option, past, step_reference
 from smolmem.cli.searching import described
 from smolmem.core.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from smolmem.memory import Memory
-    from smolmem.store.erasure.erase import Erased
 
 SECTION = "Maintenance"
 
@@ -103,14 +101,8 @@ def prune(env: Environment, older_than: float, dry_run: bool, yes: bool) -> int 
         if not dry_run and not yes and not _agreed(env, question):
             return 1
         receipts = memory.prune(age, scope=scope, dry_run=dry_run)
-    env.output.result(receipts, lambda: _drawn(receipts))
+    env.output.result(receipts, lambda: receipts or "No run is that old.")
     return None
-
-
-def _drawn(receipts: list[Erased]) -> Any:
-    from rich.console import Group
-
-    return Group(*receipts) if receipts else "No run is that old."
 
 
 @command(

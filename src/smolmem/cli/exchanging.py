@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from smolmem.cli.commands import argument, command
+from smolmem.cli.commands import argument, choice, command, option, optional_run, prices_option
 from smolmem.cli.environment import Environment
-from smolmem.cli.options import choice, option, optional_run, prices_option
 from smolmem.core.errors import InvalidArgument, NotFound
 from smolmem.core.text import counted
 

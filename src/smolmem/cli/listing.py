@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from smolmem.cli.commands import argument, command
-from smolmem.cli.environment import Environment
-from smolmem.cli.options import (
+from smolmem.cli.commands import (
     STEP_KINDS,
+    argument,
     choice,
+    command,
     count,
     filter_options,
     flag,
@@ -25,6 +23,7 @@ from smolmem.cli.options import (
     run_option,
     step_reference,
 )
+from smolmem.cli.environment import Environment
 from smolmem.cli.output import Column, Output, duration, failures
 from smolmem.core.errors import InvalidArgument, NotFound
 from smolmem.core.text import counted, one_line
@@ -118,12 +117,7 @@ def _print_runs(out: Output, found: list[Listed]) -> None:
         Column("began", lambda each: out.time(each.run.began)),
         Column("took", lambda each: duration(each.run.seconds), right=True, wide=True),
         Column("steps", lambda each: f"{each.totals.steps:,}", right=True),
-        Column(
-            "errors",
-            lambda each: failures(each.totals.failed),
-            right=True,
-            wide=True,
-        ),
+        Column("errors", lambda each: failures(each.totals.failed), right=True, wide=True),
         Column("tokens", lambda each: f"{each.totals.tokens:,}", right=True, wide=True),
         Column("cost", lambda each: _dollars(each.totals.dollars), right=True, shown=priced),
         Column("scope", lambda each: each.run.scope, max_width=16, shown=scopes),
@@ -182,7 +176,6 @@ def _numbered(memory: Queries, run: Run, number: int) -> Step:
 
 def _with_answer(run: Run, called: list[Run]) -> Any:
     """The run, then the figures of the runs that it called, then its answer."""
-    from rich.console import Group
     from rich.text import Text
 
     lines = []
@@ -192,7 +185,7 @@ def _with_answer(run: Run, called: list[Run]) -> Any:
         lines.append(Text.assemble(("total  ", "dim"), f"{figures} of managed agents"))
     if run.status == "finished":
         lines.append(Text.assemble(("answer  ", "dim"), one_line(str(run.answer), 2_000)))
-    return Group(run, *lines)
+    return [run, *lines]
 
 
 @command(SECTION, "smolmem tag 3f9a2c1b release-41 good", "smolmem tag 3f9a2c1b good --remove")
@@ -223,13 +216,12 @@ def fork(env: Environment, run: str, step: int | None) -> None:
 
 
 def _forked(run: Run, shared: int, lines: tuple[str, ...]) -> Any:
-    from rich.console import Group
     from rich.syntax import Syntax
     from rich.text import Text
 
     text = f"  shares {counted(shared, 'step')} with {(run.fork_of or '')[:8]}. Resume the new run with:"
     head = Text.assemble((run.id[:8], "bold"), text)
-    return Group(head, Text(), Syntax("\n".join(lines), "python", theme="ansi_dark", word_wrap=True))
+    return [head, Text(), Syntax("\n".join(lines), "python", theme="ansi_dark", word_wrap=True)]
 
 
 # --- steps --------------------------------------------------------------------------------------------------------
@@ -355,6 +347,9 @@ def _print(env: Environment, rows: Sequence[dict[str, Any]], format: str) -> Non
         values = [rows] if format == "json" else rows
         out.text("\n".join(as_json(plain(each), indent=2 if format == "json" else None) for each in values))
     elif format == "csv":
+        import csv
+        import io
+
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows([names, *(row.values() for row in rows)] if rows else [])
         out.text(text.getvalue().rstrip("\n"))
@@ -363,8 +358,8 @@ def _print(env: Environment, rows: Sequence[dict[str, Any]], format: str) -> Non
         out.text("\n".join(f"| {' | '.join(line)} |" for line in lines) if rows else "")
     else:
         numeric = {name for name in names if all(isinstance(row[name], (int, float, type(None))) for row in rows)}
-        cells = {name: lambda row, name=name: _text(row[name]) for name in names}
-        out.rows(rows, [Column(name, cells[name], name in numeric, rest=name == names[-1]) for name in names])
+        shown = {name: lambda row, name=name: _text(row[name]) for name in names}
+        out.rows(rows, [Column(name, shown[name], name in numeric, rest=name == names[-1]) for name in names])
 
 
 def _text(value: Any) -> str:

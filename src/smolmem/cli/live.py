@@ -7,9 +7,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
-from smolmem.cli.commands import command
+from smolmem.cli.commands import agent_option, command, count, flag, option, optional_run, prices_option
 from smolmem.cli.environment import Environment
-from smolmem.cli.options import agent_option, count, flag, option, optional_run, prices_option
 from smolmem.cli.output import Column, Output, duration, failures
 from smolmem.core.text import counted, one_line
 

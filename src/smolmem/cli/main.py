@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 import click
 
-from smolmem.cli import erasing, exchanging, listing, live, maintenance, searching, start, watching
-from smolmem.cli.commands import HELP_SETTINGS, OVERVIEW, CommandGroup, NoSuchCommand, common_options
+from smolmem.cli import listing
+from smolmem.cli.commands import COMPLETION_VARIABLE, HELP_SETTINGS, OVERVIEW, CommandGroup, NoSuchCommand
 from smolmem.cli.environment import URL_VARIABLE, Environment
 from smolmem.core.errors import InvalidArgument, SmolmemError, StoreError
 from smolmem.core.text import sanitize
@@ -53,21 +53,28 @@ def _store_found(env: Environment) -> str:
     return f"{state}; --db PATH or {URL_VARIABLE} names another store."
 
 
-group.params[:0] = common_options()
-for each in (
-    *(listing.runs, listing.show, listing.steps, live.replay, listing.diff, listing.fork, listing.tag),
-    *(listing.stats, live.tail, live.top, listing.sql),
-    *(searching.search, searching.context, searching.notes, searching.remember, searching.forget),
-    *(exchanging.trace, searching.model, start.mcp),
-    *(watching.alerts, watching.watch),
-    *(maintenance.export, maintenance.load, exchanging.import_, maintenance.index, maintenance.backup),
-    *(exchanging.copy, exchanging.roles),
-    *(erasing.erase, erasing.prune, erasing.purge),
-    *(maintenance.verify, maintenance.doctor, maintenance.migrate),
-    *(maintenance.encrypt, maintenance.decrypt, maintenance.rekey),
-    *(start.ui, start.demo, start.completion),
-):
+for each in (listing.runs, listing.show, listing.steps):
     group.add_command(each)
+
+
+def all_commands() -> click.Group:
+    """The group with every command. `runs`, `show` and `steps` do not wait for the modules of the others."""
+    from smolmem.cli import erasing, exchanging, live, maintenance, searching, start, watching
+
+    for each in (
+        *(live.replay, listing.diff, listing.fork, listing.tag, listing.stats, live.tail, live.top, listing.sql),
+        *(searching.search, searching.context, searching.notes, searching.remember, searching.forget),
+        *(exchanging.trace, searching.model, start.mcp),
+        *(watching.alerts, watching.watch),
+        *(maintenance.export, maintenance.load, exchanging.import_, maintenance.index, maintenance.backup),
+        *(exchanging.copy, exchanging.roles),
+        *(erasing.erase, erasing.prune, erasing.purge),
+        *(maintenance.verify, maintenance.doctor, maintenance.migrate),
+        *(maintenance.encrypt, maintenance.decrypt, maintenance.rekey),
+        *(start.ui, start.demo, start.completion),
+    ):
+        group.add_command(each)
+    return group
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -92,7 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         return _report(_usage(error), 2)
     except SmolmemError as error:
-        return _report(_translated(error, env), _exit_code(error))
+        code = 2 if isinstance(error, InvalidArgument) else 3 if isinstance(error, StoreError) else 1
+        return _report(_in_command_line_words(str(error).replace(env.copy or "\0", env.path if env.copy else "")), code)
     except Exception as error:
         if os.environ.get("SMOLMEM_DEBUG"):
             raise
@@ -101,18 +109,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(given: list[str], env: Environment) -> int:
-    instruction = os.environ.get(start.COMPLETION_VARIABLE)
+    instruction = os.environ.get(COMPLETION_VARIABLE)
+    commands = group if given and given[0] in group.commands and not instruction else all_commands()
     if instruction:
         from click.shell_completion import shell_complete
 
-        return shell_complete(group, {}, "smolmem", start.COMPLETION_VARIABLE, instruction)
+        return shell_complete(commands, {}, "smolmem", COMPLETION_VARIABLE, instruction)
     args = [*given[1:], "--help"] if given[:1] == ["help"] else given
-    with group.make_context("smolmem", args, obj=env) as ctx:
-        return group.invoke(ctx) or 0
-
-
-def _exit_code(error: SmolmemError) -> int:
-    return 2 if isinstance(error, InvalidArgument) else 3 if isinstance(error, StoreError) else 1
+    with commands.make_context("smolmem", args, obj=env) as ctx:
+        return commands.invoke(ctx) or 0
 
 
 def _usage(error: click.ClickException) -> str:
@@ -121,10 +126,6 @@ def _usage(error: click.ClickException) -> str:
     command = getattr(getattr(error, "ctx", None), "command_path", "smolmem")
     message = error.format_message()
     return f"{message}{'' if message.endswith(('.', '?', ')')) else '.'} `{command} --help` shows the usage."
-
-
-def _translated(error: SmolmemError, env: Environment) -> str:
-    return _in_command_line_words(str(error).replace(env.copy or "\0", env.path if env.copy else ""))
 
 
 def _in_command_line_words(text: str) -> str:

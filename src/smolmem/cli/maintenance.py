@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from smolmem.cli.commands import Decorator, argument, command
+from smolmem.cli.commands import Decorator, argument, command, flag, option
 from smolmem.cli.environment import KEY_VARIABLE, NEW_KEY_VARIABLE, Environment
-from smolmem.cli.options import flag, option
 from smolmem.core.errors import NotAStore, NotFound, StoreError, Unwritable
 from smolmem.core.text import byte_size, counted
 
 if TYPE_CHECKING:
-    from smolmem.doctor import Diagnosis, Finding
+    from smolmem.doctor import Diagnosis
     from smolmem.store.sqlite.encryption import Key
 
 SECTION = "Maintenance"
@@ -102,18 +101,16 @@ def doctor(env: Environment, repair: bool) -> int:
     Without --repair nothing is changed. Stores that cannot be opened are examined, too. The exit code is 1 if there is
     a problem. Close all programs that use the store before a repair.
     """
-    repaired = _repaired(env) if repair else ()
+    from smolmem import doctor
+
+    repaired = []
+    if repair:
+        env.require_file()
+        with env.output.progress(f"rebuilding {env.path}") as progress:
+            repaired.append(doctor.repair(env.path, env.key, progress))
     found = _diagnosis(env)
     env.output.result(replace(found, findings=(*repaired, *found.findings)))
     return 0 if found else 1
-
-
-def _repaired(env: Environment) -> tuple[Finding]:
-    from smolmem.doctor import repair
-
-    env.require_file()
-    with env.output.progress(f"rebuilding {env.path}") as progress:
-        return (repair(env.path, env.key, progress),)
 
 
 def _diagnosis(env: Environment) -> Diagnosis:
@@ -152,7 +149,10 @@ def migrate(env: Environment, no_backup: bool) -> None:
     with env.open():
         after, _ = versions(env.url, env.key)
     result = {"url": env.shown, "before": before, "after": after, "backup": copy}
-    env.output.result(result, lambda: _migrated(env.shown, before, after, copy))
+    kept = f"; a copy in the old format is {copy}" if copy else ""
+    text = f"{env.shown} was migrated from format {before} to format {after}{kept}."
+    same = f"{env.shown} has format {after}, the newest format: nothing was changed."
+    env.output.result(result, lambda: same if before == after else text)
 
 
 def _copy(env: Environment, path: str, progress: Any) -> None:
@@ -172,13 +172,6 @@ def _copy(env: Environment, path: str, progress: Any) -> None:
             target.unlink(missing_ok=True)
         reason = error.strerror if isinstance(error, OSError) else error
         raise Unwritable(f"{path} cannot be written ({reason}): repair that, or give --no-backup.") from error
-
-
-def _migrated(url: str, before: int, after: int, copy: str | None) -> str:
-    if before == after:
-        return f"{url} has format {after}, the newest format: nothing was changed."
-    kept = f"; a copy in the old format is {copy}" if copy else ""
-    return f"{url} was migrated from format {before} to format {after}{kept}."
 
 
 @command(SECTION, "smolmem encrypt", "smolmem encrypt --key-file key.txt")

@@ -76,13 +76,16 @@ class Output:
         return self.terminal and self.console.width < WIDE
 
     def result(self, value: Any, draw: Callable[[], Any] | None = None, *, indent: int | None = 2) -> None:
-        """Prints a result: the value as JSON, or the drawing of it."""
+        """Prints a result: the value as JSON, or the drawing of it; a list of drawings one below the other."""
         if self.json:
             from smolmem.render.plain_values import as_json, plain
 
-            self._write(as_json(plain(value), ascii_only=_ascii(sys.stdout), indent=indent))
+            ascii_only = not (getattr(sys.stdout, "encoding", None) or "utf-8").lower().startswith("utf")
+            self._write(as_json(plain(value), ascii_only=ascii_only, indent=indent))
         else:
-            self.console.print(value if draw is None else draw())
+            drawn = value if draw is None else draw()
+            for part in drawn if isinstance(drawn, list) else [drawn]:
+                self.console.print(part)
 
     def line(self, parts: Sequence[tuple[str, str]]) -> None:
         """Prints texts in their styles as one line, shortened to the width of a terminal, and complete in a pipe."""
@@ -197,7 +200,3 @@ def _bar(title: str) -> Any:
     bar.add_task(sanitize(title), total=None)
     bar.start()
     return bar
-
-
-def _ascii(stream: Any) -> bool:
-    return not (getattr(stream, "encoding", None) or "utf-8").lower().startswith("utf")

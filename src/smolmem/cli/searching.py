@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from smolmem.cli.commands import argument, command
-from smolmem.cli.environment import Environment
-from smolmem.cli.options import (
+from smolmem.cli.commands import (
     ORIGINS,
     TRUST,
+    argument,
     choice,
+    command,
     count,
     flag,
     future,
@@ -22,6 +22,7 @@ from smolmem.cli.options import (
     step_reference,
     time_options,
 )
+from smolmem.cli.environment import Environment
 from smolmem.cli.output import Column
 from smolmem.core.errors import InvalidArgument, NotFound
 from smolmem.core.text import one_line, sanitize
@@ -97,7 +98,6 @@ def _place(memory: Memory, found: Recollection) -> str:
 
 
 def _results(found: list[Recollection], places: list[str], *, scored: bool) -> Any:
-    from rich.console import Group
     from rich.padding import Padding
     from rich.text import Text
 
@@ -120,7 +120,7 @@ def _results(found: list[Recollection], places: list[str], *, scored: bool) -> A
             ),
             Padding(Text(sanitize(result.why), "dim"), (0, 0, 0, 6)),
         ]
-    return Group(*parts)
+    return parts
 
 
 @command(SECTION, "smolmem context when do we deploy --tokens 500")

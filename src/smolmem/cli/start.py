@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import shlex
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import click
 
-from smolmem.cli.commands import Function, argument, command
-from smolmem.cli.environment import Environment
-from smolmem.cli.options import flag, option, port
+from smolmem.cli.commands import COMPLETION_VARIABLE, Function, argument, command, flag, option, port
+from smolmem.cli.environment import Environment, read_text
 from smolmem.core.errors import InvalidArgument, SmolmemError, Unwritable
 
 SECTION = "Getting started"
@@ -24,8 +21,6 @@ SAMPLE = "smolmem-demo.db"
 TOKEN_VARIABLE = "SMOLMEM_MCP_TOKEN"  # noqa: S105  the name of the variable
 MIN_TOKEN = 16
 """The least number of characters of a token."""
-COMPLETION_VARIABLE = "_SMOLMEM_COMPLETE"
-"""The environment variable by which the shell asks for completions."""
 
 
 def _server_options(function: Function) -> Function:
@@ -49,11 +44,6 @@ def ui(env: Environment, **server: Any) -> None:
     if env.copy:
         env.output.hint(f"{env.path} cannot be written: the inspector shows a copy of it, as it is now.")
     _serve(env, env.readable, env.key, **server | {"read_only": server["read_only"] or env.copy is not None})
-
-
-def _missing_package() -> str | None:
-    """The package that the inspector needs and that is not installed."""
-    return next((name for name in ("uvicorn", "starlette", "jinja2") if find_spec(name) is None), None)
 
 
 def _serve(env: Environment, url: str, key: str | None, no_browser: bool, **server: Any) -> None:
@@ -87,7 +77,7 @@ def demo(env: Environment, path: str | None, no_ui: bool, **server: Any) -> None
     tries = [f"smolmem {command.format(shlex.quote(path))}" for command in commands]
     text = "\n".join([f"{path} holds sample runs. Try:", "", *(f"  {line}" for line in tries)])
     env.output.result({"path": path, "try": tries}, lambda: text)
-    missing = _missing_package()
+    missing = next((name for name in ("uvicorn", "starlette", "jinja2") if find_spec(name) is None), None)
     if missing is not None and not no_ui:
         env.output.hint(f"The inspector needs {missing}: pip install 'smolmem[ui]'.")
     elif not no_ui and not env.json:
@@ -159,18 +149,12 @@ def mcp(env: Environment, write: bool, http: tuple[str, int] | None, token_file:
 
 def _token(env: Environment, path: str | None) -> str:
     """The token from a file, else from the environment, else a new one, which is printed."""
-    given = os.environ.get(TOKEN_VARIABLE) if path is None else _read(path)
+    given = os.environ.get(TOKEN_VARIABLE) if path is None else read_text(path, "token").strip()
     if given is None:
+        import secrets
+
         given = secrets.token_urlsafe(32)
         env.output.hint(f"Authorization: Bearer {given}")
     if len(given) < MIN_TOKEN or not given.isascii() or not given.isprintable() or " " in given:
         raise InvalidArgument(f"a token has at least {MIN_TOKEN} characters: ASCII, without spaces.")
     return given
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8").strip()
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise InvalidArgument(f"the token file {path} cannot be read: {reason}.") from None

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from smolmem.cli.commands import command
+from smolmem.cli.commands import (
+    agent_option,
+    command,
+    count,
+    flag,
+    limit_option,
+    option,
+    prices_option,
+    run_option,
+    time_options,
+)
 from smolmem.cli.environment import Environment
-from smolmem.cli.options import agent_option, count, flag, limit_option, option, prices_option, run_option, time_options
 from smolmem.cli.output import Column
 from smolmem.core.errors import InvalidArgument
 
@@ -73,15 +82,9 @@ def watch(env: Environment, rule: tuple[str, ...], backtest: bool, once: bool, a
     if backtest:
         with env.read() as memory:
             tried = [memory.backtest(each, scope=env.read_scope, agent=agent, **filters) for each in rules]
-        env.output.result(tried, lambda: _group(tried))
+        env.output.result(tried)
     else:
         _watch(env, rules, agent, once)
-
-
-def _group(drawings: list[Any]) -> Any:
-    from rich.console import Group
-
-    return Group(*drawings)
 
 
 def _watch(env: Environment, rules: list[Watch], agent: str | None, once: bool) -> None:
@@ -126,15 +129,13 @@ def make_rule(
         return Watch(rest, **options)
     if word not in READY_MADE or (colon and not re.fullmatch(r"[\d._]+", rest)):
         return Watch(text, **options)
-    return _ready_made(word, _amount(rest), hours, prices, options)
-
-
-def _ready_made(word: str, amount: float | None, hours: float | None, prices: Any, options: dict[str, Any]) -> Watch:
-    from smolmem.policies.watch import Watch
-
+    try:
+        amount = float(rest) if rest else None
+    except ValueError:
+        raise InvalidArgument(f"{rest!r} is not a number.") from None
     if word in ("failures", "same_error", "loop"):
-        counting = {"failures": Watch.failures, "same_error": Watch.same_error, "loop": Watch.loop}
-        return counting[word](**options | ({} if amount is None else {"threshold": int(amount)}))
+        counting = getattr(Watch, word)(**options | ({} if amount is None else {"threshold": int(amount)}))
+        return cast("Watch", counting)
     if word == "slow":
         return Watch.slow(**options | ({} if amount is None else {"factor": amount}))
     if amount is None:
@@ -146,10 +147,3 @@ def _ready_made(word: str, amount: float | None, hours: float | None, prices: An
     if prices is None:
         raise InvalidArgument("the rule cost needs the prices of a million input and output tokens: --prices 0.5,1.5.")
     return Watch.cost(amount, prices, hours=hours, **options)
-
-
-def _amount(text: str) -> float | None:
-    try:
-        return float(text) if text else None
-    except ValueError:
-        raise InvalidArgument(f"{text!r} is not a number.") from None

@@ -40,7 +40,7 @@ from smolmem.inspector import (
     run_list,
     step_data,
 )
-from smolmem.inspector.guard import Access, Guard
+from smolmem.inspector.guard import Access, guard
 from smolmem.inspector.waterfall import waterfall
 from smolmem.memory import Memory
 from smolmem.recall.query import words
@@ -59,17 +59,23 @@ BACKTEST_STEPS = 20_000
 """How many of the newest steps a rule is tested on."""
 
 
+def templates() -> Environment:
+    """The templates, with the filters that they use."""
+    loader = FileSystemLoader(HERE / "templates")
+    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    made.filters.update(formatting.FILTERS)
+    made.globals["rect"] = charts.rect
+    return made
+
+
 class Inspector:
     """The pages and actions of one memory."""
 
     def __init__(self, memory: Memory, access: Access) -> None:
         self.note_scope = memory.scope
         self.memory = memory.scoped("*")
-        self._templates = Environment(
-            loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-        )
-        self._templates.filters.update(formatting.FILTERS)
-        url = page_data.database_url(memory)
+        self._templates = templates()
+        url = memory._store.url
         self._templates.globals.update(
             file=Path(url).name,
             url=url,
@@ -106,7 +112,7 @@ class Inspector:
         """One run: its facts, chart and steps, and one step in full; as a fragment, without the step."""
         run = self.memory.run(request.path_params["run"])
         shown = waterfall(self.memory, run)
-        selected = _selected_step(shown.steps, parameters.number(request.query_params.get("step"), "step"))
+        selected = _selected_step(shown.steps, run, request.query_params)
         bars = [step for step in shown.steps if step.kind in ("action", "planning")]
         recalls = page_data.recalls(self.memory, run)
         values = {
@@ -114,8 +120,7 @@ class Inspector:
             "page_run": run.id,
             "task": managed_task(run.task) if run.parent else run.task,
             "shown": shown,
-            "overview": charts.overview(shown),
-            "row_bar": charts.row_bar,
+            "ticks": charts.ticks(shown.rows, shown.axis),
             "chart": charts.run_chart(bars),
             "caption": charts.run_chart_caption(bars),
             "related": page_data.related_runs(self.memory, run),
@@ -137,7 +142,6 @@ class Inspector:
             "dashboard.html",
             shown=shown,
             query=defaultdict(str, query),
-            charts=charts,
             periods=dashboard.PERIODS,
             scopes=run_list.scopes(self.memory),
         )
@@ -361,11 +365,13 @@ def _sorted_by(query: Mapping[str, str], order: str) -> str:
     return f"/?{urlencode({name: value for name, value in address.items() if value})}"
 
 
-def _selected_step(steps: Sequence[page_data.StepSummary], requested: int | None) -> int | None:
-    """The requested step if the run has it, else the run's first action, else its first step."""
-    if any(step.id == requested for step in steps):
-        return requested
-    return next((step.id for step in steps if step.kind == "action"), steps[0].id if steps else None)
+def _selected_step(steps: Sequence[page_data.StepSummary], run: Run, query: Mapping[str, str]) -> int | None:
+    """The step with the `step` or the `number` that an address asks for, else the run's first action or first step."""
+    id, number = (parameters.number(query.get(name), "step") for name in ("step", "number"))
+    actions = [step for step in steps if step.kind == "action"]
+    asked = [step for step in steps if step.id == id]
+    asked += [step for step in actions if step.number == number and step.run == run.id]
+    return next((step.id for step in (*asked, *actions, *steps)), None)
 
 
 def _largest_signals(results: Sequence[Recollection]) -> dict[str, float]:
@@ -394,7 +400,7 @@ def _action(inspector: Inspector, action: Callable[[Request, Mapping[str, str]],
     return endpoint
 
 
-def make_app(memory: Memory, access: Access) -> Guard:
+def make_app(memory: Memory, access: Access) -> Any:
     """The application, behind its guard."""
     inspector = Inspector(memory, access)
     pages = {
@@ -427,4 +433,4 @@ def make_app(memory: Memory, access: Access) -> Guard:
         Mount("/static", StaticFiles(directory=HERE / "static")),
     ]
     handlers: dict[Any, Any] = dict.fromkeys((SmolmemError, HTTPException), inspector.error)
-    return Guard(Starlette(routes=routes, exception_handlers=handlers), access)
+    return guard(Starlette(routes=routes, exception_handlers=handlers), access)

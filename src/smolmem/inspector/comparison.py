@@ -161,17 +161,14 @@ def compare_words(left: str, right: str) -> tuple[Words, Words]:
 def suggestions(memory: Memory, run: Run | None = None) -> list[Suggestion]:
     """Runs worth comparing: forks with their origin, and runs of one agent on the same task; of one run, if given."""
     newest = memory.runs(scope="*", limit=NEWEST, managed=False)
-    found = [*_forks(memory, newest), *_same_task(newest)] if run is None else _around(memory, run, newest)
+    forks = [each for each in newest if each.fork_of is not None][:SUGGESTED]
+    pairs = [Suggestion(memory.run(str(fork.fork_of)), fork, "a run and its fork") for fork in forks if run is None]
+    found = [*pairs, *_same_task(newest)] if run is None else _around(memory, run, newest)
     unique: dict[tuple[str, str], Suggestion] = {}
     for each in found:
         if each.left.id != each.right.id:
             unique.setdefault((each.left.id, each.right.id), each)
     return list(unique.values())[:SUGGESTED]
-
-
-def _forks(memory: Memory, runs: Iterable[Run]) -> Iterable[Suggestion]:
-    for fork in [run for run in runs if run.fork_of is not None][:SUGGESTED]:
-        yield Suggestion(memory.run(str(fork.fork_of)), fork, "a run and its fork")
 
 
 def _same_task(runs: Iterable[Run]) -> Iterable[Suggestion]:

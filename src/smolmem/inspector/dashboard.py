@@ -19,12 +19,7 @@ from smolmem.inspector.formatting import one_line
 from smolmem.memory import Memory
 
 PERIODS = {"24h": "last 24 hours", "7d": "last 7 days", "30d": "last 30 days", "90d": "last 90 days", "all": "all time"}
-PERIOD_LENGTHS = {
-    "24h": timedelta(hours=24),
-    "7d": timedelta(days=7),
-    "30d": timedelta(days=30),
-    "90d": timedelta(days=90),
-}
+PERIOD_LENGTHS = {"24h": timedelta(days=1)} | {f"{days}d": timedelta(days=days) for days in (7, 30, 90)}
 WIDTHS = (*(timedelta(minutes=each) for each in (1, 5, 15, 60, 180, 360)), timedelta(days=1))
 """The widths of a bucket; the smallest one that needs no more than `MOST_BUCKETS` is used."""
 FEWEST_BUCKETS, MOST_BUCKETS = 12, 60
@@ -133,8 +128,10 @@ def dashboard(memory: Memory, query: Mapping[str, str]) -> Dashboard:
     ]
     by_bucket = _grouped(rows, lambda row: row["bucket"])
     buckets = [
-        Bucket(began + width * index, _label(began + width * index, width), by_bucket.get(index, Figures()))
-        for index in range(count)
+        Bucket(
+            at, f"{at:%b %d}" if width >= timedelta(days=1) else f"{at:%b %d %H:%M}", by_bucket.get(index, Figures())
+        )
+        for index, at in enumerate(began + width * index for index in range(count))
     ]
     return Dashboard(
         period,
@@ -164,10 +161,6 @@ def _buckets(memory: Memory, period: str, now: datetime) -> tuple[datetime, time
     return end - width * count, width, count
 
 
-def _label(began: datetime, width: timedelta) -> str:
-    return f"{began:%b %d}" if width >= timedelta(days=1) else f"{began:%b %d %H:%M}"
-
-
 def _figures(row: Mapping[str, Any]) -> Figures:
     figures = Figures(**{name: row[name] for name in _SUMMED}, slowest=row["slowest"])
     return replace(figures, dollars=cost(row["model"], figures.input_tokens, figures.output_tokens))
@@ -188,14 +181,9 @@ def _errors(rows: Iterable[Mapping[str, Any]]) -> list[ErrorKind]:
     """The most frequent errors; rows come newest first, so the first of a kind is the newest."""
     kinds: dict[tuple[str, str], ErrorKind] = {}
     for row in rows:
-        message = _message(row["text"])
+        last = row["text"].strip().rpartition("\n")[2]  # the message of an error ends the text of its step
+        message = one_line(last.rpartition("due to: ")[2], 120)
         key = (row["error"], re.sub(r"\d+", "#", message))
         known = kinds.get(key, ErrorKind(row["error"], message, 0, row["run"], row["id"]))
         kinds[key] = replace(known, count=known.count + 1)
     return sorted(kinds.values(), key=lambda kind: -kind.count)[:TOP]
-
-
-def _message(text: str) -> str:
-    """The message of an error, which stands at the end of a step's text."""
-    last = text.strip().rpartition("\n")[2]
-    return one_line(last.rpartition("due to: ")[2], 120)

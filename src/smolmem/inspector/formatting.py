@@ -176,13 +176,9 @@ def message_text(message: Any) -> str:
     """The sanitized text of a chat message."""
     content = getattr(message, "content", message)
     parts = content if isinstance(content, list) else ["" if content is None else content]
-    if all(isinstance(_text_of_part(part), str) for part in parts):
+    if all(isinstance(part.get("text", "") if isinstance(part, dict) else part, str) for part in parts):
         return sanitize(core_text.message_text(message))
     return text(content)  # the content of a stored message can be a value of any type
-
-
-def _text_of_part(part: Any) -> Any:
-    return part.get("text", "") if isinstance(part, dict) else part
 
 
 def message_role(message: Any) -> str:

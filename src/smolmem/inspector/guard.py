@@ -6,7 +6,7 @@ Beyond these, a request needs a cookie, which is given in exchange for the token
 token works once, because programs that open links show them to other users of the machine; then `Access.renew` makes
 the next link. A token that the user chose works any number of times.
 
-`check_request` is a pure function. `Guard` is the middleware that calls it and adds the security headers to every
+`check_request` is a pure function; `guard` puts it before the application, and adds the security headers to every
 response.
 """
 
@@ -15,13 +15,16 @@ from __future__ import annotations
 import hmac
 import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs, urlencode
 
+from starlette.requests import cookie_parser
+from starlette.responses import HTMLResponse, Response
+
 from smolmem.core.errors import InvalidArgument
-from smolmem.listening import read_headers
+from smolmem.listening import guarded, read_headers
 
 SAFE = ("GET", "HEAD")
 HEADERS = {
@@ -146,56 +149,33 @@ def _use_token(token: str, access: Access) -> Decision:
     return Decision(303)
 
 
-class Guard:
-    """Passes on the requests that `check_request` allows, and refuses the others."""
-
-    def __init__(self, app: Any, access: Access) -> None:
-        self.app = app
-        self.access = access
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answers one request."""
-        if scope["type"] != "http":
-            if scope["type"] == "lifespan":
-                await self.app(scope, receive, send)
-            elif scope["type"] == "websocket":
-                await send({"type": "websocket.close", "code": 1008})
-            return
-        decision = check_request(_request(scope, self.access.cookie), self.access)
-        if decision.status == 200:
-            await self.app(scope, receive, _with_headers(send))
-        else:
-            await self._answer(scope, decision, _with_headers(send))
-
-    async def _answer(self, scope: Any, decision: Decision, send: Any) -> None:
-        headers = [(b"content-type", b"text/html; charset=utf-8")]
-        if decision.status == 303:
-            cookie = f"{self.access.cookie}={self.access.session}; HttpOnly; SameSite=Strict; Path=/"
-            headers += [(b"location", _without_token(scope).encode()), (b"set-cookie", cookie.encode())]
-        body = _PAGE.format(reason=decision.reason).encode() if decision.reason else b""
-        await send({"type": "http.response.start", "status": decision.status, "headers": headers})
-        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
-
-
 _PAGE = (
     '<!doctype html><html lang="en"><meta charset="utf-8"><title>smolmem</title><h1>smolmem</h1><p>{reason}</p></html>'
 )
 
 
+def guard(app: Any, access: Access) -> Any:
+    """The application for requests that `check_request` allows; others are refused or redirected."""
+
+    def check(scope: Any) -> Response | None:
+        decision = check_request(_request(scope, access.cookie), access)
+        if decision.status == 200:
+            return None
+        headers = {}
+        if decision.status == 303:
+            cookie = f"{access.cookie}={access.session}; HttpOnly; SameSite=Strict; Path=/"
+            headers = {"location": _without_token(scope), "set-cookie": cookie}
+        shown = decision.reason and scope["method"] != "HEAD"
+        return HTMLResponse(_PAGE.format(reason=decision.reason) if shown else "", decision.status, headers)
+
+    return guarded(app, check, HEADERS)
+
+
 def _request(scope: Any, cookie: str) -> Request:
-    headers = read_headers(scope["headers"])
+    headers = read_headers(scope)
     token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [None])[0]
     host, origin, site = (headers.get(name) for name in ("host", "origin", "sec-fetch-site"))
-    return Request(scope["method"], host, origin, site, _cookie(headers, cookie), token)
-
-
-def _cookie(headers: Mapping[str, str], cookie: str) -> str | None:
-    """The value of a cookie. Other servers on this machine set cookies too, and theirs may be malformed."""
-    for part in headers.get("cookie", "").split(";"):
-        name, _, value = part.strip().partition("=")
-        if name == cookie:
-            return value
-    return None
+    return Request(scope["method"], host, origin, site, cookie_parser(headers.get("cookie", "")).get(cookie), token)
 
 
 def _without_token(scope: Any) -> str:
@@ -204,14 +184,3 @@ def _without_token(scope: Any) -> str:
     path = "/" + scope["path"].lstrip("/\\").replace("\\", "/")
     safe = "".join(letter if letter.isalnum() or letter in "/-_." else "_" for letter in path)
     return safe + (f"?{urlencode(query, doseq=True)}" if query else "")
-
-
-def _with_headers(send: Any) -> Any:
-    async def send_with_headers(message: Any) -> None:
-        if message["type"] == "http.response.start":
-            given = {name for name, _ in message["headers"]}
-            own = [(name.encode(), value.encode()) for name, value in HEADERS.items() if name.encode() not in given]
-            message = {**message, "headers": [*message["headers"], *own]}
-        await send(message)
-
-    return send_with_headers

@@ -18,11 +18,6 @@ from smolmem.memory import Memory
 from smolmem.store.passage_rows import json_list
 
 
-def database_url(memory: Memory) -> str:
-    """The file or URL of a memory."""
-    return memory._store.url
-
-
 def data_version(memory: Memory) -> str:
     """A text that changes whenever something is written that a page shows."""
     written = memory._journal.store.rows("pulse", {})[0].values()
@@ -65,7 +60,14 @@ def step_summaries(memory: Memory, run: Run) -> list[StepSummary]:
     if run.fork_of is None:
         return own
     known = {step.id for step in own}
-    return [_step_summary(_outline_row(step)) for step in run.steps if step.id not in known] + own
+    names = ("id", "run", "kind", "number", "seconds", "error", "input_tokens", "output_tokens", "revision")
+    shared = [
+        {name: getattr(step, name) for name in names}
+        | {"at": step.at.timestamp(), "tools": json.dumps(step.tools), "text": step.text[:200], "place": step.position}
+        for step in run.steps
+        if step.id not in known
+    ]
+    return [_step_summary(row) for row in shared] + own
 
 
 def outlines(memory: Memory, runs: Sequence[Run]) -> dict[str, list[StepSummary]]:
@@ -74,16 +76,6 @@ def outlines(memory: Memory, runs: Sequence[Run]) -> dict[str, list[StepSummary]
     for row in memory._journal.store.rows("outline", {"runs": json_list(run.id for run in runs)}):
         steps.setdefault(row["run"], []).append(_step_summary(row))
     return steps
-
-
-def _outline_row(step: Step) -> dict[str, Any]:
-    names = ("id", "run", "kind", "number", "seconds", "error", "input_tokens", "output_tokens", "revision")
-    return {name: getattr(step, name) for name in names} | {
-        "at": step.at.timestamp(),
-        "tools": json.dumps(step.tools),
-        "text": step.text[:200],
-        "place": step.position,
-    }
 
 
 def _step_summary(row: dict[str, Any]) -> StepSummary:
@@ -100,8 +92,8 @@ def _step_summary(row: dict[str, Any]) -> StepSummary:
 
 def related_runs(memory: Memory, run: Run) -> dict[str, Any]:
     """The forks of a run, and how many runs share its session."""
-    journal = memory._journal
-    return {"forks": journal.forks_of(run.id), "session": len(memory.runs(scope="*", session=run.session))}
+    session = len(memory.runs(scope="*", session=run.session))
+    return {"forks": memory._journal.forks_of(run.id), "session": session}
 
 
 @dataclass(frozen=True)
@@ -124,15 +116,10 @@ def recalls(memory: Memory, run: Run) -> list[Recall]:
             query=row["query"],
             by_agent=row["step"] is None,
             sources=list(dict.fromkeys(json.loads(row["found"]))),
-            texts=[formatting.message_text(message) for message in _block(memory, row["block"])],
+            texts=[formatting.message_text(each) for each in (journal.part(row["block"]) if row["block"] else ())],
         )
         for row in rows
     ]
-
-
-def _block(memory: Memory, content: int | None) -> Sequence[Any]:
-    """The messages of a recalled block."""
-    return () if content is None else memory._journal.part(content)
 
 
 def runs_of_steps(memory: Memory, sources: Iterable[Any]) -> dict[int, str]:

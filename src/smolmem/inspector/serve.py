@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 import webbrowser
-from functools import partial
 
 from smolmem.core.text import sanitize
 from smolmem.inspector.app import make_app
 from smolmem.inspector.guard import Access, new_access, new_token
-from smolmem.inspector.page_data import database_url
 from smolmem.listening import hosts_of, in_url, listen, serve_app
 from smolmem.memory import Memory
 
@@ -31,15 +29,8 @@ def serve(
 ) -> None:
     """Serves the inspector until it is stopped.
 
-    Args:
-        url: the file of the memory.
-        host: the address to listen on; use another address than loopback only if you know who can reach it.
-        port: the port to listen on; by default 8265, or any free port if 8265 is in use.
-        read_only: allow no changes.
-        open_browser: open the link in the default browser.
-        scope: the scope of new notes.
-        key: the key of an encrypted file; by default the environment variable `SMOLMEM_KEY`.
-        token: the token of the link, which then works more than once; by default a random token that works once.
+    The options are those of `smolmem ui`. Without a port, 8265 is used, or any free port if 8265 is in use. A random
+    token works once; a given token works more than once. New notes are written to `scope`.
 
     Raises:
         InvalidArgument: if the given port is in use, or the token can be guessed.
@@ -50,21 +41,20 @@ def serve(
     ):
         number = listening.getsockname()[1]
         access = new_access(hosts_of(host, number), read_only=read_only, token=token)
-        link, name = link_of(host, number, access), sanitize(database_url(memory))
-        access.renew = partial(_print_next_link, host, number, access)
+        link, name = link_of(host, number, access), sanitize(memory._store.url)
+
+        def renew() -> None:
+            """Prints a new link for another browser, because the last link was used."""
+            access.token = new_token()
+            another = link_of(host, number, access)
+            print(f"A browser has opened the inspector. For another browser:\n\n    {another}\n", flush=True)
+
+        access.renew = renew
         hint = "The link can be opened more than once." if token else "The browser that opens the link keeps access."
         print(f"smolmem shows {name} at\n\n    {link}\n\n{hint} Press Ctrl-C to stop.", flush=True)
         if open_browser:
             webbrowser.open(link)
         serve_app(make_app(memory, access), listening)
-
-
-def _print_next_link(host: str, port: int, access: Access) -> None:
-    """Prints a new link for another browser, because the last link was used."""
-    access.token = new_token()
-    print(
-        f"A browser has opened the inspector. For another browser:\n\n    {link_of(host, port, access)}\n", flush=True
-    )
 
 
 def link_of(host: str, port: int, access: Access) -> str:

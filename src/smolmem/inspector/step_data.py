@@ -56,7 +56,7 @@ class StepDetail:
     @property
     def editable_fields(self) -> list[str]:
         """The fields that can be edited: texts that are not too long for a form."""
-        values = ((name, getattr(self.original, name, None)) for name in EDITABLE)
+        values = ((name, getattr(self.original, name, None)) for name in FIELD_LABELS)
         return [name for name, value in values if isinstance(value, str) and len(value) <= formatting.MAX_TEXT]
 
     @cached_property
@@ -116,12 +116,7 @@ class StepDetail:
 
 
 KIND_LABELS = {"task": "Task", "plan": "Plan", "injected": "Injected message"}
-FIELD_LABELS = {
-    "task": "Task",
-    "plan": "Plan",
-    "model_output": "Model output",
-    "observations": "Observation",
-}
+FIELD_LABELS = {"task": "Task", "plan": "Plan", "model_output": "Model output", "observations": "Observation"}
 _SECTIONS = {
     "task": [("task", "Task", "text")],
     "plan": [("plan", "Plan", "text")],
@@ -159,13 +154,12 @@ def _as_sequence(value: Any) -> Sequence[Any]:
 
 def step_detail(memory: Memory, id: int, run: Run | None = None) -> StepDetail:
     """A step, decoded; for a fork that shares the step, as it is in the fork."""
-    step = memory.step(id)
-    if run is None or step.run == run.id:
-        return StepDetail(step, step.to_smolagents(), run or memory.run(step.run))
-    shared = next((each for each in run.steps if each.id == id), None) if run.fork_of is not None else None
-    if shared is not None:
-        return StepDetail(shared, shared.to_smolagents(), run)
-    return StepDetail(step, step.to_smolagents(), memory.run(step.run))
+    step, shared = memory.step(id), list[Step]()
+    if run is not None and step.run != run.id:
+        shared = [each for each in run.steps if each.id == id and run.fork_of is not None]
+        run = run if shared else None
+    step = shared[0] if shared else step
+    return StepDetail(step, step.to_smolagents(), run or memory.run(step.run))
 
 
 def trimmed_steps(memory: Memory, detail: StepDetail) -> list[str]:
@@ -209,9 +203,6 @@ def step_versions(memory: Memory, id: int) -> list[StepVersion]:
     return versions
 
 
-EDITABLE = ("task", "plan", "model_output", "observations")
-
-
 def restore_version(step: Step, event: int) -> Step:
     """Makes the texts of an earlier version the texts of a step again; a new revision, as any edit.
 
@@ -222,7 +213,7 @@ def restore_version(step: Step, event: int) -> Step:
     if revision is None:
         raise NotFound(f"step {step.id} has no version {event}.")
     earlier, now = revision.to_smolagents(), step.to_smolagents()
-    names = [name for name in EDITABLE if hasattr(now, name) and hasattr(earlier, name)]
+    names = [name for name in FIELD_LABELS if hasattr(now, name) and hasattr(earlier, name)]
     return step.edit(**{name: getattr(earlier, name) for name in names})
 
 
@@ -231,14 +222,15 @@ _COMPARED = ("task", "plan", "model_output", "code_action", "observations", "err
 
 def _all_texts(original: Any) -> str:
     """All texts of a step, each under the name of its field."""
-    values = [(name, getattr(original, name, None)) for name in _COMPARED]
+    values, most = [(name, getattr(original, name, None)) for name in _COMPARED], formatting.MAX_TEXT
     texts = [
-        (name, f"{len(value)} pictures" if isinstance(value, list) else _shortened(value))
+        (
+            name,
+            f"{len(value)} pictures"
+            if isinstance(value, list)
+            else formatting.text(safe_text(str, value, most))[:most],
+        )
         for name, value in values
         if value is not None
     ]
     return "\n".join(f"{name.replace('_', ' ')}:\n{value}" for name, value in texts)
-
-
-def _shortened(value: Any) -> str:
-    return formatting.text(safe_text(str, value, formatting.MAX_TEXT))[: formatting.MAX_TEXT]

@@ -22,6 +22,8 @@ from smolmem.store.passage_rows import json_list
 
 MAX_EXPANDED = 40
 """How many called runs have their steps listed at most."""
+MIN_WIDTH = 0.25
+"""The least width of a bar, in percent."""
 GAP_SHARE = 0.04
 """The width of a gap, as a share of the busy time."""
 LONGEST_SHARE, SHORTEST_GAP = 0.25, 2.0
@@ -83,9 +85,19 @@ class Span:
     failed: bool
 
     @property
+    def interval(self) -> Interval:
+        """The beginning and the end; of a call without an end, the beginning."""
+        return self.began, self.began if self.ended is None else self.ended
+
+    @property
     def seconds(self) -> float:
         """How long the call took."""
-        return 0.0 if self.ended is None else max(0.0, self.ended - self.began)
+        return max(0.0, self.interval[1] - self.began)
+
+    @property
+    def css_class(self) -> str:
+        """How a chart colours the call."""
+        return "unknown" if self.ended is None else f"{self.kind} bad" if self.failed else self.kind
 
 
 @dataclass(frozen=True)
@@ -119,18 +131,10 @@ class Row:
         """From the beginning to the end."""
         return max(0.0, self.ended - self.began)
 
-
-@dataclass(frozen=True)
-class Gap:
-    """Idle time that the axis shortens."""
-
-    began: float
-    ended: float
-
     @property
-    def seconds(self) -> float:
-        """How long nothing happened."""
-        return self.ended - self.began
+    def css_class(self) -> str:
+        """How a chart colours the row."""
+        return "agents" if self.kind == "run" else "failed" if self.step is not None and self.step.error else "whole"
 
 
 @dataclass(frozen=True)
@@ -139,7 +143,8 @@ class TimeAxis:
 
     times: Sequence[float]
     places: Sequence[float]
-    gaps: Sequence[Gap] = ()
+    gaps: Sequence[Interval] = ()
+    """Idle times that the axis shortens."""
 
     def place(self, time: float) -> float:
         """The place of a time, in percent."""
@@ -149,6 +154,15 @@ class TimeAxis:
         began, ended = self.times[index], self.times[index + 1]
         share = min(max((time - began) / (ended - began), 0.0), 1.0) if ended > began else 0.0
         return self.places[index] + share * (self.places[index + 1] - self.places[index])
+
+    def bar(self, began: float, ended: float) -> Interval:
+        """Left and right of a bar, which is wide enough to be seen."""
+        left = min(self.place(began), 100 - MIN_WIDTH)
+        return left, max(self.place(ended), left + MIN_WIDTH)
+
+    def bars(self, intervals: Iterable[Interval]) -> list[Interval]:
+        """The bars of intervals; bars that overlap become one."""
+        return merged(self.bar(*interval) for interval in intervals)
 
 
 @dataclass(frozen=True)
@@ -164,6 +178,19 @@ class Waterfall:
     def steps(self) -> list[StepSummary]:
         """All listed steps, also those of called runs."""
         return [row.step for row in self.rows if row.step is not None]
+
+    @property
+    def down_times(self) -> Iterable[Interval]:
+        """The times from each kill to the resume that follows it; the last kill may have none."""
+        killed, resumed = ([mark.at for mark in self.marks if mark.kind == kind] for kind in ("killed", "resumed"))
+        return zip(killed, resumed, strict=False)
+
+    @property
+    def lanes(self) -> dict[str, list[Interval]]:
+        """When the model, the tools and the called agents worked."""
+        spans = [span for row in self.rows if row.depth == 0 for span in row.spans]
+        lanes = {kind: [span.interval for span in spans if span.kind == kind] for kind in ("model", "tool")}
+        return lanes | {"agents": [(row.began, row.ended) for row in self.rows if row.kind == "run"]}
 
 
 def waterfall(memory: Memory, run: Run) -> Waterfall:
@@ -269,7 +296,7 @@ def _step_row(run: Run, step: StepSummary, spans: list[Span], depth: int) -> Row
 
 def _row(kind: str, run: Run, depth: int, spans: list[Span], totals: Totals, intervals: Sequence[Interval] = ()) -> Row:
     model, tool = (sum(span.seconds for span in spans if span.kind == kind) for kind in ("model", "tool"))
-    calls = [(span.began, span.began if span.ended is None else span.ended) for span in spans if span.kind != "agent"]
+    calls = [span.interval for span in spans if span.kind != "agent"]
     totals = replace(totals, model_seconds=model, tool_seconds=tool)
     return Row(kind, run, depth, totals=totals, spans=spans, intervals=[*calls, *intervals])
 
@@ -298,12 +325,12 @@ def time_axis(intervals: Iterable[Interval]) -> TimeAxis:
     if not busy:
         return TimeAxis((), ())
     total = max(sum(ended - began for began, ended in busy), 1e-6)
-    times, lengths, gaps = [busy[0][0]], [0.0], list[Gap]()
+    times, lengths, gaps = [busy[0][0]], [0.0], list[Interval]()
     for (began, ended), before in zip(busy, [None, *busy], strict=False):
         if before is not None:
             idle = began - before[1]
             is_gap = idle > max(LONGEST_SHARE * total, SHORTEST_GAP)
-            gaps += [Gap(before[1], began)] if is_gap else []
+            gaps += [(before[1], began)] if is_gap else []
             times.append(began)
             lengths.append(lengths[-1] + (GAP_SHARE * total if is_gap else idle))
         times.append(ended)
@@ -347,10 +374,11 @@ def _kills_and_alerts(memory: Memory, run: Run, lines: Lines, steps: Sequence[St
         if alert.rule == "takeover":
             marks += _kill_and_resume(run, lines, at, alert.reason)
             continue
-        step = next((each for each in steps if each.kind == "action" and each.number == alert.number), None)
+        at_step = [(each.at, each.id) for each in steps if each.kind == "action" and each.number == alert.number]
         actions = f" → {', '.join(alert.actions)}" if alert.actions else ""
         text = f"The rule {alert.rule} fired: {alert.reason}{actions}."
-        marks.append(Mark("alert", at if step is None else step.at, text, None if step is None else step.id))
+        when, step = at_step[0] if at_step else (at, None)
+        marks.append(Mark("alert", when, text, step))
     return marks
 
 
@@ -419,16 +447,16 @@ def _trims(memory: Memory, run: Run, steps: Sequence[StepSummary]) -> list[Mark]
     marks: list[Mark] = []
     for trim in memory._journal.trims.of(run.session):
         if began <= trim.at and (ended is None or trim.at <= ended):
-            step = next((each for each in steps if each.at >= trim.at), None)
+            step = next((each.id for each in steps if each.at >= trim.at), None)
             text = f"{trim.view} trimmed the prompt from {trim.before:,} to {trim.after:,} tokens."
-            marks.append(Mark("trimmed", trim.at, text, None if step is None else step.id))
+            marks.append(Mark("trimmed", trim.at, text, step))
     return marks
 
 
 def _recalls(memory: Memory, run: Run, steps: Sequence[StepSummary]) -> list[Mark]:
     marks: list[Mark] = []
     for row in memory._journal.store.rows("run_recalled", {"run": run.id}):
-        step = next((each for each in steps if each.at >= row["at"]), None)
+        step = next((each.id for each in steps if each.at >= row["at"]), None)
         text = f"Memories were recalled for: {formatting.one_line(row['query'], 100)}"
-        marks.append(Mark("recalled", row["at"], text, row["step"] or (None if step is None else step.id)))
+        marks.append(Mark("recalled", row["at"], text, row["step"] or step))
     return marks

@@ -73,7 +73,8 @@ def import_collection(
         InvalidArgument: the source is none of these.
     """
     name = os.fspath(source)
-    total, documents = _chroma(name) if name.startswith("chroma") and "://" in name else _file(Path(_path(name)))
+    is_chroma = name.startswith("chroma") and "://" in name
+    total, documents = _chroma(name) if is_chroma else _file(Path(re.sub(r"^(faiss|file)://", "", name)))
 
     def report(done: int) -> None:
         if progress is not None:
@@ -98,10 +99,6 @@ def add_documents(
             report(counts.total())
     memory._recall.recorded()
     return ImportedDocuments(source, **counts)
-
-
-def _path(name: str) -> str:
-    return re.sub(r"^(faiss|file)://", "", name)
 
 
 # --- Chroma -----------------------------------------------------------------------------------------------------------
@@ -178,18 +175,16 @@ def _file(path: Path) -> tuple[int, Iterator[Document]]:
         raise NotFound(f"{path} does not exist: give a file of documents, or a folder with a docstore.json.")
     if path.stat().st_size > LARGEST:
         raise InvalidArgument(f"{path} is larger than {LARGEST >> 20} MB: import it in parts.")
-    found = _pickled(path) if path.suffix in _PICKLES else list(_documents(path))
-    return len(found), iter(found)
-
-
-def _pickled(path: Path) -> list[Document]:
+    if path.suffix not in _PICKLES:
+        found = list(_documents(path))
+        return len(found), iter(found)
     try:
         found = list(pickled_documents(path.read_bytes()))
     except InvalidArgument as error:
         raise InvalidArgument(f"{path}: {error}") from error
     if not found:
         raise InvalidArgument(f"{path} is a pickle without documents of LangChain; it was read, and not loaded.")
-    return found
+    return len(found), iter(found)
 
 
 def _documents(path: Path) -> Iterator[Document]:
@@ -222,18 +217,16 @@ def _text_of(entry: Any) -> str | None:
 # --- documents in a pickle --------------------------------------------------------------------------------------------
 
 _MARK = object()
-_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
-_EMPTY: dict[str, Callable[[], Any]] = {
-    "EMPTY_LIST": list,
+_MAKES: dict[str, Callable[[list[Any]], Any]] = {
+    **dict.fromkeys(("EMPTY_LIST", "EMPTY_SET"), list),
+    **dict.fromkeys(("EMPTY_TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "TUPLE"), tuple),
+    **dict.fromkeys(("GLOBAL", "STACK_GLOBAL", "REDUCE", "NEWOBJ", "NEWOBJ_EX"), lambda taken: object()),
     "EMPTY_DICT": dict,
-    "EMPTY_TUPLE": tuple,
-    "EMPTY_SET": list,
-    "GLOBAL": object,
+    "NONE": lambda taken: None,
+    "NEWTRUE": lambda taken: True,
+    "NEWFALSE": lambda taken: False,
 }
-_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
-_CALLS = {"STACK_GLOBAL": 2, "REDUCE": 2, "NEWOBJ": 2, "NEWOBJ_EX": 3}
-"""Instructions that replace some values by a placeholder, and how many."""
-_IGNORED = ("PROTO", "FRAME", "STOP")
+"""What instructions make of the values that they take from the stack; for a class or a call, a placeholder."""
 
 
 def pickled_documents(data: bytes) -> Iterator[Document]:
@@ -245,7 +238,7 @@ def pickled_documents(data: bytes) -> Iterator[Document]:
     reader = _Reader()
     try:
         for instruction, argument, _ in pickletools.genops(data):
-            state = reader.step(instruction.name, argument)
+            state = reader.step(instruction, argument)
             inner = state.get("__dict__", state) if isinstance(state, dict) else None
             if isinstance(inner, dict) and isinstance(text := inner.get("page_content"), str):
                 metadata = inner.get("metadata")
@@ -261,64 +254,47 @@ class _Reader:
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
 
-    def step(self, name: str, argument: Any) -> Any:
+    def step(self, instruction: pickletools.OpcodeInfo, argument: Any) -> Any:
         """Follows one instruction; returns the attributes of an object if the instruction sets them."""
-        if name == "BUILD":
-            return self._stack.pop()
-        if name in _EMPTY:
-            self._stack.append(_EMPTY[name]())
-        elif name in _CALLS:
-            self._pop(_CALLS[name])
-            self._stack.append(object())
-        elif name in _TUPLES:
-            self._stack.append(tuple(self._pop(_TUPLES[name])))
-        elif name in _CONSTANTS or (argument is not None and name not in _IGNORED and "PUT" not in name):
-            self._constant(name, argument)
-        elif name not in _IGNORED:
-            self._change(name, argument)
-        return None
-
-    def _constant(self, name: str, argument: Any) -> None:
-        if name in ("GET", "BINGET", "LONG_BINGET"):
-            self._stack.append(self._memo[argument])
-        elif name in _CONSTANTS or isinstance(argument, (str, bytes, bytearray, int, float)):
-            self._stack.append(_CONSTANTS.get(name, argument))
+        name, taken, state = instruction.name, self._taken(instruction), None
+        if name in ("PROTO", "FRAME", "STOP"):
+            return None
+        if name == "MEMOIZE" or "PUT" in name:
+            self._memo[len(self._memo) if argument is None else argument] = (taken or self._stack)[-1]
+            made = taken
+        elif name == "BUILD":
+            made, state = taken[:1], taken[1]
+        elif name in ("APPEND", "APPENDS", "ADDITEMS", "SETITEM", "SETITEMS"):
+            made = [_filled(*taken)]
+        elif name in _MAKES:
+            made = [_MAKES[name](taken)]
+        elif "GET" in name:
+            made = [self._memo[argument]]
+        elif name == "MARK" or isinstance(argument, (str, bytes, bytearray, int, float)):
+            made = [_MARK if name == "MARK" else argument]
         else:
             raise ValueError(name)
+        self._stack += made
+        return state
 
-    def _change(self, name: str, argument: Any) -> None:
-        if name == "MARK":
-            self._stack.append(_MARK)
-        elif name == "MEMOIZE" or "PUT" in name:
-            self._memo[len(self._memo) if argument is None else argument] = self._stack[-1]
-        elif name in ("APPEND", "SETITEM"):
-            self._fill(self._pop(1 if name == "APPEND" else 2))
-        elif name in ("APPENDS", "ADDITEMS", "SETITEMS"):
-            self._fill(self._to_mark())
-        elif name == "TUPLE":
-            self._stack.append(tuple(self._to_mark()))
-        else:
-            raise ValueError(name)
+    def _taken(self, instruction: pickletools.OpcodeInfo) -> list[Any]:
+        """The values that an instruction takes from the stack, some of them down to a mark."""
+        before, stack = instruction.stack_before, self._stack
+        start = len(stack) - len(before)
+        if pickletools.markobject in before:
+            marks = (place for place in range(len(stack) - 1, -1, -1) if stack[place] is _MARK)
+            start = next(marks, -1) - before.index(pickletools.markobject)
+        if start < 0:
+            raise IndexError(start)
+        taken = [value for value in stack[start:] if value is not _MARK]
+        del stack[start:]
+        return taken
 
-    def _fill(self, items: list[Any]) -> None:
-        """Adds items to the list or dict on top; what is added to a placeholder is left out."""
-        target = self._stack[-1]
-        if isinstance(target, list):
-            target.extend(items)
-        elif isinstance(target, dict):
-            target.update(zip(items[::2], items[1::2], strict=True))
 
-    def _pop(self, count: int) -> list[Any]:
-        found = self._stack[-count:]
-        if len(found) < count:
-            raise IndexError(count)
-        del self._stack[-count:]
-        return found
-
-    def _to_mark(self) -> list[Any]:
-        for place in range(len(self._stack) - 1, -1, -1):
-            if self._stack[place] is _MARK:
-                found = self._stack[place + 1 :]
-                del self._stack[place:]
-                return found
-        raise ValueError("no mark")
+def _filled(target: Any, *items: Any) -> Any:
+    """A list or dict with items added; what is added to a placeholder is left out."""
+    if isinstance(target, list):
+        target.extend(items)
+    elif isinstance(target, dict):
+        target.update(zip(items[::2], items[1::2], strict=True))
+    return target

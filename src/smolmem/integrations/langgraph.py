@@ -79,7 +79,7 @@ class MemoryStore(BaseStore):  # type: ignore[misc]
     def _do(self, op: Op) -> Result:
         if isinstance(op, GetOp):
             note = self._note(op.namespace, op.key)
-            return None if note is None else self._item(note)
+            return None if note is None else Item(**self._fields(note))
         if isinstance(op, PutOp):
             return self._put(op)
         if isinstance(op, SearchOp):
@@ -108,9 +108,6 @@ class MemoryStore(BaseStore):  # type: ignore[misc]
     def _note(self, namespace: Namespace, key: str) -> Note | None:
         found = self._memory.notes(scope=self._scope(namespace), kind=ITEM, tag=_tag(key), limit=1)
         return found[0] if found else None
-
-    def _item(self, note: Note) -> Item:
-        return Item(**self._fields(note))
 
     def _fields(self, note: Note) -> dict[str, Any]:
         said = json.loads(note.text)
@@ -185,19 +182,14 @@ def _matches(namespace: Namespace, condition: MatchCondition) -> bool:
 
 def _passes(value: Any, filter: dict[str, Any]) -> bool:
     """Whether a value has what a filter asks for: equal fields, or fields that compare so."""
-    return isinstance(value, dict) and all(_compares(value.get(key), wanted) for key, wanted in filter.items())
-
-
-def _compares(found: Any, wanted: Any) -> bool:
-    if isinstance(wanted, dict) and any(key.startswith("$") for key in wanted):
-        return all(_holds(found, name, than) for name, than in wanted.items())
-    return bool(found == wanted)
-
-
-def _holds(found: Any, name: str, than: Any) -> bool:
-    if name not in _COMPARE:
-        raise InvalidArgument(f"{name!r} is not one of {', '.join(_COMPARE)}.")
-    try:
-        return bool(_COMPARE[name](found, than))
-    except TypeError:
-        return False
+    for key, wanted in filter.items():
+        is_comparison = isinstance(wanted, dict) and any(name.startswith("$") for name in wanted)
+        for name, than in (wanted if is_comparison else {"$eq": wanted}).items():
+            if name not in _COMPARE:
+                raise InvalidArgument(f"{name!r} is not one of {', '.join(_COMPARE)}.")
+            try:
+                if not isinstance(value, dict) or not _COMPARE[name](value.get(key), than):
+                    return False
+            except TypeError:
+                return False
+    return True

@@ -68,7 +68,10 @@ class MemoryBlock(BaseMemoryBlock[str]):  # type: ignore[misc]
         return await asyncio.to_thread(self.memory.context, asked[-1], self.tokens) if asked else ""
 
     async def _aput(self, messages: list[ChatMessage]) -> None:
-        said = [message.model_copy(update={"additional_kwargs": _without_session(message)}) for message in messages]
+        said = [message.model_copy() for message in messages]
+        for message in said:  # LlamaIndex's memory writes the session into each message
+            extra = message.additional_kwargs.items()
+            message.additional_kwargs = {name: value for name, value in extra if name != "session_id"}
         await asyncio.to_thread(_add, Conversation(self.memory, self.session_id), said)
 
     async def atruncate(self, content: str, tokens_to_truncate: int) -> str | None:
@@ -146,11 +149,6 @@ class MemoryChatStore(BaseChatStore):  # type: ignore[misc]
         """The keys of all chats."""
         notes = self.memory.notes(kind=MESSAGE, scope=self.scope, limit=ALL)
         return list(dict.fromkeys(note.tags[0] for note in reversed(notes)))
-
-
-def _without_session(message: ChatMessage) -> dict[str, Any]:
-    """What a message has besides its text, without the session that LlamaIndex's memory writes into it."""
-    return {name: value for name, value in message.additional_kwargs.items() if name != "session_id"}
 
 
 def _add(conversation: Conversation, messages: Sequence[ChatMessage]) -> None:

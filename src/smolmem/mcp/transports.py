@@ -1,8 +1,8 @@
 """Runs the MCP server: over standard input and output, or over streamable HTTP behind a token.
 
 Every web page can send requests to a server on loopback, and anyone can point a domain name at 127.0.0.1. So the Host
-and Origin headers, which browsers set themselves, are checked before the token: by `check`, a pure function, which the
-middleware `BearerGuard` calls.
+and Origin headers, which browsers set themselves, are checked before the token: by `check`, a pure function, which
+`guard` puts before the server.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from mcp.server.transport_security import TransportSecuritySettings
+from starlette.responses import PlainTextResponse, Response
 
 from smolmem.core.errors import InvalidArgument
 from smolmem.core.text import sanitize
-from smolmem.listening import LOOPBACK, hosts_of, in_url, listen, read_headers, serve_app
+from smolmem.listening import LOOPBACK, guarded, hosts_of, in_url, listen, read_headers, serve_app
 from smolmem.mcp.server import MemoryServer, make_server
 from smolmem.memory import Memory
 
@@ -45,12 +46,12 @@ def serve_http(
         print(f"smolmem serves {where}", file=sys.stderr, flush=True)
         if host not in LOOPBACK:
             print("The token and all answers are sent unencrypted: use a proxy with TLS.", file=sys.stderr, flush=True)
-        app = BearerGuard(http_app(make_server(memory, write=write)), hosts_of(host, number), token)
+        app = guard(http_app(make_server(memory, write=write)), hosts_of(host, number), token)
         serve_app(app, listening)
 
 
 def http_app(server: MemoryServer) -> Any:
-    """The server as an ASGI app; `BearerGuard` checks hosts and origins instead of the SDK."""
+    """The server as an ASGI app; `guard` checks hosts and origins instead of the SDK."""
     unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)
     if hasattr(server.settings, "transport_security"):  # release 1 of the SDK
         server.settings.transport_security = unchecked
@@ -92,30 +93,12 @@ def check(headers: dict[str, str], hosts: Collection[str], token: str) -> tuple[
     return 200, ""
 
 
-class BearerGuard:
-    """Passes on the requests that `check` allows, and refuses the others."""
+def guard(app: Any, hosts: Collection[str], token: str) -> Any:
+    """The app for requests that `check` allows."""
 
-    def __init__(self, app: Any, hosts: Collection[str], token: str) -> None:
-        self._app = app
-        self._hosts = hosts
-        self._token = token
+    def refusal(scope: Any) -> Response | None:
+        status, reason = check(read_headers(scope), hosts, token)
+        headers = {"www-authenticate": "Bearer"} if status == 401 else {}
+        return None if status == 200 else PlainTextResponse(f"{reason}\n", status, headers)
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answers one request."""
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-        elif scope["type"] == "http":
-            status, reason = check(read_headers(scope["headers"]), self._hosts, self._token)
-            if status == 200:
-                await self._app(scope, receive, send)
-            else:
-                await _refuse(send, status, reason)
-        else:
-            await send({"type": "websocket.close", "code": 1008})
-
-
-async def _refuse(send: Any, status: int, reason: str) -> None:
-    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"cache-control", b"no-store")]
-    headers += [(b"www-authenticate", b"Bearer")] if status == 401 else []
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": f"{reason}\n".encode()})
+    return guarded(app, refusal, {"cache-control": "no-store"})

@@ -42,11 +42,6 @@ class SeenStep:
         self._notes = notes
 
     @property
-    def began(self) -> float:
-        """When the step began."""
-        return self._time("start_time")
-
-    @property
     def at(self) -> float:
         """When the step ended."""
         return self._time("end_time")
@@ -77,19 +72,15 @@ class SeenStep:
     @property
     def calls(self) -> list[tuple[str, str]]:
         """The calls of the step; for a code agent, its code."""
-        if self.code:
-            return [("code", self.code)]
-        return [(name, _canonical(arguments)) for name, arguments in calls_of(self.step)]
-
-    @property
-    def code(self) -> str:
-        """A code agent's code."""
-        return str(getattr(self.step, "code_action", None) or "")
+        code = getattr(self.step, "code_action", None)
+        if code:
+            return [("code", str(code))]
+        return [(name, _as_text(arguments)) for name, arguments in calls_of(self.step)]
 
     @property
     def seconds(self) -> float:
         """How long it took."""
-        return max(0.0, float(self.at) - float(self.began))
+        return max(0.0, float(self.at) - float(self._time("start_time")))
 
     @property
     def tokens(self) -> tuple[int, int]:
@@ -139,7 +130,7 @@ class RecordedStep(SeenStep):
         return super().tokens if None in used else used
 
 
-def _canonical(arguments: Any) -> str:
+def _as_text(arguments: Any) -> str:
     try:
         return json.dumps(arguments, sort_keys=True, default=str)
     except (TypeError, ValueError):
@@ -172,12 +163,8 @@ class Repeated:
             return key is not None, None
         self._open.add(key)
         of = f"{self._keys.count(key)} of the last {len(self._keys)} steps"
-        return True, of if key is True else f"{of}: {_brief(key)}"
-
-
-def _brief(key: Hashable) -> str:
-    text = "; ".join(f"{name}({given})" for name, given in key) if isinstance(key, tuple) else str(key)
-    return one_line(text, 160)
+        text = "; ".join(f"{name}({given})" for name, given in key) if isinstance(key, tuple) else str(key)
+        return True, of if key is True else f"{of}: {one_line(text, 160)}"
 
 
 class Drift:

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from smolagents.memory import ActionStep, FinalAnswerStep, PlanningStep
 
@@ -54,11 +54,18 @@ def applies(rule: Watch, seen: RecordedStep) -> bool:
     return seen.row["kind"] in rule.kinds and (rule.tools is None or rule.applies_to(seen.step))
 
 
-class _Detectors:
-    """The detectors of one rule, one for each agent."""
+class Seen(NamedTuple):
+    """What a rule made of a step, and the alert if it fired."""
 
-    def __init__(self, rule: Watch) -> None:
-        self.rule = rule
+    step: Literal["counts", "passes", "ignored", "failed"]
+    alert: Alert | None = None
+
+
+class _Detectors:
+    """The detectors of one rule, one for each agent; an error of the rule is logged with `level`."""
+
+    def __init__(self, rule: Watch, level: int) -> None:
+        self.rule, self.level = rule, level
         self._detectors: dict[tuple[str, str], Detector] = {}
 
     def of(self, scope: str, agent: str) -> Detector:
@@ -66,15 +73,20 @@ class _Detectors:
             self._detectors[scope, agent] = self.rule.detector()
         return self._detectors[scope, agent]
 
-    def see(self, seen: RecordedStep) -> tuple[bool, Alert | None] | None:
-        """Whether a step counts, and the alert if the rule fires; None if the rule does not apply to the step."""
-        if not applies(self.rule, seen):
-            return None
+    def see(self, seen: RecordedStep) -> Seen:
+        """Shows the rule a step."""
         row = seen.row
-        counts, reason = self.of(row["scope"], row["agent"]).see(seen)
-        if reason is None:
-            return counts, None
-        return counts, Alert(self.rule.name, reason, row["agent"], row["run"], row["number"], when(seen.at))
+        try:
+            if not applies(self.rule, seen):
+                return Seen("ignored")
+            counts, reason = self.of(row["scope"], row["agent"]).see(seen)
+        except Exception as error:  # a damaged step, a test that raises, a pattern that takes too long
+            log.log(self.level, "smolmem: the rule %r failed on step %d: %s", self.rule.name, row["id"], error)
+            return Seen("failed")
+        alert = None
+        if reason is not None:
+            alert = Alert(self.rule.name, reason, row["agent"], row["run"], row["number"], when(seen.at))
+        return Seen("counts" if counts else "passes", alert)
 
 
 # --- a backtest -------------------------------------------------------------------------------------------------------
@@ -100,22 +112,18 @@ class Backtest(Drawable):
 
 def backtest(rule: Watch, steps: Sequence[RecordedStep]) -> Backtest:
     """Shows a rule recorded steps, the oldest first."""
-    detectors = _Detectors(rule)
-    alerts, counted, fired, skipped = list[Alert](), list[bool](), list[bool](), 0
-    for step in _with_progress(steps, rule.name):
-        try:
-            found = detectors.see(step)
-        except Exception as error:  # a damaged step, a test that raises, a pattern that takes forever
-            log.info("smolmem: the rule %r failed on step %d: %s", rule.name, step.row["id"], error)
-            skipped += 1
-            continue
-        if found is None:
-            continue
-        counts, alert = found
-        counted.append(counts)
-        fired.append(alert is not None)
-        alerts += [] if alert is None else [alert]
-    return Backtest(rule.name, alerts, len(counted), len({step.run for step in steps}), counted, fired, skipped)
+    detectors = _Detectors(rule, logging.INFO)
+    every = [detectors.see(step) for step in _with_progress(steps, rule.name)]
+    seen = [each for each in every if each.step in ("counts", "passes")]
+    return Backtest(
+        rule.name,
+        [each.alert for each in seen if each.alert is not None],
+        steps=len(seen),
+        runs=len({step.run for step in steps}),
+        counted=[each.step == "counts" for each in seen],
+        fired=[each.alert is not None for each in seen],
+        skipped=sum(each.step == "failed" for each in every),
+    )
 
 
 def _with_progress(steps: Sequence[RecordedStep], name: str) -> Iterator[RecordedStep]:
@@ -146,7 +154,7 @@ class StoreWatcher:
 
     def __init__(self, journal: Journal, rules: Sequence[Watch], *, scope: str = "*", agent: str | None = None) -> None:
         self._journal = journal
-        self._rules = [_Detectors(rule) for rule in rules]
+        self._rules = [_Detectors(rule, logging.WARNING) for rule in rules]
         self._scope = scope_filter(scope)
         self._agent = agent
         self._reported: set[tuple[Watch, str, float]] = set()
@@ -174,7 +182,7 @@ class StoreWatcher:
         return new
 
     def _detect(self, newest_first: Sequence[RecordedStep]) -> list[Alert]:
-        found = (_alert(detectors, step) for step in reversed(newest_first) for detectors in self._rules)
+        found = (detectors.see(step).alert for step in reversed(newest_first) for detectors in self._rules)
         return [alert for alert in found if alert is not None]
 
     def _silences(self) -> list[Alert]:
@@ -200,15 +208,6 @@ class StoreWatcher:
         self._reported.add(key)
         detector.reported = True
         return detector.why(silent)
-
-
-def _alert(detectors: _Detectors, step: RecordedStep) -> Alert | None:
-    try:
-        found = detectors.see(step)
-        return None if found is None else found[1]
-    except Exception as error:  # a damaged step, a test that raises, a pattern that takes too long
-        log.warning("smolmem: the rule %r failed on step %d: %s", detectors.rule.name, step.row["id"], error)
-        return None
 
 
 # --- the rules of a recorded agent ------------------------------------------------------------------------------------
@@ -239,7 +238,8 @@ class AttachedRules:
         runner = rule.runner(agent)
         runner.attach(weakref.ref(self._recorder), self._journal.alerts.add)
         runner.learn(self._earlier_steps(rule))
-        for cls in _step_classes(rule):
+        also = {PlanningStep: "planning" in rule.kinds, FinalAnswerStep: rule.silent_seconds is not None}
+        for cls in (ActionStep, *(cls for cls, watched in also.items() if watched)):
             patches.register(agent, cls, rule)
         return patches
 
@@ -257,8 +257,3 @@ class AttachedRules:
             with suppress(Damaged):
                 fitting += [step] if applies(rule, step) else []
         return reversed(fitting[: rule.window])
-
-
-def _step_classes(rule: Watch) -> list[type]:
-    planning = [PlanningStep] if "planning" in rule.kinds else []
-    return [ActionStep, *planning, *([FinalAnswerStep] if rule.silent_seconds is not None else [])]

@@ -61,15 +61,12 @@ def _parts(step: Any, detailed: bool) -> Iterator[RenderableType]:
     elif isinstance(step, ActionStep):
         yield Rule(f"Step {step.step_number}", style="dim")
         if detailed:
-            yield _sent(step.model_input_messages or [])
+            sent = ((f"{message_role(each)}: ", message_text(each)) for each in step.model_input_messages or [])
+            lines = (Text.assemble((role, "dim"), sanitize(text)) for role, text in sent)
+            yield Panel(Group(*lines), title="Sent to the model", title_align="left", border_style="dim")
         yield from _action(step)
     else:
         yield Text(sanitize(_text(step)))
-
-
-def _sent(messages: Any) -> RenderableType:
-    lines = [Text.assemble((f"{message_role(each)}: ", "dim"), sanitize(message_text(each))) for each in messages]
-    return Panel(Group(*lines), title="Sent to the model", title_align="left", border_style="dim")
 
 
 def _action(step: ActionStep) -> Iterator[RenderableType]:

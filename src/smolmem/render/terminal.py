@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from rich.color import Color
 from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.style import Style
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from smolmem.core.display import draws
@@ -61,14 +62,12 @@ def run(value: Run) -> RenderableType:
 
 def steps(values: Iterable[Step]) -> RenderableType:
     """Steps, a line each."""
-    table = Table(box=None, pad_edge=False, expand=True)
-    table.add_column("step", justify="right")
-    table.add_column("kind")
-    table.add_column("took", justify="right")
-    table.add_column("what", overflow="ellipsis", no_wrap=True, ratio=1)
+    what = Column("what", overflow="ellipsis", no_wrap=True, ratio=1)
+    numbers = (Column("step", justify="right"), "kind", Column("took", justify="right"))
+    table = Table(*numbers, what, box=None, pad_edge=False, expand=True)
     for value in values:
-        what = Text(" ".join(sanitize(value.text[:400]).split()), style="red" if value.error else "")
-        table.add_row("" if value.number is None else str(value.number), value.kind, _took(value.seconds), what)
+        text = Text(" ".join(sanitize(value.text[:400]).split()), style="red" if value.error else "")
+        table.add_row("" if value.number is None else str(value.number), value.kind, _took(value.seconds), text)
     return table
 
 
@@ -93,12 +92,10 @@ def diff(value: Diff) -> RenderableType:
     common, left, right = value.common, value.left, value.right
     if not left and not right:
         return Text(f"the same, {counted(common, 'step')}", style="green")
-    table = Table(title=f"{counted(common, 'step')} in common, then", title_justify="left", expand=True)
-    table.add_column("left", ratio=1)
-    table.add_column("right", ratio=1)
-    for number in range(max(len(left), len(right))):
-        sides = (sanitize(side[number].text) if number < len(side) else "" for side in (left, right))
-        table.add_row(*(Text(text) for text in sides))
+    sides, title = (Column("left", ratio=1), Column("right", ratio=1)), f"{counted(common, 'step')} in common, then"
+    table = Table(*sides, title=title, title_justify="left", expand=True)
+    for pair in zip_longest(left, right):
+        table.add_row(*(Text("" if step is None else sanitize(step.text)) for step in pair))
     return table
 
 
@@ -123,14 +120,10 @@ def _colour(image: PIL.Image.Image, column: int, row: int) -> Color:
 @draws("Report")
 def report(value: Report) -> RenderableType:
     """The report of `verify`."""
-    url, checked, problems, count = value.url, value.checked, value.problems, value.count
-    verdict = Text(counted(count, "problem"), style="bold red") if count else Text("intact", style="green")
-    lines = [
-        Text.assemble(f"{sanitize(url)}: ", verdict),
-        Text(_counted({_SINGULAR.get(what, what.removesuffix("s")): number for what, number in checked.items()})),
-    ]
-    lines += [Text(f"  {sanitize(problem)}") for problem in problems]
-    return Group(*lines)
+    verdict = (counted(value.count, "problem"), "bold red") if value.count else ("intact", "green")
+    checked = {_SINGULAR.get(what, what.removesuffix("s")): number for what, number in value.checked.items()}
+    problems = (Text(f"  {sanitize(problem)}") for problem in value.problems)
+    return Group(Text.assemble(f"{sanitize(value.url)}: ", verdict), Text(_counted(checked)), *problems)
 
 
 @draws("Stats")
@@ -146,9 +139,7 @@ def stats(value: Stats) -> RenderableType:
         "engine": f"{value.engine}, durability {value.durability}",
         "failed writes": f"{value.failed_writes:,}" if value.failed_writes else "",
     }
-    statuses = Table.grid(padding=(0, 2))
-    statuses.add_column()
-    statuses.add_column(justify="right")
+    statuses = Table.grid("", Column(justify="right"), "", padding=(0, 2))
     for status in sorted(value.statuses, key=[*STYLES, *value.statuses].index):
         bar = "█" * max(1, round(30 * value.statuses[status] / max(1, value.runs)))
         runs = Text(f"{value.statuses[status]:,}")
@@ -250,10 +241,8 @@ def backtest(value: Backtest, columns: int = 72) -> RenderableType:
 @draws("Preview")
 def preview(value: Preview) -> RenderableType:
     """A preview of a prompt."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("view")
-    table.add_column("tokens", justify="right")
-    table.add_column("trims", justify="right")
+    numbers = (Column(name, justify="right") for name in ("tokens", "trims"))
+    table = Table("view", *numbers, box=None, pad_edge=False)
     table.add_row("everything", f"{value.whole:,}", "")
     for view in value.views:
         table.add_row(sanitize(view.name), f"{view.tokens:,}", f"{view.trimmed:,}" if view.trimmed else "")

@@ -18,9 +18,9 @@ import stat
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from smolmem.core.errors import Damaged, NotAStore, StoreError, Unwritable
 from smolmem.store.base import Progress
@@ -38,6 +38,8 @@ RATIO = 100
 FREE = 32 << 20
 _MEDIA = re.compile(r"media/[0-9a-f]{40}\.[a-z0-9]{1,5}")
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+_BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError, ValueError)
+"""What reading a damaged file can raise."""
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _ASCII = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"))
 
@@ -144,14 +146,19 @@ def _method(file: Path) -> int:
 # --- reading ------------------------------------------------------------------------------------------------------
 
 
-class ExportReader(Protocol):
-    """An export to read."""
+class ExportReader:
+    """An export to read. It is untrusted: unpacked bytes are counted, and an error that they cause is `Damaged`."""
 
-    path: Path
+    def __init__(self, path: Path, most: int | None = None) -> None:
+        """Reads the export at a path, up to `most` bytes."""
+        self.path, self._left = path, most
 
-    def journal(self) -> tuple[IO[bytes], int]:
-        """The file of lines, opened, and its size as far as it is known."""
-        ...
+    def open(self, name: str) -> tuple[IO[bytes], int]:
+        """A file of the export, and its size as far as it is known."""
+        raise damaged(self.path, f"{name} is missing")
+
+    def close(self) -> None:
+        """Closes the export."""
 
     def media(self, name: str) -> bytes:
         """The bytes of a file in `media`.
@@ -159,11 +166,46 @@ class ExportReader(Protocol):
         Raises:
             Damaged: if it is missing, or not a regular file.
         """
-        ...
+        data = bytearray()
+        with self._reading(name) as (file, _):
+            while part := file.read(1 << 16):
+                data += part
+                self._count(part)
+                if len(data) > LARGEST:
+                    raise damaged(self.path, f"{name} is larger than {LARGEST:,} bytes")
+        return bytes(data)
 
-    def close(self) -> None:
-        """Closes the export."""
-        ...
+    def lines(self, progress: Progress | None) -> Iterator[tuple[int, bytes]]:
+        """The lines of the export, numbered from one."""
+        read = number = 0
+        with self._reading(JOURNAL) as (file, size):
+            while line := file.readline(LINE + 1):
+                number += 1
+                read += len(line)
+                self._count(line)
+                if len(line) > LINE:
+                    raise damaged(self.path, f"line {number} is longer than {LINE:,} bytes")
+                yield number, line
+                if progress is not None and number % 200 == 0:
+                    progress(min(read, size), size)
+        if progress is not None:
+            progress(size, size)
+
+    @contextmanager
+    def _reading(self, name: str) -> Iterator[tuple[IO[bytes], int]]:
+        try:
+            file, size = self.open(name)
+            with file:
+                yield file, size
+        except _BROKEN as error:
+            reason = getattr(error, "strerror", None) or error
+            raise damaged(self.path, f"{name} cannot be read ({reason})") from error
+
+    def _count(self, data: bytes) -> None:
+        if self._left is not None:
+            self._left -= len(data)
+            if self._left < 0:
+                raise damaged(self.path, f"the zip unpacks to more than {RATIO} times its size")
 
 
 @contextmanager
@@ -185,23 +227,6 @@ def opened(path: Path) -> Iterator[ExportReader]:
         yield export
 
 
-def lines(export: ExportReader, progress: Progress | None) -> Iterator[tuple[int, bytes]]:
-    """The lines of an export, numbered from one."""
-    file, size = export.journal()
-    read = number = 0
-    with file:
-        while line := file.readline(LINE + 1):
-            number += 1
-            read += len(line)
-            if len(line) > LINE:
-                raise damaged(export.path, f"line {number} is longer than {LINE:,} bytes")
-            yield number, line
-            if progress is not None and number % 200 == 0:
-                progress(min(read, size), size)
-    if progress is not None:
-        progress(size, size)
-
-
 def damaged(path: Path, what: str) -> Damaged:
     """The error about an export that cannot be loaded."""
     return Damaged(f"{path}: {what}. Nothing was loaded: export it again, or ask its author.")
@@ -212,53 +237,37 @@ def is_media(name: str) -> bool:
     return _MEDIA.fullmatch(name) is not None
 
 
-class _Folder:
+class _Folder(ExportReader):
     """An export in a folder. Links, pipes and devices in it are not followed."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        super().__init__(path)
         if not os.path.lexists(path / JOURNAL):
             raise NotAStore(f"{path} is not an export: it has no {JOURNAL}. Give the result of `export`.")
 
-    def journal(self) -> tuple[IO[bytes], int]:
-        file = self._open(JOURNAL)
-        return file, os.fstat(file.fileno()).st_size
-
-    def media(self, name: str) -> bytes:
-        with suppress(OSError):
-            if not stat.S_ISDIR(os.lstat(self.path / "media").st_mode):
-                raise damaged(self.path, "media is not a folder")
-        with self._open(name) as file:
-            size = os.fstat(file.fileno()).st_size
-            if size > LARGEST:
-                raise damaged(self.path, f"{name} is larger than {LARGEST:,} bytes")
-            return file.read(size)
-
-    def close(self) -> None:
-        pass
-
-    def _open(self, name: str) -> IO[bytes]:
-        try:
-            file = os.fdopen(os.open(self.path / name, os.O_RDONLY | _NOFOLLOW), "rb")
-        except (OSError, ValueError) as error:
-            raise damaged(self.path, f"{name} cannot be read ({getattr(error, 'strerror', error)})") from error
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+    def open(self, name: str) -> tuple[IO[bytes], int]:
+        for folder in (self.path / name).relative_to(self.path).parents[:-1]:
+            if not stat.S_ISDIR(os.lstat(self.path / folder).st_mode):
+                raise damaged(self.path, f"{folder} is not a folder")
+        file = os.fdopen(os.open(self.path / name, os.O_RDONLY | _NOFOLLOW), "rb")
+        state = os.fstat(file.fileno())
+        if not stat.S_ISREG(state.st_mode):
             file.close()
             raise damaged(self.path, f"{name} is not a regular file")
-        return file
+        return file, state.st_size
 
 
-class _Zip:
+class _Zip(ExportReader):
     """An export in a zip. It may hold the files of an export and nothing else."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        if not stat.S_ISREG(os.stat(path).st_mode):
+        state = os.stat(path)
+        if not stat.S_ISREG(state.st_mode):
             raise NotAStore(f"{path} is neither a folder nor a file. Give the result of `export`.")
-        self._left = max(FREE, RATIO * os.stat(path).st_size)
+        super().__init__(path, max(FREE, RATIO * state.st_size))
         try:
             self._archive = zipfile.ZipFile(path)
-        except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, EOFError, zlib.error) as error:
+        except _BROKEN as error:
             raise NotAStore(
                 f"{path} is not an export ({error}). Give a folder or zip that `export` has made; "
                 "a store is opened with Memory(path)."
@@ -287,56 +296,12 @@ class _Zip:
             raise NotAStore(f"{self.path} is not an export: it has no {JOURNAL}. Give the result of `export`.")
         return members
 
-    def journal(self) -> tuple[IO[bytes], int]:
-        return self._open(JOURNAL), self._members[JOURNAL].file_size
-
-    def media(self, name: str) -> bytes:
-        data = bytearray()
-        with self._open(name) as file:
-            while part := file.read(1 << 16):
-                data += part
-                if len(data) > LARGEST:
-                    raise damaged(self.path, f"{name} is larger than {LARGEST:,} bytes")
-        return bytes(data)
+    def open(self, name: str) -> tuple[IO[bytes], int]:
+        if name not in self._members:
+            return super().open(name)
+        member = self._members[name]
+        file: Any = self._archive.open(member)
+        return io.BufferedReader(file, 1 << 16), member.file_size
 
     def close(self) -> None:
         self._archive.close()
-
-    def _open(self, name: str) -> IO[bytes]:
-        if name not in self._members:
-            raise damaged(self.path, f"{name} is missing")
-        try:
-            member = self._archive.open(self._members[name])
-        except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError, ValueError) as error:
-            raise damaged(self.path, f"{name} cannot be unpacked ({error})") from error
-        return io.BufferedReader(_Metered(self, name, member), 1 << 16)
-
-    def spend(self, count: int) -> None:
-        """Counts unpacked bytes."""
-        self._left -= count
-        if self._left < 0:
-            raise damaged(self.path, f"the zip unpacks to more than {RATIO} times its size")
-
-
-class _Metered(io.RawIOBase):
-    """A member of a zip, read in small portions that are counted."""
-
-    def __init__(self, archive: _Zip, name: str, file: IO[bytes]) -> None:
-        self._archive, self._name, self._file = archive, name, file
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        try:
-            data = self._file.read(min(len(buffer), 1 << 16))
-        except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
-            raise damaged(self._archive.path, f"{self._name} cannot be unpacked ({error})") from error
-        self._archive.spend(len(data))
-        buffer[: len(data)] = data
-        return len(data)
-
-    def close(self) -> None:
-        if not self.closed:
-            self._file.close()
-        super().close()

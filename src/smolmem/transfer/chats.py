@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ from smolagents.monitoring import Timing, TokenUsage
 
 from smolmem.core.arguments import to_timestamp
 from smolmem.core.errors import SmolmemError
-from smolmem.core.rows import Status
 from smolmem.transfer.foreign import ForeignCall, ForeignRun, Unreadable, role_of, tool_call
 
 MOST_ROWS = 1_000_000
@@ -37,6 +36,7 @@ _TABLES = {
     "smolmem": {"session", "run", "event", "content"},
 }
 """The tables that a SQLite file is recognised by."""
+_CLASSES = {"HumanMessage": "human", "AIMessage": "ai", "ToolMessage": "tool", "SystemMessage": "system"}
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Message:
 # --- from messages to runs -------------------------------------------------------------------------------------------
 
 
-def runs_of_chat(source: str, chat: str, messages: Sequence[Message], agent: str) -> list[ForeignRun]:
+def runs_of_chat(source: str, chat: Any, messages: Sequence[Message], agent: str) -> list[ForeignRun]:
     """The runs of a chat, in one session."""
     groups: list[list[Message]] = []
     system = None
@@ -69,73 +69,55 @@ def runs_of_chat(source: str, chat: str, messages: Sequence[Message], agent: str
         else:
             groups[-1].append(message)
     session = f"{source} {chat}"
-    return [_Turns(session, agent, number, group, system).run() for number, group in enumerate(groups)]
+    return [_run(session, agent, number, group, system) for number, group in enumerate(groups)]
 
 
-@dataclass
-class _Turns:
+def _run(session: str, agent: str, number: int, messages: Sequence[Message], system: str | None) -> ForeignRun:
     """One run: a user's message, and the answers to it."""
-
-    session: str
-    agent: str
-    number: int
-    messages: Sequence[Message]
-    system: str | None
-    steps: list[Any] = field(default_factory=list)
-    calls: list[ForeignCall] = field(default_factory=list)
-
-    def run(self) -> ForeignRun:
-        first, last = self.messages[0], self.messages[-1]
-        rest = self.messages[1:] if first.role == "user" else self.messages
-        self.steps.append(TaskStep(first.text if first.role == "user" else "(the chat begins without a task)"))
-        for message in rest:
-            if message.answers is not None and isinstance(self.steps[-1], ActionStep):
-                self._observe(message)
-            else:
-                self._answer(message)
-        done = isinstance(self.steps[-1], ActionStep) and not self.steps[-1].tool_calls
-        if done:
-            self.steps[-1].is_final_answer = True
-            self.steps[-1].action_output = last.text
-        status: Status = "finished" if done else "interrupted"
-        return ForeignRun(
-            key=f"{self.session} {self.number}",
-            session=self.session,
-            agent=self.agent,
-            agent_type="ToolCallingAgent",
-            steps=self.steps,
-            status=status,
-            began=first.at,
-            ended=last.at,
-            answer=last.text if done else None,
-            model=next((message.model for message in rest if message.model), None),
-            system=self.system if self.number == 0 else None,
-            calls=self.calls,
-        )
-
-    def _answer(self, message: Message) -> None:
-        asked = [tool_call(*call) for call in message.calls]
-        said = ChatMessage(MessageRole.ASSISTANT, message.text, asked or None)
-        self.steps.append(
-            ActionStep(
-                step_number=len(self.steps),
-                timing=Timing(message.at, message.at),
-                tool_calls=[ToolCall(call.function.name, call.function.arguments, call.id) for call in asked] or None,
-                model_output_message=said,
-                model_output=message.text,
-                token_usage=None if message.usage is None else TokenUsage(*message.usage),
-            )
-        )
-
-    def _observe(self, message: Message) -> None:
-        step: ActionStep = self.steps[-1]
+    first, last = messages[0], messages[-1]
+    rest = messages[1:] if first.role == "user" else messages
+    steps: list[Any] = [TaskStep(first.text if first.role == "user" else "(the chat begins without a task)")]
+    calls: list[ForeignCall] = []
+    for message in rest:
+        step = steps[-1]
+        if message.answers is None or not isinstance(step, ActionStep):
+            steps.append(_step(message, len(steps)))
+            continue
         step.observations = "\n".join(text for text in (step.observations, message.text) if text)
-        step.timing = Timing(step.timing.start_time, max(message.at, step.timing.start_time))
-        called = next((call for call in step.tool_calls or [] if call.id == message.answers), None)
-        if called is not None:
-            began, ended = step.timing.start_time, step.timing.end_time
-            turn = len(self.steps) - 1
-            self.calls.append(ForeignCall(turn, called.name, called.arguments, message.text, began, ended))
+        began = step.timing.start_time
+        step.timing = Timing(began, max(message.at, began))
+        for call in [call for call in step.tool_calls or [] if call.id == message.answers][:1]:
+            ended = step.timing.end_time
+            calls.append(ForeignCall(len(steps) - 1, call.name, call.arguments, message.text, began, ended))
+    done = isinstance(steps[-1], ActionStep) and not steps[-1].tool_calls
+    if done:
+        steps[-1].is_final_answer, steps[-1].action_output = True, last.text
+    return ForeignRun(
+        key=f"{session} {number}",
+        session=session,
+        agent=agent,
+        agent_type="ToolCallingAgent",
+        steps=steps,
+        status="finished" if done else "interrupted",
+        began=first.at,
+        ended=last.at,
+        answer=last.text if done else None,
+        model=next((message.model for message in rest if message.model), None),
+        system=system if number == 0 else None,
+        calls=calls,
+    )
+
+
+def _step(message: Message, number: int) -> ActionStep:
+    asked = [tool_call(*call) for call in message.calls]
+    return ActionStep(
+        step_number=number,
+        timing=Timing(message.at, message.at),
+        tool_calls=[ToolCall(call.function.name, call.function.arguments, call.id) for call in asked] or None,
+        model_output_message=ChatMessage(MessageRole.ASSISTANT, message.text, asked or None),
+        model_output=message.text,
+        token_usage=None if message.usage is None else TokenUsage(*message.usage),
+    )
 
 
 # --- JSON files ------------------------------------------------------------------------------------------------------
@@ -152,7 +134,7 @@ def read_llama_index(values: list[Any], at: float) -> list[ForeignRun]:
     return [
         run
         for chat, messages in values[0]["store"].items()
-        for run in runs_of_chat("llama-index", str(chat), [_plain(each, at) for each in messages], "LlamaIndex")
+        for run in runs_of_chat("llama-index", chat, [_plain(each, at) for each in messages], "LlamaIndex")
     ]
 
 
@@ -195,7 +177,7 @@ def _plain(record: Mapping[str, Any], at: float) -> Message:
         role={"tool-response": "tool"}.get(role.value, role.value),
         text=text_of(content),
         at=at,
-        calls=[_call(call) for call in calls if isinstance(call, dict)] if isinstance(calls, list) else [],
+        calls=[called(call) for call in calls if isinstance(call, dict)] if isinstance(calls, list) else [],
         answers=None if answers is None else str(answers),
         model=str(about["model_name"]) if about.get("model_name") else None,
         usage=_usage(whole.get("usage_metadata")),
@@ -207,7 +189,8 @@ def _object(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _call(record: Mapping[str, Any]) -> tuple[str, Any, str]:
+def called(record: Mapping[str, Any]) -> tuple[str, Any, str]:
+    """The name, arguments and id of a call, in one of the shapes that libraries write."""
     function = _object(record, "function") or record
     arguments = function.get("arguments", function.get("args"))
     return str(function.get("name", "")), arguments, str(record.get("id") or record.get("call_id") or "")
@@ -276,14 +259,17 @@ def read_openai(path: Path) -> list[ForeignRun]:
 def _openai(record: Mapping[str, Any], at: float) -> Message | None:
     kind = record.get("type")
     if kind == "function_call":
-        call = str(record.get("name", "")), record.get("arguments"), str(record.get("call_id", ""))
-        return Message("assistant", "", at, [call])
+        return Message("assistant", "", at, [(str(record.get("name", "")), record.get("arguments"), _call_id(record))])
     if kind == "function_call_output":
-        return Message("tool", text_of(record.get("output")), at, answers=str(record.get("call_id", "")))
+        return Message("tool", text_of(record.get("output")), at, answers=_call_id(record))
     if kind == "reasoning":
         text = text_of(record.get("summary"))
         return Message("assistant", text, at) if text else None
     return _plain(record, at) if "role" in record else None
+
+
+def _call_id(record: Mapping[str, Any]) -> str:
+    return str(record.get("call_id", ""))
 
 
 def read_langgraph(path: Path) -> list[ForeignRun]:
@@ -301,7 +287,7 @@ def read_langgraph(path: Path) -> list[ForeignRun]:
             if isinstance(messages, list) and found.get("ts"):
                 at = _time(found["ts"])
                 chat = [_plain(each, at) for each in messages if isinstance(each, dict)]
-                made += runs_of_chat("langgraph", str(thread), chat, "LangGraph")
+                made += runs_of_chat("langgraph", thread, chat, "LangGraph")
     return made
 
 
@@ -338,8 +324,8 @@ def _constructed(value: Any, depth: int = 0) -> Any:
     if value.get("lc") and isinstance(value.get("kwargs"), dict):
         names = value.get("id")
         last = str(names[-1]) if isinstance(names, list) and names else ""
-        role = {"HumanMessage": "human", "AIMessage": "ai", "ToolMessage": "tool", "SystemMessage": "system"}.get(last)
-        return {**({"type": role} if role else {}), **_constructed(value["kwargs"], depth + 1)}
+        role = {"type": _CLASSES[last]} if last in _CLASSES else {}
+        return role | _constructed(value["kwargs"], depth + 1)
     return {name: _constructed(each, depth + 1) for name, each in value.items()}
 
 

@@ -87,7 +87,8 @@ def copy_store(source: Journal, target: Journal, progress: Progress | None = Non
         there = added[kind] + skipped[kind]
         if not differing and there < written.get(kind, 0):
             raise Damaged(f"{target.store.url}: {there} of {written[kind]} {kind}s arrived. Copy again.")
-    target.store.transact(lambda: _index_later(target))
+    missing = ("index_missing_steps", "index_missing_notes")
+    target.store.transact(lambda: [target.store.do(query, {}) for query in missing])
     _refuse_damaged(target)
     return Copied(source.store.url, target.store.url, dict(added), dict(skipped), len(differing))
 
@@ -156,18 +157,12 @@ def _load_batch(journal: Journal, part: Batch, contents: Mapping[str, int], step
         return done
 
     loaded = read() if part.is_in(journal.store) else journal.store.transact(write)
-    steps.update(loaded.step_numbers.items())
+    steps.update(loaded.step_numbers.new)
     if not part.is_last:  # the last part counts the session
         del loaded.added["session"]
-        part.prompts.update(loaded.prompt_numbers.items())
+        part.prompts.update(loaded.prompt_numbers.new)
         part.forks.update(loaded.fork_events)
     return loaded
-
-
-def _index_later(target: Journal) -> None:
-    """Marks what has no passages as pending."""
-    target.store.do("index_missing_steps", {})
-    target.store.do("index_missing_notes", {})
 
 
 def _refuse_damaged(journal: Journal) -> None:
@@ -184,7 +179,7 @@ _LAST = "~"
 """The owner of lines that belong to no session or note; it sorts after all ids."""
 
 
-class Batch:
+class Batch(archive.ExportReader):
     """Some lines of a copy, to be read like an export.
 
     Attributes:
@@ -196,7 +191,7 @@ class Batch:
     """
 
     def __init__(self, url: str, owners: list[Owner], lines: list[bytes]) -> None:
-        self.path = Path(url)
+        super().__init__(Path(url))
         self.count = len(lines)
         self.is_last = True
         self.skip: Mapping[str, int] = {}
@@ -216,17 +211,12 @@ class Batch:
         notes = store.rows_of_each("note_row", [row for row, found in zip(asked, sessions, strict=True) if not found])
         return all(notes) and not any(is_incomplete(store, found[0]["id"]) for found in sessions if found)
 
-    def journal(self) -> tuple[IO[bytes], int]:
-        """The lines, with the end line that an export has."""
+    def open(self, name: str) -> tuple[IO[bytes], int]:
+        """The lines, with the end line that an export has; the rows of a copy have no files."""
+        if name != archive.JOURNAL:
+            return super().open(name)
         data = b"".join([*self._lines, b'{"type":"end","lines":%d}\n' % len(self._lines)])
         return io.BytesIO(data), len(data)
-
-    def media(self, name: str) -> bytes:
-        """The rows of a copy have no files."""
-        raise archive.damaged(self.path, f"{name} is missing")
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 def batches(url: str, file: IO[bytes], most: int) -> Iterator[Batch]:

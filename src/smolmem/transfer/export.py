@@ -26,6 +26,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Container, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import lru_cache
@@ -105,32 +106,12 @@ def export_rows(journal: Journal, file: IO[bytes]) -> dict[str, int]:
         file.seek(0)
         file.truncate()
         whole = ScopeFilter(scope=None, below=None)
-        return _Export(Records(store), LineWriter(file), whole, None, None).write_rows()
+        return _Export(Records(store), LineWriter(file), whole, None, None).write(whole=False)
 
     return in_snapshot(journal.store, write)
 
 
 _EVERYTHING = range(1 << 62)
-
-
-class _RowSet:
-    """A set of row numbers, one byte each."""
-
-    def __init__(self) -> None:
-        self._marks = bytearray()
-
-    def add(self, *numbers: int | None) -> None:
-        for number in numbers:
-            if number is not None:
-                if number >= len(self._marks):
-                    self._marks.extend(bytes(number + 1024 - len(self._marks)))
-                self._marks[number] = 1
-
-    def __contains__(self, number: object) -> bool:
-        return isinstance(number, int) and number < len(self._marks) and bool(self._marks[number])
-
-    def __iter__(self) -> Iterator[int]:
-        return (number for number, marked in enumerate(self._marks) if marked)
 
 
 class _Export:
@@ -151,32 +132,30 @@ class _Export:
         self._total = sum(self._store.rows("export_sizes", {})[0].values()) if progress else 0
         self._hash = lru_cache(4096)(self._records.content_key)
         self._fork_events: dict[tuple[str, int], int] = {}
-        self.contents: Container[int] = _EVERYTHING
-        self.prompts: Container[int] = _EVERYTHING
-        self.steps: Container[int] = _EVERYTHING
+        self.contents: Container[int | None] = _EVERYTHING
+        self.prompts: Container[int | None] = _EVERYTHING
+        self.steps: Container[int | None] = _EVERYTHING
         if of["scope"] is not None or self._redaction is not None:
             self._choose()
-        self._has_steps = True
-        self._coming = self._content_ids()
+        self._coming = (row["id"] for row in self._pages("content_ids_after") if row["id"] in self.contents)
         self._next = next(self._coming, None)
         self._coming_prompts = self._pages("prompts_after")
         self._next_prompt = next(self._coming_prompts, None)
 
-    def write_rows(self) -> dict[str, int]:
-        """Writes all lines except those of contents and steps."""
-        self._next, self._has_steps = None, False
-        return self.write()
-
-    def write(self) -> dict[str, int]:
-        """Writes all lines; returns how many of each type."""
-        self._header()
+    def write(self, *, whole: bool = True) -> dict[str, int]:
+        """Writes all lines, or without those of contents and steps; returns how many of each type."""
+        if not whole:
+            self._next = None
+        made = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        about = {"format": FORMAT, "version": VERSION, "smolmem": __version__, "made": made, **self._of}
+        self._writer.line({"type": "header", **about})
         for session in self._sealed("export_sessions", "session", "id"):
             self._line("session", session | {"fork_at": self._fork_event(session)})
         for event in self._sealed("export_events", "event"):
             self._event(event)
         for run in self._sealed("export_runs", "run", "number"):
             self._run(run)
-        for step in self._pages("export_steps") if self._has_steps else ():
+        for step in self._pages("export_steps") if whole else ():
             self._line("step", step | {"tools": json.loads(step["tools"])})
         for call in self._sealed("export_calls", "call"):
             self._line("call", self._with_hashes(call, "arguments", "outcome"))
@@ -186,11 +165,6 @@ class _Export:
         written = dict(self._written)
         self._writer.line({"type": "end", "lines": self._writer.lines})
         return written
-
-    def _header(self) -> None:
-        made = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        about = {"format": FORMAT, "version": VERSION, "smolmem": __version__, "made": made, **self._of}
-        self._writer.line({"type": "header", **about})
 
     # --- lines -----------------------------------------------------------------------------------------------------
 
@@ -202,17 +176,14 @@ class _Export:
             self._progress(min(self._writer.lines, self._total), self._total)
 
     def _event(self, event: Row) -> None:
-        while event["prompt"] is not None and self._next_prompt and self._next_prompt["id"] <= event["prompt"]:
-            self._prompt(self._next_prompt)
+        while event["prompt"] is not None and (prompt := self._next_prompt) and prompt["id"] <= event["prompt"]:
+            if prompt["id"] in self.prompts:
+                suffix: list[int] = json.loads(self._records.sealed("prompt", prompt)["suffix"])
+                self._contents_until(max(suffix, default=0))
+                self._line("prompt", prompt | {"suffix": [self._key(number) for number in suffix]})
             self._next_prompt = next(self._coming_prompts, None)
         hidden = {} if self._redaction is None else {"state": None}
         self._line("event", self._with_hashes(event | hidden, "record", "shown", "state"))
-
-    def _prompt(self, prompt: Row) -> None:
-        if prompt["id"] in self.prompts:
-            suffix: list[int] = json.loads(self._records.sealed("prompt", prompt)["suffix"])
-            self._contents_until(max(suffix, default=0))
-            self._line("prompt", prompt | {"suffix": [self._key(number) for number in suffix]})
 
     def _run(self, run: Row) -> None:
         del run["number"]
@@ -250,22 +221,15 @@ class _Export:
     def _contents_until(self, last: int) -> None:
         """Writes all contents up to a number that the next line refers to."""
         while self._next is not None and self._next <= last:
-            self._content(self._next)
+            stored = self._hash(self._next), self._records.content(self._next)
+            for key, data in [stored] if self._redaction is None else self._redaction.contents(*stored):
+                said, extension = _in_line(data)
+                if extension:
+                    said = {"file": f"media/{key}.{extension}"}
+                    self._writer.media(said["file"], data)
+                self._writer.line({"type": "content", "hash": key, **said})
+                self._written["content"] += 1
             self._next = next(self._coming, None)
-
-    def _content(self, number: int) -> None:
-        key, data = self._hash(number), self._records.content(number)
-        contents = [(key, data)] if self._redaction is None else self._redaction.contents(key, data)
-        for each in contents:
-            self._write_content(*each)
-
-    def _write_content(self, key: str, data: bytes) -> None:
-        said, extension = _in_line(data)
-        if extension:
-            said = {"file": f"media/{key}.{extension}"}
-            self._writer.media(said["file"], data)
-        self._writer.line({"type": "content", "hash": key, **said})
-        self._written["content"] += 1
 
     def _with_hashes(self, row: Row, *columns: str) -> Row:
         """A row with the hashes of its contents, which are written first."""
@@ -308,9 +272,6 @@ class _Export:
         self._fork_events |= dict.fromkeys(visited, self._fork_events[at])
         return self._fork_events[at]
 
-    def _content_ids(self) -> Iterator[int]:
-        return (row["id"] for row in self._pages("content_ids_after") if row["id"] in self.contents)
-
     def _has_run(self, run: str | None) -> bool:
         scope = None if run is None else self._store.do("scope_of_run", {"id": run})
         return scope is not None and in_scope(scope, self._of)
@@ -324,10 +285,10 @@ class _Export:
         return any(in_scope(row["scope"], self._of) for row in self._store.rows("note_row", {"id": target}))
 
     def _choose(self) -> None:
-        """Marks the rows that a scope refers to."""
-        contents, prompts, steps = _RowSet(), _RowSet(), _RowSet()
+        """The rows that a scope refers to."""
+        contents, prompts, steps = set[int | None](), set[int | None](), set[int | None]()
         for event in self._pages("export_events"):
-            contents.add(event["record"], event["shown"], None if self._redaction else event["state"])
+            contents |= {event["record"], event["shown"], None if self._redaction else event["state"]}
             prompts.add(event["prompt"])
             steps.add(event["step"])
         before = 1 << 62
@@ -336,15 +297,15 @@ class _Export:
             for prompt in rows:
                 if prompt["id"] in prompts:
                     prompts.add(prompt["parent"])
-                    contents.add(*json.loads(prompt["suffix"]))
+                    contents.update(json.loads(prompt["suffix"]))
         for query, key, columns in (
             ("export_runs", "number", ("answer", "failure")),
             ("export_calls", "id", ("arguments", "outcome")),
             ("export_recalled", "id", ("block",)),
         ):
             for row in self._pages(query, key):
-                contents.add(*(row[column] for column in columns))
-        for key in self._records.named_below(list(contents)):
+                contents.update(row[column] for column in columns)
+        for key in self._records.named_below([number for number in contents if number is not None]):
             contents.add(self._store.do("content_id", {"hash": bytes.fromhex(key)}))
         self.contents, self.prompts, self.steps = contents, prompts, steps
 
@@ -408,7 +369,7 @@ class _Redaction:
 
     def contents(self, key: str, data: bytes) -> list[tuple[str, bytes]]:
         """The replacement of a content: texts that it refers to, then the content without secrets."""
-        tree = _as_json(data)
+        tree, new = _as_json(data), data
         beside: dict[str, bytes] = {}
         if tree is not _NOT_JSON:
             clean, beside = self._redactor.stored_record(tree, self._fetch)
@@ -417,16 +378,11 @@ class _Redaction:
             # A text that holds no secret by itself was changed as a record: both readings are kept.
             beside |= {name: self._fetch(name) for name in named if name in self._moved and name not in beside}
         else:
-            new = self._redacted_text(data)
+            with suppress(UnicodeDecodeError):  # a picture, or numbers
+                text = self._redactor.text(data.decode("utf-8", "surrogatepass"))
+                new = text.encode("utf-8", "surrogatepass")
         made = [(name, text) for name, text in beside.items() if name not in self._added]
         self._added.update(beside)
         if new != data:
             self._moved[key] = wire.fingerprint(new)
         return [*made, (self.key(key), new)]
-
-    def _redacted_text(self, data: bytes) -> bytes:
-        try:
-            text = data.decode("utf-8", "surrogatepass")
-        except UnicodeDecodeError:  # a picture, or numbers
-            return data
-        return self._redactor.text(text).encode("utf-8", "surrogatepass")

@@ -130,7 +130,9 @@ class _Writing:
         if run.system is not None:
             self._step(session, row["id"], SystemPromptStep(run.system), None, run.began)
         for step in run.steps:
-            self._step(session, row["id"], step, self._ends[session], _time_of(step, run.began))
+            end = getattr(getattr(step, "timing", None), "end_time", None)
+            at = float(end) if isinstance(end, (int, float)) else run.began
+            self._step(session, row["id"], step, self._ends[session], at)
             self._ends[session] += 1
             self.added["step"] += 1
         for call in run.calls:
@@ -236,11 +238,6 @@ class _Writing:
 
     def _keep(self, value: Any) -> int:
         return self._journal.keep(self._journal.encode(value))
-
-
-def _time_of(step: Any, otherwise: float) -> float:
-    end = getattr(getattr(step, "timing", None), "end_time", None)
-    return float(end) if isinstance(end, (int, float)) else otherwise
 
 
 # --- for the readers of files -----------------------------------------------------------------------------------------

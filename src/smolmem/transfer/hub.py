@@ -44,7 +44,7 @@ def push(folder: Path, exported: Exported, repo: str, *, private: bool, redacted
         InvalidArgument: the dataset is public, and `private` is true; or `repo` is not a name.
         StoreError: the Hub cannot be reached, or refuses.
     """
-    api = HfApi(token=token, library_name="smolmem", library_version=__version__)
+    api = _api(token)
     (folder / "README.md").write_text(card(folder, exported, repo, redacted=redacted), encoding="utf-8")
     with _explained(repo):
         api.create_repo(repo, repo_type="dataset", private=private, exist_ok=True)
@@ -70,14 +70,16 @@ def download(repo: str, folder: Path, *, revision: str | None, token: str | None
         NotFound: there is no such dataset, or it holds no export.
         StoreError: the Hub cannot be reached, or refuses.
     """
-    api = HfApi(token=token, library_name="smolmem", library_version=__version__)
+    wanted: Any = {"repo_type": "dataset", "allow_patterns": _FILES, "max_workers": 4}
     with _explained(repo):
-        api.snapshot_download(
-            repo, repo_type="dataset", revision=revision, local_dir=folder, allow_patterns=_FILES, max_workers=4
-        )
+        _api(token).snapshot_download(repo, revision=revision, local_dir=folder, **wanted)
     if not (folder / JOURNAL).is_file():
         raise NotFound(f"the dataset {repo} holds no {JOURNAL}: it was not made by memory.push_to_hub().")
     return folder
+
+
+def _api(token: str | None) -> HfApi:
+    return HfApi(token=token, library_name="smolmem", library_version=__version__)
 
 
 @contextmanager
@@ -99,16 +101,11 @@ def _explained(repo: str) -> Iterator[None]:
         advice = login if status in (401, 403) else "try again later"
         raise StoreError(f"the Hub refuses {repo} ({status}): {advice}.") from error
     except Exception as error:  # no network, no token: the library's HTTP client differs between its releases
-        reason = _root_cause(error)
+        reason: BaseException = error
+        while (before := reason.__cause__ or reason.__context__) is not None:
+            reason = before  # the first error of the chain, such as "Connection refused"
         advice = "check the network, and HF_ENDPOINT if it is set" if isinstance(reason, OSError) else login
         raise StoreError(f"the Hub cannot be used for {repo} ({one_line(str(reason), 200)}): {advice}.") from error
-
-
-def _root_cause(error: BaseException) -> BaseException:
-    """The first error of a chain, such as "Connection refused"."""
-    while (before := error.__cause__ or error.__context__) is not None:
-        error = before
-    return error
 
 
 # --- the card -----------------------------------------------------------------------------------------------------

@@ -51,6 +51,8 @@ def import_runs(
     try:
         is_url = urlsplit(name).scheme in ("http", "https")
         runs = _from_url(name, progress) if is_url else _from_file(Path(name), format)
+        if not runs:
+            raise Unreadable("the file has no runs of agents")
     except Unreadable as error:
         reason = str(error).rstrip(".")
         raise Unreadable(f"cannot import {_shown(name)}: {reason}. Nothing was imported.") from error
@@ -75,23 +77,19 @@ def _from_file(path: Path, format: Format | None) -> list[ForeignRun]:
             head = file.read(16)
             if head == _SQLITE:
                 return _from_sqlite(path, format)
-            _refuse_binary(head)
+            if head[:1] == b"\x80" and head[1:2] in b"\x02\x03\x04\x05":
+                raise Unreadable(
+                    "this is a pickle, and loading a pickle runs whatever code is in it: save json.dumps(agent.memory."
+                    "get_full_steps(), default=str) instead"
+                )
+            if head.startswith(b"PK"):
+                raise Unreadable(f"this is a zip: `smolmem load` reads exports of smolmem. {_HOW}")
             data = head + file.read(LARGEST)
     except (OSError, ValueError) as error:
         raise Unreadable(f"the file cannot be read ({getattr(error, 'strerror', None) or error})") from error
     if len(data) > LARGEST:
         raise Unreadable(f"the file is larger than {byte_size(LARGEST)}: import it in parts")
     return _from_json(json_values(data), path.name, at, format)
-
-
-def _refuse_binary(head: bytes) -> None:
-    if head[:1] == b"\x80" and head[1:2] in b"\x02\x03\x04\x05":
-        raise Unreadable(
-            "this is a pickle, and loading a pickle runs whatever code is in it: save json.dumps(agent.memory."
-            "get_full_steps(), default=str) instead"
-        )
-    if head.startswith(b"PK"):
-        raise Unreadable(f"this is a zip: `smolmem load` reads exports of smolmem. {_HOW}")
 
 
 def _from_sqlite(path: Path, format: Format | None) -> list[ForeignRun]:
@@ -101,7 +99,7 @@ def _from_sqlite(path: Path, format: Format | None) -> list[ForeignRun]:
     if found is None or (format is not None and format != found):
         tool = _SQLITE_TOOLS.get(str(format), "OpenAI Agents, LangGraph or CrewAI")
         raise Unreadable(f"this SQLite file was not written by {tool}")
-    return _some(chats.SQLITE_READERS[found](path))
+    return chats.SQLITE_READERS[found](path)
 
 
 def _from_json(values: list[Any], name: str, at: float, format: Format | None) -> list[ForeignRun]:
@@ -113,15 +111,9 @@ def _from_json(values: list[Any], name: str, at: float, format: Format | None) -
     }
     for each, (fits, read) in readers.items():
         if format in (None, each) and fits(values):
-            return _some(read())
+            return read()
     known = "the format of the file is not known" if format is None else f"the file does not have the format {format}"
     raise Unreadable(f"{known}. {_HOW}")
-
-
-def _some(runs: list[ForeignRun]) -> list[ForeignRun]:
-    if not runs:
-        raise Unreadable("the file has no runs of agents")
-    return runs
 
 
 def json_values(data: bytes) -> list[Any]:

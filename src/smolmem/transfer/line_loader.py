@@ -83,7 +83,7 @@ class LineLoader:
 
     def load_lines(self, progress: Progress | None) -> LineLoader:
         """Every line of the export."""
-        for number, line in archive.lines(self._export, progress):
+        for number, line in self._export.lines(progress):
             try:
                 self._load_line(line)
             except (InvalidLine, InvalidArgument) as error:
@@ -116,11 +116,8 @@ class LineLoader:
                 raise InvalidLine(f"run {run} is missing, and other lines refer to it")
         for child, parent in self._children.items():
             if not self._runs.get(parent):  # a run that was here before gets no new children: their answers are used
-                self._unlink(child)
-
-    def _unlink(self, child: str) -> None:
-        row = {**self._journal.run_row(child), "parent": None, "parent_step": None}
-        self._store.do("unlink_run", with_hash("run", row))
+                row = {**self._journal.run_row(child), "parent": None, "parent_step": None}
+                self._store.do("unlink_run", with_hash("run", row))
 
     def _header(self, row: Row) -> None:
         if row["format"] != FORMAT:
@@ -260,8 +257,14 @@ class LineLoader:
             self.step_numbers.put(row["step"], 0 if here is None else here["step"])
 
     def _begin(self, fork: Row, event: Row) -> None:
-        """A fork's list begins as the list was after an event."""
-        self._check_lineage(fork, event["session"])
+        """A fork's list begins as the list was after an event of its past."""
+        origin, seen = fork["fork_of"], {fork["id"]}
+        while origin != event["session"]:
+            if origin in seen:
+                raise InvalidLine(f"session {fork['id']} begins after an event that is not part of its past")
+            seen.add(origin)
+            known = self._store.rows("session_row", {"id": origin})
+            origin = self._parents.get(origin) or (known[0]["fork_of"] if known else None) or origin
         self._fork(fork, event["session"], self._events.get(event["id"]))
 
     def _fork(self, fork: Row, of: str, at: int) -> None:
@@ -273,15 +276,6 @@ class LineLoader:
         self._lists[fork["id"]] = self._journal.timeline(self._journal.session_row(of), at)
         self._add("session", fork | {"fork_at": at})
 
-    def _check_lineage(self, fork: Row, of: str) -> None:
-        at, seen = fork["fork_of"], {fork["id"]}
-        while at != of:
-            if at in seen:
-                raise InvalidLine(f"session {fork['id']} begins after an event that is not part of its past")
-            seen.add(at)
-            known = self._store.rows("session_row", {"id": at})
-            at = self._parents.get(at) or (known[0]["fork_of"] if known else None) or at
-
     def _apply(self, row: Row, timeline: Timeline[Row]) -> None:
         """Applies an event to its list and writes it, as when it was recorded."""
         self._named_runs.add(row["run"])
@@ -292,7 +286,10 @@ class LineLoader:
         if new and self._is_mine(row["run"]):
             raise InvalidLine(f"the step belongs to run {row['run']}, which the store had before")
         event["step"] = None if new else self.step_numbers.get(row["step"])
-        facts = None if event["record"] is None else self._facts(event["record"])
+        facts: Row | None = None
+        if event["record"] is not None:
+            with _refused("the record is not a step"):
+                facts = {**codec.facts(self._journal.value(event["record"]))}
         self._check_event(event, timeline, new=new)
         self._await_run(row["run"], row["session"], row["at"])
         last = event["place"] is None or event["place"] >= len(timeline.steps)
@@ -304,10 +301,10 @@ class LineLoader:
         if new:
             self.step_numbers.put(row["step"], event["step"])
             self.added["step"] += 1
-        self._events.put(row["id"], self._last_event(event["session"]) if self._begins_fork(row["id"]) else 0)
-
-    def _begins_fork(self, event: int) -> bool:
-        return event in self._waiting or event in self._copied.forks
+        written = 0
+        if row["id"] in self._waiting or row["id"] in self._copied.forks:  # a fork begins after this event
+            written = int(self._store.rows("last_event", {"session": event["session"], "until": None})[0]["last"])
+        self._events.put(row["id"], written)
 
     def _await_run(self, run: str, session: str, at: float) -> None:
         """Writes a row for a run whose line comes later: rows refer to runs that are stored."""
@@ -316,14 +313,6 @@ class LineLoader:
         row = awaited_run(run, session, at) | self._agents[session]
         self._store.do("put_run", with_hash("run", row))
         self._awaited_runs.add(run)
-
-    def _last_event(self, session: str) -> int:
-        """The number of the event that was just written, for forks that begin after it."""
-        return int(self._store.rows("last_event", {"session": session, "until": None})[0]["last"])
-
-    def _facts(self, record: int) -> Row:
-        with _refused("the record is not a step"):
-            return {**codec.facts(self._journal.value(record))}
 
     def _check_event(self, event: Row, timeline: Timeline[Row], *, new: bool) -> None:
         """Refuses an event that cannot have happened, before anything of it is written."""
@@ -381,7 +370,9 @@ class LineLoader:
             row["fork_of"] = None
         row["writer"] = RESTORED if self._keeps_origins else IMPORTED
         row = self._contents.numbered(row, "answer", "failure")
-        self._check_failure(row["failure"])
+        if row["failure"] is not None:
+            with _refused("the failure of the run is malformed"):
+                Failure(**self._journal.value(row["failure"]))
         if row["status"] == "running":  # on the other machine, perhaps
             row |= {"status": "interrupted", **self._store.rows("run_counts", {"run": run})[0]}
         self._put_run(row, again=again)
@@ -392,11 +383,6 @@ class LineLoader:
         self._store.do("put_run", row)
         if again:
             self._store.do("put_run_facts", row)
-
-    def _check_failure(self, number: int | None) -> None:
-        if number is not None:
-            with _refused("the failure of the run is malformed"):
-                Failure(**self._journal.value(number))
 
     def _is_run(self, run: str) -> bool:
         return run in self._runs or bool(self._store.rows("run_row", {"id": run}))

@@ -9,10 +9,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from array import array
-from bisect import bisect_left
 from collections import ChainMap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from smolmem.core.encoding import packing, wire
@@ -23,8 +21,6 @@ from smolmem.transfer.archive import ExportReader, is_media
 
 FORMAT = "smolmem"
 VERSION = 1
-LATE = 100_000
-"""How many larger numbers of the same table may come before a number."""
 
 Check = Callable[[Any], Any]
 _ID = re.compile(r"[0-9a-f]{1,64}")
@@ -110,10 +106,6 @@ def _one_of(*choices: Any) -> Check:
     return lambda value: _checked(any(value == each and type(value) is type(each) for each in choices), value)
 
 
-def _optional(check: Check) -> Check:
-    return lambda value: None if value is None else check(value)
-
-
 def _list(check: Check) -> Check:
     return lambda value: [check(item) for item in _checked(isinstance(value, list), value)]
 
@@ -168,7 +160,8 @@ Exports of 0.1 have no `tags` of runs and no `web` of calls.
 
 
 def _check(what: str) -> Check:
-    return _optional(_CHECKS[what[:-1]]) if what.endswith("?") else _CHECKS[what]
+    check = _CHECKS[what.removesuffix("?")]
+    return (lambda value: None if value is None else check(value)) if what.endswith("?") else check
 
 
 SHAPES: dict[str, dict[str, Check]] = {
@@ -184,39 +177,28 @@ class Numbers:
     Args:
         what: the table, for errors.
         earlier: numbers of lines that were loaded before.
-
-    Numbers nearly ascend: workers of one server reserve numbers a moment before they use them.
     """
 
     def __init__(self, what: str, earlier: Mapping[int, int] | None = None) -> None:
-        self._what, self._earlier = what, earlier or {}
-        self._there, self._here = array("q"), array("q")
+        self._what = what
+        self.new: dict[int, int] = {}
+        self._all = ChainMap(self.new, cast("dict[int, int]", earlier or {}))
 
     def put(self, there: int, here: int) -> None:
         """Adds a number of the export, and its number in this store."""
-        place = bisect_left(self._there, there)
-        if there < 1 or len(self._there) - place > LATE or self.find(there) is not None:
-            raise InvalidLine(f"{self._what} {there} comes twice or out of order")
-        self._there.insert(place, there)
-        self._here.insert(place, here)
-
-    def items(self) -> Iterator[tuple[int, int]]:
-        """All numbers that were added, each with its number in this store."""
-        return zip(self._there, self._here, strict=True)
+        if there < 1 or there in self._all:
+            raise InvalidLine(f"{self._what} {there} comes twice")
+        self.new[there] = here
 
     def find(self, there: int) -> int | None:
         """The number in this store; None if the export did not mention it yet."""
-        place = bisect_left(self._there, there)
-        if place < len(self._there) and self._there[place] == there:
-            return self._here[place]
-        return self._earlier.get(there)
+        return self._all.get(there)
 
     def get(self, there: int) -> int:
         """The number in this store of a row that a line refers to."""
-        found = self.find(there)
-        if found is None:
+        if there not in self._all:
             raise InvalidLine(f"the line refers to {self._what} {there}, which no earlier line holds")
-        return found
+        return self._all[there]
 
 
 class LoadedContents:

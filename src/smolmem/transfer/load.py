@@ -45,13 +45,8 @@ def load(
 ) -> Imported:
     """Reads an export into a store: all of it, or nothing.
 
-    Args:
-        journal: the store to load into.
-        path: the folder or zip of an export.
-        scope: load everything below this scope: `acme/alice` becomes `<scope>/alice` if `acme` was exported, and
-            `<scope>/acme/alice` if everything was.
-        trust: `import` gives everything the origin `import` and low trust; `keep` keeps the origins of the export.
-        progress: called repeatedly with the amount that is done and the total.
+    The arguments are those of `Memory.load`. Below a scope, `acme/alice` becomes `<scope>/alice` if `acme` was
+    exported, and `<scope>/acme/alice` if everything was.
 
     Raises:
         NotAStore: if the path is not an export.

@@ -16,7 +16,7 @@ from smolagents.memory import ActionStep, PlanningStep, TaskStep, ToolCall
 from smolagents.models import ChatMessage
 from smolagents.monitoring import Timing, TokenUsage
 
-from smolmem.core.rows import Status
+from smolmem.transfer.chats import called
 from smolmem.transfer.foreign import ForeignCall, ForeignRun, Unreadable, agent_error, role_of, tool_call
 
 _NAMED_ANSWER = re.compile(r"\bfinal_answer\(\s*answer\s*=")
@@ -65,15 +65,14 @@ def _run(session: str, number: int, steps: Sequence[Any], system: Any, at: float
     timed = [step.timing for step in steps if hasattr(step, "timing") and step.timing.start_time > 0]
     last = steps[-1]
     done = isinstance(last, ActionStep) and last.is_final_answer
-    status: Status = "finished" if done else "interrupted"
-    has_code = any(getattr(step, "code_action", None) for step in steps)
+    kind = "CodeAgent" if any(getattr(step, "code_action", None) for step in steps) else "ToolCallingAgent"
     return ForeignRun(
         key=f"{session} {number}",
         session=session,
-        agent="CodeAgent" if has_code else "ToolCallingAgent",
-        agent_type="CodeAgent" if has_code else "ToolCallingAgent",
+        agent=kind,
+        agent_type=kind,
         steps=steps,
-        status=status,
+        status="finished" if done else "interrupted",
         began=timed[0].start_time if timed else at,
         ended=max((timing.end_time or timing.start_time for timing in timed), default=at),
         answer=last.action_output if done else None,
@@ -110,7 +109,7 @@ def _step(record: Mapping[str, Any]) -> Any:
 
 def _action(record: Mapping[str, Any]) -> ActionStep:
     answer, error = record.get("model_output_message"), record.get("error")
-    calls = [_call(call) for call in record.get("tool_calls") or []]
+    calls = [ToolCall(*called(call)) for call in record.get("tool_calls") or []]
     code = record.get("code_action")
     if code is None:  # releases before 1.20 keep code in the call alone
         code = next((call.arguments for call in calls if call.name == "python_interpreter"), None)
@@ -131,22 +130,13 @@ def _action(record: Mapping[str, Any]) -> ActionStep:
     )
 
 
-def _call(record: Mapping[str, Any]) -> ToolCall:
-    function = record.get("function", record)
-    return ToolCall(str(function["name"]), function.get("arguments"), str(record.get("id", "")))
-
-
 def _messages(given: Any) -> list[ChatMessage]:
     return [_message(each) for each in given] if isinstance(given, list) else []
 
 
 def _message(given: Any) -> ChatMessage:
     record = given if isinstance(given, dict) else {"role": "assistant", "content": given}
-    calls = [
-        tool_call(str(function["name"]), function.get("arguments"), str(call.get("id", "")))
-        for call in record.get("tool_calls") or []
-        for function in [call.get("function", call)]
-    ]
+    calls = [tool_call(*called(call)) for call in record.get("tool_calls") or []]
     usage = _usage(record.get("token_usage"))
     return ChatMessage(role_of(record.get("role", "assistant")), record.get("content"), calls or None, None, usage)
 

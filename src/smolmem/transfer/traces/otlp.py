@@ -78,16 +78,8 @@ class Collector:
             "User-Agent": f"smolmem/{__version__}",
         }
         try:
-            answer = requests.post(
-                self._url,
-                data=body,
-                headers=headers,
-                auth=self._auth,
-                timeout=TIMEOUT,
-                allow_redirects=False,
-                stream=True,
-            )
-            with answer:
+            unfollowed: Any = {"headers": headers, "auth": self._auth, "allow_redirects": False, "stream": True}
+            with requests.post(self._url, body, timeout=TIMEOUT, **unfollowed) as answer:
                 said = answer.raw.read(500, decode_content=True) if answer.status_code != 200 else b""
         except (requests.RequestException, OSError, ValueError) as error:
             reason = failure_reason(error)
@@ -95,26 +87,20 @@ class Collector:
                 f"the collector at {self._url} does not answer ({reason}): start it, or give another URL."
             ) from error
         if answer.status_code not in (200, 202, 204):
-            raise CollectorFailed(_refusal(self._url, answer.status_code, said), refused=_is_final(answer.status_code))
+            final = answer.status_code in (400, 413, 422)  # the same batch would be refused again
+            raise CollectorFailed(_refusal(self._url, answer.status_code, said), refused=final)
 
 
 def _refusal(url: str, code: int, said: bytes) -> str:
     text = one_line(said.decode("utf-8", "replace"), 200)
     hints = {
-        401: "give its key as a header, --header 'authorization=Bearer …'",
-        403: "give its key as a header, --header 'authorization=Bearer …'",
-        404: "give the path for OTLP over HTTP, which usually ends in /v1/traces",
-        405: "give the path for OTLP over HTTP, which usually ends in /v1/traces",
+        **dict.fromkeys((401, 403), "give its key as a header, --header 'authorization=Bearer …'"),
+        **dict.fromkeys((404, 405), "give the path for OTLP over HTTP, which usually ends in /v1/traces"),
         413: "the batch is too large for the collector, raise the limit there",
         415: "give a collector that takes protobuf",
     }
     hint = hints.get(code, "give a collector for OTLP over HTTP")
     return f"the collector at {url} answered {code}{f' ({text})' if text else ''}: {hint}."
-
-
-def _is_final(code: int) -> bool:
-    """Whether the same batch would be refused again, however often it is sent."""
-    return code in (400, 413, 422)
 
 
 def failure_reason(error: BaseException) -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -103,11 +103,6 @@ class _RunSpans:
 
     # --- the run ---------------------------------------------------------------------------------------------------
 
-    @property
-    def agent_span(self) -> str:
-        """The id of the run's own span."""
-        return self._id("agent")
-
     def _id(self, *part: str | int) -> str:
         return span_id(f"{self.trace} {self.run.id}", *part)
 
@@ -130,7 +125,7 @@ class _RunSpans:
         wrong = {"failed": str(failure or "failed"), "interrupted": "the run was interrupted"}
         began, message = run.began.timestamp(), _cut(wrong.get(run.status, ""))
         return self._span(
-            "AGENT", self.agent_span, self.parent, f"{run.agent}.run", began, ended, attributes, message, raised
+            "AGENT", self._id("agent"), self.parent, f"{run.agent}.run", began, ended, attributes, message, raised
         )
 
     def _span(
@@ -164,9 +159,10 @@ class _RunSpans:
             yield from self._tools(turn, live, calls, ended)
             shown = live.observations if live.observations is not None else live.action_output
             name, output = f"Step {live.step_number}", _output(shown)
-        attributes = {**_input(live_text(live)), **output}
+        prompt = getattr(live, "model_input_messages", None)
+        attributes = {**_input(message_text(prompt[-1]) if prompt else None), **output}
         yield self._span(
-            "CHAIN", self._step_id(turn), self.agent_span, name, began, ended, attributes, *_step_error(live)
+            "CHAIN", self._id("step", turn), self._id("agent"), name, began, ended, attributes, *_step_error(live)
         )
 
     def _unfinished(self, turn: int) -> Iterator[tuple[Span, int | None]]:
@@ -180,16 +176,13 @@ class _RunSpans:
         began, ended = calls[0].began, max(call.ended or call.began for call in calls)
         self.latest = max(self.latest, ended)
         asked = [call for call in calls if call.recorded.kind == "model"]
-        yield from ((span, None) for span in self._answers(turn, asked[:-1], ended))
-        if asked:
-            yield self._answer(turn, self._id("model", turn), asked[-1], ended), None
+        for number, call in enumerate(asked):
+            id = self._id("model", turn) if call is asked[-1] else self._id("model", number, turn)
+            yield self._answer(turn, id, call, ended), None
         for number, call in enumerate(call for call in calls if call.recorded.kind == "tool"):
-            yield self._tool(turn, number, call, self._step_id(turn)), None
-        own, name, error = self._step_id(turn), "Unfinished step", "the process ended during this step"
-        yield self._span("CHAIN", own, self.agent_span, name, began, ended, {}, error), None
-
-    def _step_id(self, turn: int) -> str:
-        return self._id("step", turn)
+            yield self._tool(turn, number, call, self._id("step", turn)), None
+        own, name, error = self._id("step", turn), "Unfinished step", "the process ended during this step"
+        yield self._span("CHAIN", own, self._id("agent"), name, began, ended, {}, error), None
 
     def _times(self, live: Any, step: Step, calls: Sequence[Call]) -> tuple[float, float]:
         timing = getattr(live, "timing", None)
@@ -215,7 +208,8 @@ class _RunSpans:
     def _model(self, turn: int, live: Any, calls: Sequence[Call], began: float, ended: float) -> Iterator[Span]:
         """The model's answer, with its prompt; before it, answers that the step did not keep."""
         asked = [call for call in calls if call.recorded.kind == "model"]
-        yield from self._answers(turn, asked[:-1], ended)
+        for number, call in enumerate(asked[:-1]):
+            yield self._answer(turn, self._id("model", number, turn), call, ended)
         answer = getattr(live, "model_output_message", None)
         said = answer if answer is not None else getattr(live, "model_output", None)
         if said is None and not asked:
@@ -232,24 +226,15 @@ class _RunSpans:
         }
         yield self._model_span(turn, self._id("model", turn), began, ended, attributes)
 
-    def _answers(self, turn: int, calls: Sequence[Call], until: float) -> Iterator[Span]:
-        for number, call in enumerate(calls):
-            yield self._answer(turn, self._id("model", number, turn), call, until)
-
     def _answer(self, turn: int, id: str, call: Call, until: float) -> Span:
         """An answer of a model that only the ledger has."""
-        answer = _result(call.recorded)
         asked = _arguments(call.recorded)
-        last = asked[-1] if isinstance(asked, list) and asked else None
-        attributes = {
-            **self._llm(None, None),
-            **_input(None if last is None else message_text(last)),
-            **_output(_said(answer)),
-        }
+        last = message_text(asked[-1]) if isinstance(asked, list) and asked else None
+        attributes = {**self._llm(None, None), **_input(last), **_output(_said(_result(call.recorded)))}
         return self._model_span(turn, id, call.began, call.ended or until, attributes)
 
     def _model_span(self, turn: int, id: str, began: float, ended: float, attributes: Mapping[str, Any]) -> Span:
-        return self._span("LLM", id, self._step_id(turn), self.run.model or "model", began, ended, attributes)
+        return self._span("LLM", id, self._id("step", turn), self.run.model or "model", began, ended, attributes)
 
     def _llm(self, sent: int | None, got: int | None) -> dict[str, Any]:
         costs: dict[str, Any] = {}
@@ -265,15 +250,15 @@ class _RunSpans:
         made: dict[str, Any] = {}
         for number, message in enumerate(messages):
             reference = f"smolmem://run/{self.run.id}/step/{turn}/message/{number}/image"
-            for name, value in message_attributes(message, reference).items():
-                made[f"{prefix}.{number}.message.{name}"] = value
+            fields = message_attributes(message, reference)
+            made |= {f"{prefix}.{number}.message.{name}": value for name, value in fields.items()}
         return made
 
     # --- tools -----------------------------------------------------------------------------------------------------
 
     def _tools(self, turn: int, live: ActionStep, calls: Sequence[Call], ended: float) -> Iterator[Span]:
         made = [call for call in calls if call.recorded.kind == "tool"]
-        step = above = self._step_id(turn)
+        step = above = self._id("step", turn)
         if live.code_action is not None:
             above = self._id("code", turn)
             began = max([live_start(live, ended), *(call.ended or 0.0 for call in calls if call not in made)])
@@ -292,7 +277,7 @@ class _RunSpans:
             shown = live.observations if len(named) == 1 else None
             attributes = {**_tool(call.name, call.id), **_input(call.arguments), **_output(shown)}
             own, began = self._id("tool", number, turn), live_start(live, ended)
-            yield self._span("TOOL", own, self._step_id(turn), call.name, began, ended, attributes)
+            yield self._span("TOOL", own, self._id("step", turn), call.name, began, ended, attributes)
 
     def _tool(self, turn: int, number: int, call: Call, above: str) -> Span:
         recorded, known = call.recorded, call.ended is not None
@@ -300,29 +285,23 @@ class _RunSpans:
         attributes = {**_tool(recorded.name), **_input(_arguments(recorded)), **_output(result)}
         error = _cut(str(result)) if recorded.failed else "" if known else "it is unknown whether the call happened"
         raised = Raised(type(result).__name__, error) if recorded.failed else None
-        own, ended = self._tool_id(turn, number), call.ended or call.began
+        own, ended = self._id("tool", turn, number), call.ended or call.began
         return self._span("TOOL", own, above, recorded.name, call.began, ended, attributes, error, raised)
-
-    def _tool_id(self, turn: int, number: int) -> str:
-        return self._id("tool", turn, number)
 
     # --- managed agents --------------------------------------------------------------------------------------------
 
     def _children(self, turn: int) -> Iterator[tuple[Span, int | None]]:
         """The runs that the calls of a turn started, each below its call."""
-        for child, parent in self._placed.get(turn, []):
-            below = _RunSpans(self.records, child, self.trace, parent, self.prices, self.sent, self.session)
-            yield from below.all()
-            self.latest = max(self.latest, below.latest)
+        for child, (called, parent) in self._called:
+            if called == turn:
+                below = replace(self, run=child, parent=parent)
+                yield from below.all()
+                self.latest = max(self.latest, below.latest)
 
     @cached_property
-    def _placed(self) -> dict[int, list[tuple[Run, str]]]:
-        """The runs that this run called, by turn, with the span that each belongs to."""
-        placed: dict[int, list[tuple[Run, str]]] = {}
-        for child in self.records.called_by([self.run.id]):
-            turn, parent = self._caller(child)
-            placed.setdefault(turn, []).append((child, parent))
-        return placed
+    def _called(self) -> list[tuple[Run, tuple[int, str]]]:
+        """The runs that this run called, each with its turn and the span that it belongs to."""
+        return [(child, self._caller(child)) for child in self.records.called_by([self.run.id])]
 
     def _caller(self, child: Run) -> tuple[int, str]:
         began, latest = child.began.timestamp(), max(self._calls, default=0)
@@ -331,9 +310,9 @@ class _RunSpans:
             for number, call in enumerate(tools):
                 within = call.began <= began and (call.ended is None or began <= call.ended)
                 if within and call.recorded.name == child.agent:
-                    return turn, self._tool_id(turn, number)
+                    return turn, self._id("tool", turn, number)
                 latest = turn if within else latest
-        return latest, self._step_id(latest)
+        return latest, self._id("step", latest)
 
 
 # --- attributes ------------------------------------------------------------------------------------------------------
@@ -385,12 +364,6 @@ def _step_error(live: Any) -> tuple[str, Raised | None]:
     return ("the step was interrupted" if codec.is_interrupted(live) else ""), None
 
 
-def live_text(live: Any) -> Any:
-    """The input of a step: the last message of its prompt."""
-    prompt = getattr(live, "model_input_messages", None)
-    return message_text(prompt[-1]) if prompt else None
-
-
 def live_start(live: Any, otherwise: float) -> float:
     """When a step began."""
     return _time(getattr(live, "timing", None), "start_time") or otherwise
@@ -401,13 +374,11 @@ def _tool(name: str, id: str | None = None) -> dict[str, Any]:
 
 
 def _input(value: Any) -> dict[str, Any]:
-    text, kind = _shown(value)
-    return {} if value is None else {spans.INPUT: text, spans.INPUT_TYPE: kind}
+    return {} if value is None else dict(zip((spans.INPUT, spans.INPUT_TYPE), _shown(value), strict=True))
 
 
 def _output(value: Any) -> dict[str, Any]:
-    text, kind = _shown(value)
-    return {} if value is None else {spans.OUTPUT: text, spans.OUTPUT_TYPE: kind}
+    return {} if value is None else dict(zip((spans.OUTPUT, spans.OUTPUT_TYPE), _shown(value), strict=True))
 
 
 def _said(answer: Any) -> Any:

@@ -102,7 +102,8 @@ def _records(values: Iterable[Any]) -> Iterator[dict[str, Any]]:
         if _first(value, "name") is not None and (_first(value, "id") is not None or _context(value)):
             own = {"parent_id": parent, "trace_id": trace} | {name: item for name, item in value.items() if item}
             yield own
-            parent, trace = _id_of(own), _first({**_context(own), **own}, "trace")
+            whole = {**own, **_context(own)}
+            parent, trace = _first(whole, "id"), _first(whole, "trace")
             waiting.append((value.get("child_spans"), parent, trace))
         else:
             inner = ("resourceSpans", "resource_spans", "scopeSpans", "scope_spans", "spans", "data", "traces")
@@ -113,10 +114,6 @@ def _records(values: Iterable[Any]) -> Iterator[dict[str, Any]]:
 def _context(record: Mapping[str, Any]) -> Mapping[str, Any]:
     context = record.get("context")
     return context if isinstance(context, dict) else {}
-
-
-def _id_of(record: Mapping[str, Any]) -> Any:
-    return _first({**record, **_context(record)}, "id")
 
 
 def _first(record: Mapping[str, Any], what: str) -> Any:
@@ -134,9 +131,12 @@ def _span(record: Mapping[str, Any]) -> Span:
     began = _seconds(_first(record, "began"))
     ended = _first(record, "ended")
     status, message = _status(record)
+    id = _id(_first(whole, "id"))
+    if id is None:
+        raise ValueError("it has no id")
     return Span(
         trace=_id(_first(whole, "trace")) or "no trace",
-        id=_own_id(whole),
+        id=id,
         parent=_id(_first(record, "parent")),
         name=_text(_first(record, "name")),
         kind=str(attributes.get(spans.KIND, "")).upper(),
@@ -152,13 +152,6 @@ def _span(record: Mapping[str, Any]) -> Span:
 def _id(value: Any) -> str | None:
     text = _text(value).removeprefix("0x").lower() if value is not None else ""
     return text if text.strip("0") else None
-
-
-def _own_id(record: Mapping[str, Any]) -> str:
-    found = _id(_first(record, "id"))
-    if found is None:
-        raise ValueError("it has no id")
-    return found
 
 
 def _text(value: Any) -> str:
@@ -232,17 +225,14 @@ def _flatten(given: Any, prefix: str, flat: dict[str, Any], depth: int) -> None:
 
 def _value(given: Any, depth: int = 0) -> Any:
     """A value of OTLP's JSON."""
-    if not isinstance(given, dict) or depth > DEEPEST:
-        return None
-    for name, item in given.items():
+    for name, item in given.items() if isinstance(given, dict) and depth <= DEEPEST else ():
         kind = name.replace("_", "").lower()
+        values = item.get("values", []) if isinstance(item, dict) else []
         if kind == "intvalue":
             return int(item)
         if kind == "arrayvalue":
-            values = item.get("values", []) if isinstance(item, dict) else []
             return [_value(each, depth + 1) for each in values]
         if kind == "kvlistvalue":
-            values = item.get("values", []) if isinstance(item, dict) else []
             return {str(each.get("key")): _value(each.get("value"), depth + 1) for each in values}
         if kind in ("stringvalue", "boolvalue", "doublevalue"):
             return item

@@ -16,14 +16,14 @@ from functools import cached_property
 from typing import Any
 
 from smolagents.memory import ActionStep, PlanningStep, TaskStep, ToolCall
-from smolagents.models import ChatMessage, ChatMessageToolCall, MessageRole
+from smolagents.models import ChatMessage, MessageRole
 from smolagents.monitoring import Timing, TokenUsage
 
 from smolmem.core.rows import Status
 from smolmem.core.values import Failure
 from smolmem.transfer.foreign import ForeignCall, ForeignRun, agent_error, parse_json, role_of, tool_call
 from smolmem.transfer.traces import spans
-from smolmem.transfer.traces.spans import INTERPRETER, Span
+from smolmem.transfer.traces.spans import INTERPRETER, Raised, Span
 
 FINAL = "final_answer"
 _STEP = re.compile(r"Step (\d{1,6})|Unfinished step")
@@ -33,9 +33,7 @@ _CODE = re.compile(r"<code>\s*\n?(.*?)\n?\s*</code>|```(?:py|python)?[ \t]*\n(.*
 def runs_of(found: Sequence[Span]) -> list[ForeignRun]:
     """Spans as runs, callers first."""
     tree = _Tree(found)
-    made = []
-    for agent in tree.agents:
-        made.append(_Run(tree, agent).made())
+    made = [_Run(tree, agent).made() for agent in tree.agents]
     for trace, orphans in tree.orphans().items():
         first = orphans[0]
         whole = Span(trace, f"{trace} without agent", None, "agent.run", "AGENT", first.began, _end(orphans))
@@ -116,6 +114,7 @@ class _Run:
         caller = next((each for each in self.tree.above(span) if each.kind == "AGENT"), None)
         step = next((each for each in self.tree.above(span) if _STEP.fullmatch(each.name)), None)
         models = [each.attributes.get(spans.MODEL) for each in (span, *self.tree.inside(span))]
+        tags = span.attributes.get(spans.TAGS)
         return ForeignRun(
             key=f"trace {span.trace} {span.id}",
             session=f"trace {span.trace} {span.id}",
@@ -125,13 +124,13 @@ class _Run:
             status=status,
             began=span.began,
             ended=span.ended,
-            answer=_value(span, spans.OUTPUT, spans.OUTPUT_TYPE) if status in ("finished", "max_steps") else None,
+            answer=_output(span) if status in ("finished", "max_steps") else None,
             failure=failure,
             parent=None if caller is None else f"trace {caller.trace} {caller.id}",
             parent_step=None if caller is None or step is None else _number(step, 1),
             model=next((str(model) for model in models if model), None),
             max_steps=_count(span.attributes.get(spans.MAX_STEPS)),
-            tags=_texts(span.attributes.get(spans.TAGS)),
+            tags=[tag for tag in tags if isinstance(tag, str)] if isinstance(tags, list) else [],
             calls=self.calls,
         )
 
@@ -141,7 +140,7 @@ class _Run:
         return any(_STEP.fullmatch(each.name) for each in self.orphans or self.tree.below(self.span))
 
     def _task(self) -> str:
-        given = _value(self.span, spans.INPUT, spans.INPUT_TYPE)
+        given = _input(self.span)
         named = given.get("task") if isinstance(given, dict) else None
         if named is None and isinstance(given, str) and given.startswith("{"):
             parsed = parse_json(given)
@@ -154,16 +153,13 @@ class _Run:
             return "interrupted", None
         about = parse_json(self.span.attributes.get(spans.METADATA))
         told = about.get("status") if isinstance(about, dict) else self.span.attributes.get("metadata.status")
-        if self.span.status == "ERROR":
-            raised = self.span.exception
-            if told == "interrupted":
-                return "interrupted", None
-            kind, _, text = self.span.message.partition(": ")
-            failure = (
-                Failure(kind, text, "") if raised is None else Failure(raised.type, raised.message, raised.traceback)
-            )
-            return "failed", failure
-        return ("max_steps" if told == "max_steps" else "finished"), None
+        if self.span.status != "ERROR":
+            return ("max_steps" if told == "max_steps" else "finished"), None
+        if told == "interrupted":
+            return "interrupted", None
+        kind, _, text = self.span.message.partition(": ")
+        raised = self.span.exception or Raised(kind, text)
+        return "failed", Failure(raised.type, raised.message, raised.traceback)
 
     def _agent_type(self) -> str:
         told = self.span.attributes.get("smolagents.agent_type")
@@ -207,15 +203,16 @@ class _Run:
         said = answer.content if answer is not None else None
         code = next((_text(each, spans.INPUT) for each in tools if each.name == INTERPRETER), None)
         if code is None and isinstance(said, str) and not (answer is not None and answer.tool_calls):
-            code = _code(said)
+            blocks = [(first or second).strip("\n") for first, second in _CODE.findall(said)]
+            code = "\n\n".join(blocks) or None
         tools = [each for each in tools if each.name != INTERPRETER]
         self._record(tools, is_code=code is not None)
         final = next((each for each in tools if _tool_name(each) == FINAL), None)
-        whole = Span(step.trace, step.id, None, step.name, "", step.began, _end([step, *tools]))
-        shown = _text(step, spans.OUTPUT) if step.kind != "LLM" else _results(tools)
+        results = [text for text in (_text(each, spans.OUTPUT) for each in tools) if text is not None]
+        shown = ("\n".join(results) or None) if step.kind == "LLM" else _text(step, spans.OUTPUT)
         return ActionStep(
             step_number=_number(step, len(self.steps)),
-            timing=Timing(whole.began, whole.ended),
+            timing=Timing(step.began, _end([step, *tools])),
             model_input_messages=(_messages(model, spans.INPUT_MESSAGES) or None) if model is not None else None,
             tool_calls=_calls(code, answer, tools),
             error=_error(step),
@@ -223,7 +220,7 @@ class _Run:
             model_output=said,
             code_action=code,
             observations=shown,
-            action_output=None if final is None else _value(final, spans.OUTPUT, spans.OUTPUT_TYPE),
+            action_output=None if final is None else _output(final),
             token_usage=None if model is None else _usage(model),
             is_final_answer=final is not None,
         )
@@ -238,13 +235,13 @@ class _Run:
 
     def _record(self, tools: Sequence[Span], *, is_code: bool) -> None:
         for each in tools:
-            given = _value(each, spans.INPUT, spans.INPUT_TYPE)
+            given = _input(each)
             given = parse_json(given) if isinstance(given, str) and given.startswith("{") else given
             args, named = (given.get("args"), given.get("kwargs")) if isinstance(given, dict) else (None, None)
             if isinstance(args, list) and isinstance(named, dict):
                 given = [args, named] if is_code else named
             failed = each.status == "ERROR"
-            result = _error(each) if failed else _value(each, spans.OUTPUT, spans.OUTPUT_TYPE)
+            result = _error(each) if failed else _output(each)
             turn = len(self.steps)
             self.calls.append(ForeignCall(turn, _tool_name(each), given, result, each.began, each.ended, failed))
 
@@ -261,27 +258,13 @@ def _calls(code: str | None, answer: ChatMessage | None, tools: Sequence[Span]) 
         return [ToolCall(INTERPRETER, code, "call_1")]
     if answer is not None and answer.tool_calls:
         return [ToolCall(call.function.name, call.function.arguments, call.id) for call in answer.tool_calls]
-    made = [ToolCall(_tool_name(each), _value(each, spans.INPUT, spans.INPUT_TYPE), each.id) for each in tools]
+    made = [ToolCall(_tool_name(each), _input(each), each.id) for each in tools]
     return made or None
 
 
-def _results(tools: Sequence[Span]) -> str | None:
-    texts = [text for text in (_text(each, spans.OUTPUT) for each in tools) if text is not None]
-    return "\n".join(texts) if texts else None
-
-
 def _error(span: Span) -> Exception | None:
-    if span.status != "ERROR":
-        return None
-    name = span.exception.type if span.exception is not None else span.message.partition(":")[0]
-    message = span.exception.message if span.exception is not None else span.message
-    return agent_error(name, message)
-
-
-def _code(said: str) -> str | None:
-    """The code in a model's answer."""
-    blocks = [first or second for first, second in _CODE.findall(said)]
-    return "\n\n".join(block.strip("\n") for block in blocks) or None
+    raised = span.exception or Raised(span.message.partition(":")[0], span.message)
+    return agent_error(raised.type, raised.message) if span.status == "ERROR" else None
 
 
 # --- attributes ------------------------------------------------------------------------------------------------------
@@ -298,52 +281,42 @@ def _answer(model: Span) -> ChatMessage | None:
     return None if said is None else ChatMessage(MessageRole.ASSISTANT, said)
 
 
-def _messages(model: Span, prefix: str) -> list[ChatMessage]:
-    """Messages in attributes such as `llm.input_messages.0.message.content`."""
+def _numbered(fields: Mapping[str, Any], prefix: str, part: str) -> list[dict[str, Any]]:
+    """Fields such as `llm.input_messages.0.message.content` as a list of objects, here with `content`."""
     grouped: dict[int, dict[str, Any]] = {}
-    for name, value in model.attributes.items():
-        number, _, rest = name.removeprefix(f"{prefix}.").partition(".")
-        if name.startswith(f"{prefix}.") and number.isdigit() and len(number) < 7:
-            grouped.setdefault(int(number), {})[rest.removeprefix("message.")] = value
-    return [_message(fields, is_answer=prefix == spans.OUTPUT_MESSAGES) for _, fields in sorted(grouped.items())]
+    for name, value in fields.items():
+        found = re.fullmatch(rf"{re.escape(prefix)}\.(\d{{1,6}})\.{part}\.(.+)", name)
+        if found is not None:
+            grouped.setdefault(int(found[1]), {})[found[2]] = value
+    return [each for _, each in sorted(grouped.items())]
+
+
+def _messages(model: Span, prefix: str) -> list[ChatMessage]:
+    is_answer = prefix == spans.OUTPUT_MESSAGES
+    return [_message(fields, is_answer=is_answer) for fields in _numbered(model.attributes, prefix, "message")]
 
 
 def _message(fields: Mapping[str, Any], *, is_answer: bool) -> ChatMessage:
     content: Any = fields.get("content")
-    parts: dict[int, str] = {}
-    for name, value in sorted(fields.items()):
-        found = re.fullmatch(r"contents\.(\d{1,5})\.message_content\.(text|image\.image\.url)", name)
-        if found is not None:
-            short = str(value) if found[2] == "text" else f"[image {str(value)[:100]}]"
-            parts[int(found[1])] = short
+    parts = _numbered(fields, "contents", "message_content")
     if content is None and parts:
-        content = "\n".join(text for _, text in sorted(parts.items()))
+        images = (
+            f"[image {str(part['image.image.url'])[:100]}]" if "image.image.url" in part else "" for part in parts
+        )
+        texts = (str(part["text"]) if "text" in part else image for part, image in zip(parts, images, strict=True))
+        content = "\n".join(text for text in texts if text)
     text = None if content is None else content if isinstance(content, str) else json.dumps(content)
-    role = role_of(fields.get("role", "assistant"))
-    calls = _tool_calls(fields)
-    shown: Any = text if is_answer or text is None else [{"type": "text", "text": text}]
-    return ChatMessage(role, shown, calls or None)
-
-
-def _tool_calls(fields: Mapping[str, Any]) -> list[ChatMessageToolCall]:
-    grouped: dict[int, dict[str, Any]] = {}
-    for name, value in fields.items():
-        found = re.fullmatch(r"tool_calls\.(\d{1,5})\.tool_call\.(.+)", name)
-        if found is not None:
-            grouped.setdefault(int(found[1]), {})[found[2]] = value
-    return [
+    calls = [
         tool_call(str(each.get("function.name", "")), each.get("function.arguments"), str(each.get("id", "")))
-        for _, each in sorted(grouped.items())
+        for each in _numbered(fields, "tool_calls", "tool_call")
     ]
+    shown: Any = text if is_answer or text is None else [{"type": "text", "text": text}]
+    return ChatMessage(role_of(fields.get("role", "assistant")), shown, calls or None)
 
 
 def _usage(model: Span) -> TokenUsage | None:
     counts = [_count(model.attributes.get(name)) for name in (spans.PROMPT_TOKENS, spans.COMPLETION_TOKENS)]
     return None if counts == [None, None] else TokenUsage(counts[0] or 0, counts[1] or 0)
-
-
-def _texts(value: Any) -> list[str]:
-    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
 
 
 def _count(value: Any) -> int | None:
@@ -363,6 +336,14 @@ def _tool_name(span: Span) -> str:
 def _text(span: Span, name: str) -> str | None:
     value = span.attributes.get(name)
     return None if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _input(span: Span) -> Any:
+    return _value(span, spans.INPUT, spans.INPUT_TYPE)
+
+
+def _output(span: Span) -> Any:
+    return _value(span, spans.OUTPUT, spans.OUTPUT_TYPE)
 
 
 def _value(span: Span, name: str, kind: str) -> Any:
