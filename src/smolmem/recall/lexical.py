@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from smolmem.recall import query
+from smolmem.recall.english import information
 from smolmem.recall.filters import Filter
 from smolmem.recall.section_scores import Section, TextScore, best_coverage, rarity, text_scores
 from smolmem.store.base import Row, Store
@@ -39,10 +40,11 @@ READ, PAGE, MAX_CHARACTERS = 50, 25, 100_000
 """The best sections, whose texts are looked at; how many are read at a time, and how many characters are enough."""
 IN_SECTION = 12
 """Passages of a section that are read; long ones are fewer."""
+EVERYWHERE, RARE = 0.5, 1.5
+"""What a word tells that all sections of a scope have, beside one that a third of them have: in a memory that is all
+about one shop, "shop" tells a third."""
 PHRASE = 0.3
 """What a pair of neighbouring words adds, as a share of the score that a word as rare would have."""
-BASE = 1.0
-"""What every word tells, however common: in a memory that is all about one shop, "shop" still tells something."""
 MAX_SECONDS = 1.0
 """Seconds that one search may take."""
 SHORTEST_PREFIX = 3
@@ -69,8 +71,14 @@ class Matches:
 
     found: Hits
     """Documents, the best first."""
+    information: float = 0.0
+    """What the words tell together about whether the memory knows the answer."""
+    most: float = 1.0
+    """What the most telling word tells."""
     coverage: float = 0.0
     """The share of the words' information in the best match."""
+    nearby: float = 0.0
+    """The same, of words within a sentence or two."""
     unknown: float = 0.0
     """The share of the words' information in names that no section of the scope has."""
     volume: float = 0.0
@@ -118,12 +126,14 @@ class LexicalSearch:
                 documents |= documents_of(self._store, ids[start : start + listed])
         extra = text_scores(read, found.weights, found.unasked, phrases, self._size_of(term))
         best, places = _ranked(found.sections, extra, documents)
-        told = {word: query.weight(word) * (weight + BASE) for word, weight in found.weights.items()}
+        told = {word: information(word) * _share_told(weight) for word, weight in found.weights.items()}
         unknown = sum(told[word] for word in found.absent.intersection(names)) / sum(told.values())
         volume = self._size_of(term) * (sum(section.length for section in read) / (len(read) or 1) + 2 * BEFORE)
         pairs = {document: extra[id].pairs for document, id in places.items() if id in extra and extra[id].pairs}
-        coverage = best_coverage(read, told)
-        return Matches(best[:limit], coverage, unknown, volume, pairs, found.weights, places)
+        coverage, nearby = best_coverage(read, told)
+        total, most = sum(told.values()), max(told.values())
+        ranked = best[:limit]
+        return Matches(ranked, total, most, coverage, nearby, unknown, volume, pairs, found.weights, places)
 
     def similar(self, words: list[str]) -> list[str]:
         """Words of the store that may be meant by words that are not in it: longer ones, or misspelled ones."""
@@ -250,6 +260,11 @@ def _ranked(hits: Hits, extra: Mapping[int, TextScore], documents: Mapping[int, 
         found.setdefault(documents[id], scores[id])
         places.setdefault(documents[id], id)
     return list(found.items()), places
+
+
+def _share_told(weight: float) -> float:
+    """How much of what a word tells in English it tells in a scope where it has this weight."""
+    return min(1.0, (weight + EVERYWHERE) / RARE)
 
 
 def _fts5_rarity(count: int, of: int) -> float:
