@@ -274,13 +274,14 @@ def test_one_everyday_word_is_no_answer_in_a_small_memory(tmp_path: Path, notes:
 
 
 def test_instructions_do_not_lift_the_steps_beside_them(tmp_path: Path) -> None:
-    task = "Follow the rules.\n" + "Never print whole files to the terminal, use a regular expression. " * 40
-    said = ["I look at the folder", "I count the lines", "I print whole files to the terminal", "I am done"]
+    task = "Never print whole files to the terminal. " + "Be careful and polite in all that you do. " * 60
     with Memory(tmp_path / "agent.db", embedder="off") as memory:
-        steps = [f"{text}\n<code>\nx = 1\n</code>" for text in said]
-        memory.attach(code_agent(*steps, code("final_answer(1)"))).run(task)
-        found = memory.recall("never print whole files to the terminal", kind="thought", floor=0)
-        assert found[0].text == said[2]
+        steps = [code(text) for text in ("x = 1", "y = 2", "print('terminal')", "final_answer(1)")]
+        memory.attach(code_agent(*steps)).run(task)
+        found = memory.recall("never print whole files to the terminal", floor=0)
+        beside = [one.signals["neighbours"] for one in found if "lexical" not in one.signals]
+        assert beside
+        assert max(beside) < 0.4
 
 
 def test_an_unsure_answer_has_as_many_results_as_a_sure_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
