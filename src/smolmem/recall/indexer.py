@@ -48,9 +48,9 @@ BATCH, REMOTE_BATCH = 8, 4
 server, where each takes a round trip."""
 SEARCH_SECONDS, REMOTE_SEARCH_SECONDS = 0.05, 0.3
 """How long a search indexes what is pending before it searches."""
-MOST_PENDING = 2_000
-"""Pending steps and notes up to which a search indexes some itself: it has to follow the trust of all of them. With
-more, it finds what is indexed, and the indexer catches up."""
+MOST_PENDING = 100
+"""Pending steps and notes up to which a search indexes some itself: it has to follow the trust of all that came before
+in the same run, at about two milliseconds each. With more, it finds what is indexed, and the indexer catches up."""
 MATCHING = 32
 """Pending steps with a word of the question that a search indexes besides."""
 MATCHING_SECONDS = 0.5
