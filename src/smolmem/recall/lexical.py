@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from operator import itemgetter
 
 from smolmem.recall import query
 from smolmem.recall.english import information
@@ -28,6 +29,9 @@ log = logging.getLogger("smolmem")
 
 SMALL_SCOPE = 2_000
 """Sections of a scope that is small enough to search for each word by itself."""
+LEAST_WEIGHT = 0.25
+"""The weight of a word that four of five sections have. In a small scope, such words are only counted in the texts of
+the best sections, unless the other words match too few: they cost most, and hardly change the order."""
 MAX_MATCHES = 10_000
 """Sections that full text scores in a large scope, unless the rarest word alone stands in more."""
 MOST_MATCHES = 20_000
@@ -177,23 +181,20 @@ class LexicalSearch:
 
     def _word_by_word(self, words: list[str], term: str | None, filters: Filter, limit: int) -> _Found:
         """The matches in a small scope, each word weighed by its rarity in that scope."""
-        found = self._find([self._search(query.match([word], term), filters, SMALL_SCOPE) for word in words])
-        size, weights = self._size_of(term), dict[str, float]()
-        here = [len(hits) for hits in found]
-        if not filters.is_open:
-            here = self._count_all([query.match([word], term) for word in words])
-        everywhere = here
-        if size < self._size:
-            everywhere = self._count_all([query.match([word], None) for word in words])
+        size, here = self._size_of(term), self._count_all([query.match([word], term) for word in words])
+        weights = {word: rarity(count, size) for word, count in zip(words, here, strict=True)}
+        rare = [(word, count) for word, count in zip(words, here, strict=True) if weights[word] >= LEAST_WEIGHT]
+        asked = [word for word, _ in rare] if sum(count for _, count in rare) >= limit else words
+        found = self._find([self._search(query.match([word], term), filters, SMALL_SCOPE) for word in asked])
+        everywhere = self._count_all([query.match([word], None if size < self._size else term) for word in asked])
         total: dict[int, float] = defaultdict(float)
-        for word, count, seen, hits in zip(words, here, everywhere, found, strict=True):
-            weights[word] = rarity(count, size)
+        for word, seen, hits in zip(asked, everywhere, found, strict=True):
             scale = weights[word] / _fts5_rarity(seen, self._size)
             for id, score in hits:
                 total[id] += scale * score
-        ranked = sorted(total.items(), key=lambda hit: (-hit[1], hit[0]))[: SECTIONS * limit]
+        ranked = sorted(sorted(total.items()), key=itemgetter(1), reverse=True)[: SECTIONS * limit]
         absent = frozenset(word for word, count in zip(words, here, strict=True) if not count)
-        return _Found(ranked, weights, absent)
+        return _Found(ranked, weights, absent, [word for word in words if word not in asked])
 
     def _together(self, words: list[str], term: str | None, filters: Filter, limit: int) -> _Found:
         """The matches in a large scope: of the rarest words."""
