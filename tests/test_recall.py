@@ -261,6 +261,29 @@ def test_a_name_that_stands_nowhere_in_the_memory_tells_against_an_answer(tmp_pa
         assert memory.recall("who waved to queequeg of the ship?"), "only what is written as a name counts as one"
 
 
+@pytest.mark.parametrize("notes", [1, 3, 20])
+def test_one_everyday_word_is_no_answer_in_a_small_memory(tmp_path: Path, notes: int) -> None:
+    said = ["The deploy of the week is on Friday", "Backups take an hour at night", "The printer is out of paper"]
+    with Memory(tmp_path / "agent.db", embedder="off") as memory:
+        for number in range(notes):
+            memory.remember(said[number] if number < len(said) else f"Crate {number} holds apples from the orchard")
+        assert memory.recall("what is the xylophone of the week?") == []
+        assert memory.recall("how many people play the xylophone at night, and in which town?") == []
+        assert memory.recall("when is the deploy?")[0].text == said[0]
+        assert memory.recall("what is done this week?")[0].text == said[0]
+
+
+def test_instructions_do_not_lift_the_steps_beside_them(tmp_path: Path) -> None:
+    task = "Never print whole files to the terminal. " + "Be careful and polite in all that you do. " * 60
+    with Memory(tmp_path / "agent.db", embedder="off") as memory:
+        steps = [code(text) for text in ("x = 1", "y = 2", "print('terminal')", "final_answer(1)")]
+        memory.attach(code_agent(*steps)).run(task)
+        found = memory.recall("never print whole files to the terminal", floor=0)
+        beside = [one.signals["neighbours"] for one in found if "lexical" not in one.signals]
+        assert beside
+        assert max(beside) < 0.4
+
+
 def test_an_unsure_answer_has_as_many_results_as_a_sure_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Memory(tmp_path / "agent.db", embedder="off") as memory:
         for text in ("the blue door of the house", "the blue door", "a door", "the house at the lake", "a lake"):

@@ -1,10 +1,10 @@
 """Confidence: how likely a memory knows what a question asks for.
 
-Every question finds something: some words are common, and some vector is always the nearest. Five things tell a
-question that the memory can answer from one that it cannot: how much of the question one step or note has, how many
-words that are, whether they stand side by side, whether the question names something that stands nowhere in the
-memory, and how much is searched, because a large memory has some words of any question. They are added up, as in a
-logistic regression; the weights are those of one, rounded (see docs/design.md).
+Every question finds something: some words are common, and some vector is always the nearest. Six things tell a
+question that the memory can answer from one that it cannot: how much of the question one step or note has, how much of
+that stands within a sentence or two, how many words that are, whether they stand side by side, whether the question
+names something that stands nowhere in the memory, and how much is searched, because a large memory has some words of
+any question. They are added up, as in a logistic regression (see docs/design.md).
 
 How near the nearest vector is says something only beside what unrelated questions get, because each model has cosines
 of its own. So a dozen questions about things that no agent's memory is likely to hold are asked in each scope, once.
@@ -33,15 +33,19 @@ UNRELATED = (
     "Why did the orchestrator give the task of translating the sonnet to an expert on glaciers?",
     "Where did the agent print the whole museum catalogue instead of only the bronze statues?",
 )
-COVERAGE, WORDS = 6.0, 2.0
+COVERAGE, WORDS = 3.0, 0.85
 """What covering a whole question tells, and what it tells more if the question has many words."""
-PHRASES = 1 / 3
-UNKNOWN = 3.5
+NEARBY = 1.6
+"""What it tells, again more for many words, that the words stand within a sentence or two."""
+PHRASES = 0.13
+UNKNOWN = 4.4
 """What names that stand nowhere in the memory tell against it."""
-VOLUME, LEAST = 0.7, 20_000
+VOLUME, LEAST = 0.57, 20_000
 """What it tells against a match that so much is searched; a smaller memory counts as if it had so many characters."""
-USUAL = 3.9
+USUAL = 2.8
 """Makes the sum zero where a question is as likely known as not."""
+TOO_LITTLE = 1.0
+"""What one word of everyday English tells: a match needs more, unless it is half of the question."""
 NO_WORDS = -3.3
 """What words tell, at least, where vectors decide: about as much as those of an unrelated question."""
 SEMANTIC, AGREEMENT, DOUBT = 0.7, 1.2, 3.0
@@ -53,10 +57,14 @@ LEAST_SPREAD = 0.01
 class Evidence(NamedTuple):
     """How well the best match fits a question: by its words, its phrases, and the nearest vector (None without one)."""
 
-    words: float = 0.0
-    """How many words the question has; everyday words count less."""
+    information: float = 0.0
+    """What the words of the question tell together (see `english.py`)."""
+    most: float = 1.0
+    """What the most telling word tells."""
     coverage: float = 0.0
     """The share of the words' information in the best match."""
+    nearby: float = 0.0
+    """The largest share of it within a sentence or two."""
     unknown: float = 0.0
     """The share of the words' information in names that stand nowhere in the searched scope."""
     phrases: int = 0
@@ -70,9 +78,11 @@ class Evidence(NamedTuple):
     @property
     def lexical(self) -> float:
         """How much words and phrases tell."""
-        if not self.coverage:
+        covered = self.coverage * self.information
+        if not covered or (covered <= TOO_LITTLE and self.coverage < 0.5):
             return -math.inf
-        told = self.coverage * (COVERAGE + WORDS * math.sqrt(self.words + 2)) - UNKNOWN * self.unknown
+        words = math.sqrt(self.information / self.most + 2)
+        told = self.coverage * (COVERAGE + WORDS * words) + NEARBY * self.nearby * words - UNKNOWN * self.unknown
         told += PHRASES * self.side_by_side / math.sqrt(self.phrases + 4)
         return told - VOLUME * math.log(max(self.volume, LEAST)) + USUAL
 

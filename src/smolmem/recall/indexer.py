@@ -49,8 +49,11 @@ server, where each takes a round trip."""
 SEARCH_SECONDS, REMOTE_SEARCH_SECONDS = 0.05, 0.3
 """How long a search indexes what is pending before it searches."""
 MOST_PENDING = 2_000
-"""Pending steps and notes up to which a search indexes some itself: it has to follow the trust of all of them. With
-more, it finds what is indexed, and the indexer catches up."""
+"""Pending steps and notes up to which a search indexes some itself. With more, it finds what is indexed, and the
+indexer catches up."""
+FOLLOW_SECONDS = 0.1
+"""CPU time in which a search follows the trust of the pending steps before those that it indexes; if there are more, it
+leaves them to the indexer, too."""
 MATCHING = 32
 """Pending steps with a word of the question that a search indexes besides."""
 MATCHING_SECONDS = 0.5
@@ -81,7 +84,7 @@ def index_for(journal: Journal, words: list[str]) -> bool:
     end = time.monotonic() + (REMOTE_SEARCH_SECONDS if journal.store.is_remote else SEARCH_SECONDS)
     while time.monotonic() < end:
         if not _index_some(journal, newest=True):
-            return False
+            return bool(journal.store.do("any_pending", {}))
     asked = {"words": json_list(words), "limit": MATCHING}
     with suppress(TimeoutError):
         rows = journal.store.rows("pending_with", asked, MATCHING_SECONDS)
@@ -131,7 +134,9 @@ def _index_within(journal: Journal, asked: Row, passages: Callable[[Row], list[P
         if row["current"]:
             add_note_passages(store, row, exposed=provenance.made_from_low_trust(row))
     if asked["newest"] or asked["only"] is not None:
-        provenance.catch_up({row["run"] for row in rows}, max((row["id"] for row in rows), default=0))
+        last = max((row["id"] for row in rows), default=0)
+        if not provenance.catch_up({row["run"] for row in rows}, last, FOLLOW_SECONDS):
+            return len(notes)
     places = [{"session": row["session"], "step": row["id"]} for row in rows]
     queries = [query for row in rows for query in provenance.queries_of(row)]
     store.read_ahead([*(("step_passages", place) for place in places), *queries])

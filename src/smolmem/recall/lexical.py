@@ -16,8 +16,10 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from operator import itemgetter
 
 from smolmem.recall import query
+from smolmem.recall.english import information
 from smolmem.recall.filters import Filter
 from smolmem.recall.section_scores import Section, TextScore, best_coverage, rarity, text_scores
 from smolmem.store.base import Row, Store
@@ -27,6 +29,9 @@ log = logging.getLogger("smolmem")
 
 SMALL_SCOPE = 2_000
 """Sections of a scope that is small enough to search for each word by itself."""
+LEAST_WEIGHT = 0.25
+"""The weight of a word that four of five sections have. In a small scope, such words are only counted in the texts of
+the best sections, unless the other words match too few: they cost most, and hardly change the order."""
 MAX_MATCHES = 10_000
 """Sections that full text scores in a large scope, unless the rarest word alone stands in more."""
 MOST_MATCHES = 20_000
@@ -39,10 +44,11 @@ READ, PAGE, MAX_CHARACTERS = 50, 25, 100_000
 """The best sections, whose texts are looked at; how many are read at a time, and how many characters are enough."""
 IN_SECTION = 12
 """Passages of a section that are read; long ones are fewer."""
+EVERYWHERE, RARE = 0.5, 1.5
+"""What a word tells that all sections of a scope have, beside one that a third of them have: in a memory that is all
+about one shop, "shop" tells a third."""
 PHRASE = 0.3
 """What a pair of neighbouring words adds, as a share of the score that a word as rare would have."""
-BASE = 1.0
-"""What every word tells, however common: in a memory that is all about one shop, "shop" still tells something."""
 MAX_SECONDS = 1.0
 """Seconds that one search may take."""
 SHORTEST_PREFIX = 3
@@ -69,8 +75,14 @@ class Matches:
 
     found: Hits
     """Documents, the best first."""
+    information: float = 0.0
+    """What the words tell together about whether the memory knows the answer."""
+    most: float = 1.0
+    """What the most telling word tells."""
     coverage: float = 0.0
     """The share of the words' information in the best match."""
+    nearby: float = 0.0
+    """The same, of words within a sentence or two."""
     unknown: float = 0.0
     """The share of the words' information in names that no section of the scope has."""
     volume: float = 0.0
@@ -118,12 +130,14 @@ class LexicalSearch:
                 documents |= documents_of(self._store, ids[start : start + listed])
         extra = text_scores(read, found.weights, found.unasked, phrases, self._size_of(term))
         best, places = _ranked(found.sections, extra, documents)
-        told = {word: query.weight(word) * (weight + BASE) for word, weight in found.weights.items()}
+        told = {word: information(word) * _share_told(weight) for word, weight in found.weights.items()}
         unknown = sum(told[word] for word in found.absent.intersection(names)) / sum(told.values())
         volume = self._size_of(term) * (sum(section.length for section in read) / (len(read) or 1) + 2 * BEFORE)
         pairs = {document: extra[id].pairs for document, id in places.items() if id in extra and extra[id].pairs}
-        coverage = best_coverage(read, told)
-        return Matches(best[:limit], coverage, unknown, volume, pairs, found.weights, places)
+        coverage, nearby = best_coverage(read, told)
+        total, most = sum(told.values()), max(told.values())
+        ranked = best[:limit]
+        return Matches(ranked, total, most, coverage, nearby, unknown, volume, pairs, found.weights, places)
 
     def similar(self, words: list[str]) -> list[str]:
         """Words of the store that may be meant by words that are not in it: longer ones, or misspelled ones."""
@@ -167,23 +181,20 @@ class LexicalSearch:
 
     def _word_by_word(self, words: list[str], term: str | None, filters: Filter, limit: int) -> _Found:
         """The matches in a small scope, each word weighed by its rarity in that scope."""
-        found = self._find([self._search(query.match([word], term), filters, SMALL_SCOPE) for word in words])
-        size, weights = self._size_of(term), dict[str, float]()
-        here = [len(hits) for hits in found]
-        if not filters.is_open:
-            here = self._count_all([query.match([word], term) for word in words])
-        everywhere = here
-        if size < self._size:
-            everywhere = self._count_all([query.match([word], None) for word in words])
+        size, here = self._size_of(term), self._count_all([query.match([word], term) for word in words])
+        weights = {word: rarity(count, size) for word, count in zip(words, here, strict=True)}
+        rare = [(word, count) for word, count in zip(words, here, strict=True) if weights[word] >= LEAST_WEIGHT]
+        asked = [word for word, _ in rare] if sum(count for _, count in rare) >= limit else words
+        found = self._find([self._search(query.match([word], term), filters, SMALL_SCOPE) for word in asked])
+        everywhere = self._count_all([query.match([word], None if size < self._size else term) for word in asked])
         total: dict[int, float] = defaultdict(float)
-        for word, count, seen, hits in zip(words, here, everywhere, found, strict=True):
-            weights[word] = rarity(count, size)
+        for word, seen, hits in zip(asked, everywhere, found, strict=True):
             scale = weights[word] / _fts5_rarity(seen, self._size)
             for id, score in hits:
                 total[id] += scale * score
-        ranked = sorted(total.items(), key=lambda hit: (-hit[1], hit[0]))[: SECTIONS * limit]
+        ranked = sorted(sorted(total.items()), key=itemgetter(1), reverse=True)[: SECTIONS * limit]
         absent = frozenset(word for word, count in zip(words, here, strict=True) if not count)
-        return _Found(ranked, weights, absent)
+        return _Found(ranked, weights, absent, [word for word in words if word not in asked])
 
     def _together(self, words: list[str], term: str | None, filters: Filter, limit: int) -> _Found:
         """The matches in a large scope: of the rarest words."""
@@ -252,6 +263,11 @@ def _ranked(hits: Hits, extra: Mapping[int, TextScore], documents: Mapping[int, 
         found.setdefault(documents[id], scores[id])
         places.setdefault(documents[id], id)
     return list(found.items()), places
+
+
+def _share_told(weight: float) -> float:
+    """How much of what a word tells in English it tells in a scope where it has this weight."""
+    return min(1.0, (weight + EVERYWHERE) / RARE)
 
 
 def _fts5_rarity(count: int, of: int) -> float:

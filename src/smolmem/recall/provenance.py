@@ -15,6 +15,8 @@ what was made from the source is still there.
 from __future__ import annotations
 
 import json
+import math
+import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
@@ -65,10 +67,14 @@ class Provenance:
 
     # --- since when a session is exposed ---------------------------------------------------------------------------
 
-    def catch_up(self, runs: Collection[str], last: int = 1 << 62) -> None:
-        """Follows steps of these runs, and of their family, that are not indexed yet."""
+    def catch_up(self, runs: Collection[str], last: int = 1 << 62, seconds: float = math.inf) -> bool:
+        """Follows steps of these runs, and of their family, that are not indexed yet; false if CPU time runs out."""
+        end = time.thread_time() + seconds
         for row in self._store.rows("pending_before", {"runs": json_list(runs), "last": last}):
+            if time.thread_time() > end:
+                return False
             self.follow(row)
+        return True
 
     def catch_up_all(self) -> None:
         """Follows all steps that are not indexed yet: before something is erased that others were made from."""

@@ -24,24 +24,6 @@ STOP_WORDS = frozenset(
 )
 """Words that say nothing about what is searched for; they count where a question has no others."""
 
-COMMON_WORDS = frozenset(
-    """able actually add after again all also always another any anything around ask back bad bear become before begin
-    being best better between big both bring call case change come common consider continue day decide describe
-    different during each early easy effort else end enough even ever every example explain face fact feel few find
-    first follow found full general give go going good great group grow hand happen hard help high hold hope idea
-    important include instead interest involve item keep kind know large last late lead learn least leave less let like
-    likely line list little live long look lose lot love low made main make many matter may mean mention might mind more
-    most move much must name near need never new next nothing now number often old once one only open order other
-    overall own part particular pass people perform person place plan play point possible present problem provide put
-    question quite rather read real really reason recent relate remain require right run same say second see seem send
-    set share show side similar simple since single small someone something sometimes specific start state stay step
-    still stop sure take talk tell term thank thing think three through time today together top total toward true try
-    turn two type under understand until upon use useful various version want way week well while whole wish within
-    without word work world wrong year yet ago evening month morning night noon tonight yesterday""".split()  # noqa: SIM905
-)
-"""Words of everyday English: that a memory has them says little about whether it knows the answer."""
-COMMON_WEIGHT = 0.3
-
 MONTHS = {name.lower(): number for number, name in enumerate(calendar.month_name) if name}
 DAYS = {name.lower(): number for number, name in enumerate(calendar.day_name)}
 _MONTH = "|".join([*MONTHS, *(name[:3] for name in MONTHS)])
@@ -87,17 +69,6 @@ def sentences(question: str) -> list[str]:
     """The sentences and lines of a question that have some words."""
     parts = re.split(r"(?<=[.!?])\s+|\n+", question[:10_000])
     return [part for part in parts if len(words(part)) >= FEWEST_WORDS]
-
-
-def weight(word: str) -> float:
-    """How much a word says about whether a memory knows the answer, apart from how rare it is."""
-    common = word.isdigit() or word in DAYS or word in MONTHS or any(form in COMMON_WORDS for form in _forms(word))
-    return COMMON_WEIGHT if common else 1.0
-
-
-def _forms(word: str) -> tuple[str, ...]:
-    stem = word.removesuffix("ing").removesuffix("ed").removesuffix("s")
-    return word, word.removesuffix("s"), word.removesuffix("d"), stem, f"{stem}e"
 
 
 def match(wanted: Sequence[str], scope_term: str | None) -> str:

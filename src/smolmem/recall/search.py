@@ -62,7 +62,7 @@ ALONE = 0.65
 """What a note gets of its own score, because it has no neighbours: about as much as a step in a run that fits."""
 LONG_TASK = 0.5
 """What a task of several passages gets of its score: instructions have words for everything, and the steps that follow
-them say more."""
+them say more. Its neighbours get nothing of it: the whole run follows the instructions, not just the next steps."""
 TIME_BONUS = 0.3
 RECENCY_BONUS = 0.05
 HALF_LIFE = 7 * 86400.0
@@ -173,8 +173,6 @@ class Search:
             self._notice_new_ids(found.best_by_words, documents)
         signals["time"] = self._time_scores(question, documents, filters, datetime.fromtimestamp(moment))
         signals["recency"] = {document: _recency(moment - rows[0]["at"]) for document, rows in documents.items()}
-        if long := _long_tasks(documents):
-            signals = {name: _with_less_for(long, scores) for name, scores in signals.items()}
         total = {document: score for document, score in summed(signals).items() if document in documents}
         best = max(total.values(), default=0.0)
         scale = confidence / best if best else 0.0
@@ -212,18 +210,23 @@ class Search:
             worst = near[-1][1] if len(near) == PASSAGES * listed else self._noise_in(filters).cosine
             near = [(passage, max(0.0, cosine - worst), document) for passage, cosine, document in near]
             signals["semantic"] = {id: SEMANTIC * score for id, score in scaled(_best_of(near)).items()}
-        evidence = _evidence(words, phrases, matches, cosine)
+        evidence = _evidence(phrases, matches, cosine)
         pairs = {document: score / high for document, score in matches.pairs.items()}
         passages = scaled({hit[0]: hit[1] for hit in near})
         return Found(words, matches.weights, matches.sections, signals, pairs, passages, evidence)
 
     def _add_context(self, signals: dict[str, Scores], pairs: Scores) -> None:
         """Adds what documents get from their neighbours and their session; a note has neither, and gets a share."""
+        beside = self._store.rows("beside", {"ids": json_list(summed(signals))})
+        tasks = _long_tasks(beside)
+        signals |= {name: _with_less_for(tasks, scores) for name, scores in signals.items()}
         own = summed(signals)
         neighbours: Scores = defaultdict(float)
         sessions: dict[int, str] = {}
-        for row in self._store.rows("beside", {"ids": json_list(own)}):
+        for row in beside:
             sessions[row["id"]] = row["session"]
+            if row["id"] in tasks:
+                continue
             for side, share in (("before", NEAR), ("after", NEAR), ("long_before", FAR), ("long_after", FAR)):
                 if row[side] is not None:
                     neighbours[row[side]] += share * own[row["id"]]
@@ -232,12 +235,13 @@ class Search:
                 if row[side] is not None:
                     neighbours[row[side]] += FOLLOWING * pairs.get(row["id"], 0.0)
         signals["alone"] = {id: ALONE * own[id] for id in own.keys() - sessions.keys()}
-        signals["neighbours"] = dict(neighbours)
+        signals["neighbours"] = _with_less_for(tasks, neighbours)
         total = summed(signals)
         best: dict[str, float] = defaultdict(float)
         for document, session in sessions.items():
             best[session] = max(best[session], total[document])
-        signals["session"] = {document: SESSION * best[session] for document, session in sessions.items()}
+        shares = {document: SESSION * best[session] for document, session in sessions.items()}
+        signals["session"] = _with_less_for(tasks, shares)
 
     def _time_scores(self, question: str, documents: dict[int, list[Row]], filters: Filter, now: datetime) -> Scores:
         """The bonus of documents from a time that the question mentions."""
@@ -298,7 +302,7 @@ class Search:
     def _lexical_evidence(self, question: str, filters: Filter) -> Evidence:
         words, phrases = query.words(question), query.phrases(question)
         matches = self._lexical.best(words, filters, 1, phrases, query.names(question))
-        return _evidence(words, phrases, matches, None)
+        return _evidence(phrases, matches, None)
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
@@ -388,10 +392,12 @@ class Search:
         return [self._recollection(rows, {}, 0.0, nothing.highlighter) for rows in read.values()]
 
 
-def _evidence(words: Sequence[str], phrases: Sequence[str], matches: Matches, cosine: float | None) -> Evidence:
+def _evidence(phrases: Sequence[str], matches: Matches, cosine: float | None) -> Evidence:
     return Evidence(
-        words=sum(map(query.weight, words)),
+        information=matches.information,
+        most=matches.most,
         coverage=matches.coverage,
+        nearby=matches.nearby,
         unknown=matches.unknown,
         phrases=len(phrases),
         side_by_side=max(matches.pairs.values(), default=0.0),
@@ -400,10 +406,10 @@ def _evidence(words: Sequence[str], phrases: Sequence[str], matches: Matches, co
     )
 
 
-def _long_tasks(documents: Mapping[int, list[Row]]) -> set[int]:
+def _long_tasks(steps: Sequence[Row]) -> set[int]:
     """The tasks of several passages, among other steps: a chat has nothing but tasks."""
-    tasks = {id: rows for id, rows in documents.items() if rows[0]["role"] == "task"}
-    return {id for id, rows in tasks.items() if len(rows) > 1} if len(tasks) < len(documents) else set()
+    tasks = [row for row in steps if row["role"] == "task"]
+    return {row["id"] for row in tasks if row["has_more"]} if len(tasks) < len(steps) else set()
 
 
 def _with_less_for(tasks: Collection[int], scores: Scores) -> Scores:

@@ -8,7 +8,7 @@ that stand side by side in the question and in the section, as in a quotation.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,6 +24,9 @@ counts against it."""
 PRIOR, PRIOR_COUNT = 10, 0.3
 """Documents that every scope is taken to have besides its own, and how many of them have a word: in a scope of three
 documents, no word is common."""
+
+NEARBY = 30
+"""Words that are about as many as a sentence or two has."""
 
 
 @dataclass
@@ -80,16 +83,51 @@ def text_scores(
     return found
 
 
-def best_coverage(sections: Iterable[Section], told: Mapping[str, float]) -> float:
-    """The largest share of what the words of a question tell that one section has; a word with `*` is a beginning."""
-    terms = {word: _term(word) for word in told if not word.endswith("*")}
-    best = 0.0
+class Coverage(NamedTuple):
+    """The largest share of what the words of a question tell: in one section, and within a few words of each other."""
+
+    in_section: float
+    nearby: float
+
+
+def best_coverage(sections: Iterable[Section], told: Mapping[str, float]) -> Coverage:
+    """How much of a question the best section has; a word with `*` is a beginning."""
+    weights: dict[str, float] = defaultdict(float)
+    for word, weight in told.items():
+        weights[word if word.endswith("*") else _term(word)] += weight
+    beginnings = [word for word in weights if word.endswith("*")]
+    found = []
     for section in sections:
         here = frozenset(section.terms)
-        known = [word for word, term in terms.items() if term in here]
-        known += [word for word in told.keys() - terms if any(term.startswith(word[:-1]) for term in here)]
-        best = max(best, sum(map(told.__getitem__, known)))
-    return best / (sum(told.values()) or 1.0)
+        known = {term: term for term in weights.keys() & here}
+        known |= {term: word for word in beginnings for term in here if term.startswith(word[:-1])}
+        found.append((sum(map(weights.__getitem__, {*known.values()})), known, section.terms))
+    found.sort(key=lambda one: -one[0])
+    nearby = 0.0
+    for most, known, terms in found:
+        if most <= nearby:
+            break
+        nearby = max(nearby, _most_nearby(terms, known, weights))
+    total = sum(told.values()) or 1.0
+    return Coverage(found[0][0] / total if found else 0.0, nearby / total)
+
+
+def _most_nearby(terms: Iterable[str], known: Mapping[str, str], told: Mapping[str, float]) -> float:
+    """The most that is told by terms of the question which stand within a few words of each other."""
+    places = [(place, known[term]) for place, term in enumerate(terms) if term in known]
+    counts: Counter[str] = Counter()
+    best = here = 0.0
+    first = 0
+    for place, word in places:
+        counts[word] += 1
+        here += told[word] if counts[word] == 1 else 0.0
+        while places[first][0] < place - NEARBY:
+            gone = places[first][1]
+            counts[gone] -= 1
+            here -= told[gone] if not counts[gone] else 0.0
+            first += 1
+        best = max(best, here)
+    return best
 
 
 def _term(word: str) -> str:

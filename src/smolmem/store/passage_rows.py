@@ -81,7 +81,10 @@ def _before(store: Store, place: Row) -> list[str]:
     """The ends of the two documents before a step."""
     earlier: dict[int, str] = {}
     for row in store.rows("passages_before", place):
-        earlier[row["document"]] = f"{earlier.get(row['document'], '')}\n{row['text']}"[-BEFORE:]
+        if row["role"] == "task" and row["document"] in earlier:
+            earlier[row["document"]] = ""  # long instructions are about the whole run
+        else:
+            earlier[row["document"]] = f"{earlier.get(row['document'], '')}\n{row['text']}"[-BEFORE:]
     return list(earlier.values())
 
 

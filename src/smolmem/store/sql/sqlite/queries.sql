@@ -392,7 +392,8 @@ SELECT passage.* FROM json_each(:ids) AS wanted JOIN passage ON passage.id = CAS
 SELECT * FROM passage WHERE id > :id ORDER BY id LIMIT 500;
 
 -- name: beside
-SELECT own.id, own.session,
+SELECT own.id, own.session, own.role,
+    EXISTS (SELECT 1 FROM passage WHERE id = own.id + 1 AND document = own.document) AS has_more,
     (SELECT id FROM passage WHERE id = document AND session = own.session AND step < own.step
      ORDER BY step DESC LIMIT 1) AS before,
     (SELECT id FROM passage WHERE id = document AND session = own.session AND step < own.step
