@@ -42,7 +42,7 @@ UNKNOWN = 4.4
 """What names that stand nowhere in the memory tell against it."""
 VOLUME, LEAST = 0.57, 20_000
 """What it tells against a match that so much is searched; a smaller memory counts as if it had so many characters."""
-USUAL = 2.8
+USUAL = 3.0
 """Makes the sum zero where a question is as likely known as not."""
 TOO_LITTLE = 1.0
 """What one word of everyday English tells: a match needs more, unless it is half of the question."""

@@ -68,13 +68,29 @@ class RecallEngine:
         """The steps and notes that answer a question, the best first."""
         if not isinstance(question, str):
             raise InvalidArgument(f"recall() needs a question, not {question!r}.")
+        if not question.strip():
+            raise InvalidArgument("recall() needs a question: the text is empty.")
         if filters.min_trust not in TRUST:
             raise InvalidArgument(f"{filters.min_trust!r} is not one of {', '.join(TRUST)}.")
         if group not in ("step", "run"):
             raise InvalidArgument(f"group is 'step' or 'run', not {group!r}.")
-        self._journal.store.read_ahead((name, {}) for name in ("count_pending", "any_pending", "last_passage"))
-        self.notes.sweep()
-        self._ask_sources(question, filters)
+        store = self._journal.store
+        store.read_ahead((name, {}) for name in ("count_pending", "any_pending", "last_passage"))
+        try:
+            self.notes.sweep()
+            self._ask_sources(question, filters)
+            self._index_for(question)
+            search, reranker = self._opened(), self._opened_reranker(rerank)
+            found = search.find(question, limit, filters, floor=floor, group=group, reranker=reranker)
+        finally:
+            store.read_ahead(())
+        if search.semantic is not None and search.semantic.is_behind:
+            self._indexer.wake()
+        stale = self.notes.stale_among(one.note for one in found if one.note is not None)
+        return [replace(one, stale=True) if one.note in stale else one for one in found]
+
+    def _index_for(self, question: str) -> None:
+        """Indexes a little of what is pending, and leaves the rest to the indexer."""
         try:
             with self._indexer.batch:
                 is_pending = index_for(self._journal, query.words(question))
@@ -82,16 +98,11 @@ class RecallEngine:
             is_pending = True
         if is_pending:
             self._indexer.wake()
-        if rerank and self._reranker is None:
+
+    def _opened_reranker(self, wanted: bool) -> Reranker | None:
+        if wanted and self._reranker is None:
             self._reranker = Reranker()
-        reranker = self._reranker if rerank else None
-        search = self._opened()
-        found = search.find(question, limit, filters, floor=floor, group=group, reranker=reranker)
-        self._journal.store.read_ahead(())
-        if search.semantic is not None and search.semantic.is_behind:
-            self._indexer.wake()
-        stale = self.notes.stale_among(one.note for one in found if one.note is not None)
-        return [replace(one, stale=True) if one.note in stale else one for one in found]
+        return self._reranker if wanted else None
 
     def add_source(self, given: Any, scope: str, limit: int) -> None:
         """Asks another store, too, whenever its scope is searched."""
@@ -99,7 +110,7 @@ class RecallEngine:
 
     def _ask_sources(self, question: str, filters: Filter) -> None:
         """Stores what sources know about a question; what is new gets its vectors at once, so that it is ranked."""
-        asked = [source for source in self._sources if source.is_asked(filters)] if question.strip() else []
+        asked = [source for source in self._sources if source.is_asked(filters)]
         embedder = self._open_embedder() if any([source.bring(self.notes, question) for source in asked]) else None
         if embedder is not None:
             from smolmem.recall.embedding.vector_writer import VectorWriter

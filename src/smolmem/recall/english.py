@@ -120,7 +120,7 @@ def information(word: str) -> float:
     """What it tells about the answer that a memory has this word."""
     everyday, plain = _terms()
     term = "".join(terms_of(word))
-    if word.isdigit() or term in everyday:
+    if (word.isdigit() and len(word) < 5) or term in everyday:
         return EVERYDAY
     return PLAIN if term in plain else OTHER
 

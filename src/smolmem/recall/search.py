@@ -28,7 +28,7 @@ from datetime import datetime
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Literal
 
-from smolmem.core.errors import Damaged, InvalidArgument
+from smolmem.core.errors import Damaged
 from smolmem.core.values import Excerpt, Recollection, when
 from smolmem.recall import query
 from smolmem.recall.calibration import FLOOR, UNRELATED, Evidence, Noise, confidence_in, noise_of
@@ -139,8 +139,6 @@ class Search:
 
         The floor is the least confidence, below which nothing is returned, and the least share of the best sum.
         """
-        if not question.strip():
-            raise InvalidArgument("recall() needs a question: the text is empty.")
         find = partial(self._find, question, limit, filters, floor, group, reranker)
         for _ in range(TRIES):
             with suppress(_IndexedAgain):
