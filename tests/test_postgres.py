@@ -706,6 +706,13 @@ def test_an_agent_cannot_change_the_tables(guarded: str) -> None:
                 connection_of(memory).execute(statement)
 
 
+def test_an_agent_that_cannot_upgrade_a_store_is_told_who_can(pg_url: str, guarded: str) -> None:
+    with Memory(pg_url, embedder="off") as memory:
+        first_format(memory)
+    with pytest.raises(Unwritable, match=r"earlier smolmem \(format 1\).* open it once as the owner of its tables"):
+        Memory(f"{guarded}&scope=acme", embedder="off")
+
+
 def test_a_select_runs_as_a_role_that_may_only_read_the_views(guarded: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second lock: should a function get past the check, it is not much that it can do."""
     with Memory(f"{guarded}&scope=acme/ann", scope="acme/ann", strict=True, embedder="off") as memory:

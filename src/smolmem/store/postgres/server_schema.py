@@ -8,7 +8,7 @@ import re
 import psycopg
 from psycopg import errors
 
-from smolmem.core.errors import TooNew
+from smolmem.core.errors import TooNew, Unwritable
 from smolmem.store.base import TRIES, migrations, pause
 from smolmem.store.postgres.connection import Link, schema_name
 from smolmem.store.postgres.server_errors import CONFLICTS, explained
@@ -35,7 +35,7 @@ def prepare(link: Link) -> None:
             "and was left as it is: upgrade smolmem."
         )
     if found < latest:
-        _migrate(link, latest)
+        _migrate(link, found, latest)
 
 
 def _format(link: Link) -> int:
@@ -49,7 +49,7 @@ def _format(link: Link) -> int:
     return int(row[0]) if row else 0
 
 
-def _migrate(link: Link, latest: int) -> None:
+def _migrate(link: Link, found: int, latest: int) -> None:
     """Brings the tables up to date; several processes may be at it."""
     for tries in range(1, TRIES + 1):
         connection = link.live()
@@ -65,6 +65,11 @@ def _migrate(link: Link, latest: int) -> None:
             _check_links(link, scripts)
             return
         except psycopg.Error as error:
+            if found and isinstance(error, errors.InsufficientPrivilege):
+                raise Unwritable(
+                    f"{link.address.shown} was written by an earlier smolmem (format {found}), and this user may not "
+                    "upgrade it: open it once as the owner of its tables, for instance with `smolmem stats`."
+                ) from error
             racing = isinstance(error, (errors.UniqueViolation, errors.DuplicateTable))
             if tries == TRIES or not (racing or error.sqlstate in CONFLICTS):
                 raise explained(error, link.address, "created") from error
