@@ -181,19 +181,21 @@ class LexicalSearch:
 
     def _word_by_word(self, words: list[str], term: str | None, filters: Filter, limit: int) -> _Found:
         """The matches in a small scope, each word weighed by its rarity in that scope."""
-        size, here = self._size_of(term), self._count_all([query.match([word], term) for word in words])
-        weights = {word: rarity(count, size) for word, count in zip(words, here, strict=True)}
-        rare = [(word, count) for word, count in zip(words, here, strict=True) if weights[word] >= LEAST_WEIGHT]
-        asked = [word for word, _ in rare] if sum(count for _, count in rare) >= limit else words
+        size = self._size_of(term)
+        within, anywhere = ([query.match([word], of) for word in words] for of in (term, None))
+        counts = iter(self._count_all([*within, *(anywhere if size < self._size else within)]))  # in one message
+        here, everywhere = dict(zip(words, counts, strict=False)), dict(zip(words, counts, strict=True))
+        weights = {word: rarity(here[word], size) for word in words}
+        rare = [word for word in words if weights[word] >= LEAST_WEIGHT]
+        asked = rare if sum(here[word] for word in rare) >= limit else words
         found = self._find([self._search(query.match([word], term), filters, SMALL_SCOPE) for word in asked])
-        everywhere = self._count_all([query.match([word], None if size < self._size else term) for word in asked])
         total: dict[int, float] = defaultdict(float)
-        for word, seen, hits in zip(asked, everywhere, found, strict=True):
-            scale = weights[word] / _fts5_rarity(seen, self._size)
+        for word, hits in zip(asked, found, strict=True):
+            scale = weights[word] / _fts5_rarity(everywhere[word], self._size)
             for id, score in hits:
                 total[id] += scale * score
         ranked = sorted(sorted(total.items()), key=itemgetter(1), reverse=True)[: SECTIONS * limit]
-        absent = frozenset(word for word, count in zip(words, here, strict=True) if not count)
+        absent = frozenset(word for word in words if not here[word])
         return _Found(ranked, weights, absent, [word for word in words if word not in asked])
 
     def _together(self, words: list[str], term: str | None, filters: Filter, limit: int) -> _Found:

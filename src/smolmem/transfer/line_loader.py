@@ -385,7 +385,8 @@ class LineLoader:
             self._store.do("put_run_facts", row)
 
     def _is_run(self, run: str) -> bool:
-        return run in self._runs or bool(self._store.rows("run_row", {"id": run}))
+        """Whether a run is in the store, or on an earlier line."""
+        return run in self._runs or (run not in self._awaited_runs and bool(self._store.rows("run_row", {"id": run})))
 
     def _is_mine(self, run: str | None) -> bool:
         """Whether the store had a run before, and the run is no import: imported lines may not refer to it."""
