@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from smolmem.core.errors import Undone
@@ -222,9 +222,8 @@ def migrations(backend: str) -> list[str]:
 
 def script(backend: str, name: str) -> str:
     """A script of a backend: `schema` of a new file, `views` that a user's SELECT can read, or `roles`."""
-    text: str = _sql(backend).joinpath(f"{name}.sql").read_text(encoding="utf-8")
-    return text
+    return _sql(backend).joinpath(f"{name}.sql").read_text(encoding="utf-8")
 
 
-def _sql(backend: str) -> Any:
-    return resources.files("smolmem.store").joinpath("sql", backend)
+def _sql(backend: str) -> Path:
+    return Path(__file__).parent / "sql" / backend

@@ -8,8 +8,6 @@ and its folder do not change.
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -119,6 +117,8 @@ def private_copy(path: Path, key: Key | None = None, progress: Progress | None =
     Raises:
         Unwritable: the file cannot be read, or there is no room for the copy.
     """
+    import tempfile
+
     with tempfile.TemporaryDirectory(prefix="smolmem-") as folder:
         target = Path(folder) / path.name
         try:
@@ -149,6 +149,8 @@ def _copied_by_sqlite(path: Path, target: Path, key: Key | None, progress: Progr
 
 def _copy(source: Path, target: Path, progress: Progress | None) -> None:
     """Copies a file that no process writes."""
+    import shutil
+
     if not source.exists():
         return
     total = source.stat().st_size

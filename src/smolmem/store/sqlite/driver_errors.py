@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from contextlib import suppress
 from pathlib import Path
 
@@ -35,6 +34,8 @@ def explained(error: apsw.Error, what: str, path: Path) -> StoreError:
 
 def _is_full(path: Path) -> bool:
     """Whether the disk of a file is full: SQLite then also fails with a general error."""
+    import shutil
+
     with suppress(OSError):
         return shutil.disk_usage(path.absolute().parent).free < _LITTLE
     return False

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -36,6 +35,8 @@ def part_of(target: Path) -> Path:
 
 def copy_part_of(target: Path) -> Path:
     """A name for an unfinished backup or export; deletes those that killed processes left in the folder."""
+    import shutil
+
     for left in unfinished_copies(target.parent):
         if left.is_dir():
             shutil.rmtree(left, ignore_errors=True)
