@@ -31,12 +31,12 @@ PATIENCE = 100.0
 """Seconds until a child that is neither killed nor done is taken for one that hangs."""
 
 
-def fork(work: Callable[[], None]) -> int:
+def fork(work: Callable[[], None], patience: float = PATIENCE) -> int:
     """A child that works; its collector leaves alone what is loaded already, so that those pages are not copied."""
     gc.freeze()
     child = os.fork()
     if child == 0:
-        faulthandler.dump_traceback_later(PATIENCE, exit=True)  # a child that hangs says where
+        faulthandler.dump_traceback_later(patience, exit=True)  # a child that hangs says where
         try:
             work()
             os._exit(0)
@@ -105,8 +105,9 @@ def kill(path: str, count: int, seed: int) -> dict[str, int]:
 def write(path: str, processes: int, steps: int) -> dict[str, int]:
     """Many processes record into one file at once."""
     warm_up()
+    patience = PATIENCE + processes * steps / 10
     children = [
-        fork(lambda number=number: record(path, f"agent_{number}", steps, lambda step: None))  # type: ignore[misc]
+        fork(lambda number=number: record(path, f"agent_{number}", steps, lambda step: None), patience)  # type: ignore[misc]
         for number in range(processes)
     ]
     failed = sum(os.waitpid(child, 0)[1] != 0 for child in children)
