@@ -395,6 +395,20 @@ def test_a_search_leaves_a_large_backlog_to_the_indexer(tmp_path: Path, monkeypa
         assert "key" in memory.recall("who lost his key?")[0].text
 
 
+def test_a_search_that_has_no_time_to_index_finds_the_pending_steps_that_have_its_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Memory(tmp_path / "agent.db", embedder="off") as memory:
+        monkeypatch.setattr(memory._recall._indexer, "wake", lambda: None)
+        monkeypatch.setattr(indexer, "SEARCH_SECONDS", 0.0)
+        idle = [code(f"print('Room {number} is empty.')") for number in range(12)]
+        script = [code("print('The keeper lost his key.')"), *idle, code("final_answer(1)")]
+        memory.attach(code_agent(*script, max_steps=20)).run("Look around")
+        pending = memory._store.do("count_pending", {})
+        assert "key" in memory.recall("who lost his key?")[0].text
+        assert memory._store.do("count_pending", {}) == pending - 1
+
+
 def test_the_indexer_leaves_others_time_to_write_after_each_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
