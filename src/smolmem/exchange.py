@@ -89,7 +89,9 @@ class Exchange(Recalling):
         under = None if scope is None else check_scope(scope)
         from smolmem.transfer.load import load
 
-        return load(self._journal, path, scope=under, trust=trust, progress=progress)
+        loaded = load(self._journal, path, scope=under, trust=trust, progress=progress)
+        self._recall.loaded(progress)
+        return loaded
 
     def push_to_hub(
         self,
@@ -237,4 +239,6 @@ class Exchange(Recalling):
 
         check_choice(format, FORMATS, "format")
         chosen = check_scope(self.scope if scope is None else scope)
-        return import_runs(self._journal, source, chosen, format, progress)
+        imported = import_runs(self._journal, source, chosen, format, progress)
+        self._recall.loaded(progress)
+        return imported

@@ -184,6 +184,11 @@ class RecallEngine:
         """Indexes and embeds everything that is pending; returns how many steps, notes and passages there were."""
         return self._indexer.index(progress)
 
+    def loaded(self, progress: Progress | None = None) -> None:
+        """Much was stored at once: it can be found by its words from now on, and gets its vectors in the background."""
+        self._indexer.index_words(progress)
+        self._indexer.wake()
+
     def follow_sources(self) -> None:
         """Notes what was made from text of low trust, before that text is erased."""
         self._journal.store.transact(lambda: Provenance(self._journal).catch_up_all(), sync=False)

@@ -230,18 +230,22 @@ class BackgroundIndexer:
 
     def index(self, progress: Progress | None = None) -> int:
         """Indexes and embeds all that is pending, now; returns how many steps, notes and passages."""
-        total = int(self._journal.store.do("count_pending", {}))
-        done = 0
-        while count := _index_some(self._journal):
-            done += count
-            if progress is not None:
-                progress(min(done, total), total)
+        done = self.index_words(progress)
         writer = self._vector_writer(self._journal)
         if writer is None:
             return done
         done += self._embed_all(writer, progress)
         if self._external is not None:
             self._external.sync(self._journal.store, [writer.model], report=progress)
+        return done
+
+    def index_words(self, progress: Progress | None = None) -> int:
+        """Indexes all that is pending, and embeds nothing; returns how many steps and notes."""
+        total, done = int(self._journal.store.do("count_pending", {})), 0
+        while count := _index_some(self._journal):
+            done += count
+            if progress is not None:
+                progress(min(done, total), total)
         return done
 
     def _embed_all(self, writer: VectorWriter, progress: Progress | None) -> int:
