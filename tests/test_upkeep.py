@@ -391,6 +391,20 @@ def test_texts_beyond_what_files_and_json_like_come_back(tmp_path: Path, empty: 
             assert other.verify()
 
 
+def test_an_error_of_the_progress_function_is_not_taken_for_damage(tmp_path: Path, empty: Memory) -> None:
+    with Memory(tmp_path / "a.db", embedder="off") as memory:
+        for number in range(200):
+            memory.remember(f"Note {number}")
+        export(memory._journal, tmp_path / "out")
+
+    def stop(*_: int) -> None:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        load(empty._journal, tmp_path / "out", progress=stop)
+    assert not empty.notes()
+
+
 def test_what_is_done_prints_nicely_and_tells_how_far_it_is(full: Path, tmp_path: Path, empty: Memory) -> None:
     told: list[tuple[int, int]] = []
     with Memory(full, embedder="off") as memory:
