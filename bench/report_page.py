@@ -384,7 +384,8 @@ def _quality(numbers: dict[str, Any]) -> str:
         heads = ("recall@5 / @10, %", *(f"{group} ({one['counts'][group]})" for group in groups), "time per question")
         text += [f"{title}:", table(heads, rows), *one["lines"]]
     intro = (
-        "A hit is the exact step that the data names. The weights of the ranking were chosen on every second run or chat (those of the floor on all); "
+        "A hit is the exact step that the data names. The weights of the ranking were chosen on every second run or "
+        "chat (those of the floor on all); "
         "the others are *held back*, and only those are compared above. `floor` is the default: smolmem then leaves "
         "questions unanswered that it finds nothing sure for. Without it, it returns everything that matches, as the "
         "others do."

@@ -474,6 +474,36 @@ def test_a_forked_process_does_not_store_what_its_parent_erased(memory: Memory) 
     assert memory.verify()
 
 
+@pytest.mark.parametrize("goes_on", ["parent", "child"])
+def test_a_forked_process_notices_an_erase_after_either_process_went_on(memory: Memory, goes_on: str) -> None:
+    agent = code_agent(*(code(f"final_answer('{said}')") for said in ("the word is abracadabra", "next", "last")))
+    memory.attach(agent).run("Ask")
+    (begun, begin), (erased, erase) = os.pipe(), os.pipe()
+
+    def go_on() -> None:
+        if goes_on == "child":
+            agent.run("Go on", reset=False)
+        os.write(begin, b"!")
+        os.read(erased, 1)
+        agent.run("Later", reset=False)
+        assert "abracadabra" not in str(agent.model.prompts[-1])
+        memory.close()
+
+    child = fork(go_on)
+    os.read(begun, 1)
+    if goes_on == "parent":
+        agent.run("Go on", reset=False)
+    memory.detach(agent)
+    memory.erase(memory.runs(text="Ask")[0])
+    os.write(erase, b"!")
+    assert os.waitpid(child, 0)[1] == 0
+    later, before = memory.runs()
+    assert [run.title for run in (later, before)] == ["Later", "Go on"]
+    for run in (later, before):
+        assert {entry.run for entry in memory._journal.session(run.session, run.id).entries} == {run.id}
+    assert memory.verify()
+
+
 # --- purge ----------------------------------------------------------------------------------------------------------
 
 

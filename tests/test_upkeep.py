@@ -331,6 +331,18 @@ def test_a_session_that_went_on_elsewhere_stays_as_it_is_here_and_is_told(tmp_pa
     assert empty.verify(), empty.verify().problems
 
 
+def test_a_fork_with_another_system_prompt_than_its_origin_can_be_loaded(tmp_path: Path, empty: Memory) -> None:
+    with Memory(tmp_path / "a.db", embedder="off") as memory:
+        memory.attach(code_agent(code("final_answer(1)"))).run("One")
+        other = memory.attach(code_agent(code("final_answer(2)"), instructions="Be brief."))
+        memory.resume(other, memory.runs()[0].fork())
+        other.run("Two", reset=False)
+        export(memory._journal, tmp_path / "out")
+    load(empty._journal, tmp_path / "out")
+    assert sorted(run.title for run in empty.runs()) == ["One", "One", "Two"]
+    assert empty.verify(), empty.verify().problems
+
+
 def test_a_scope_and_what_lies_below_it(full: Path, tmp_path: Path, empty: Memory) -> None:
     with Memory(full, embedder="off") as memory:
         whole = export(memory._journal, tmp_path / "acme", scope="acme", below="acme/")
@@ -377,6 +389,20 @@ def test_texts_beyond_what_files_and_json_like_come_back(tmp_path: Path, empty: 
             load(other._journal, tmp_path / source)
             assert picture(other) == right
             assert other.verify()
+
+
+def test_an_error_of_the_progress_function_is_not_taken_for_damage(tmp_path: Path, empty: Memory) -> None:
+    with Memory(tmp_path / "a.db", embedder="off") as memory:
+        for number in range(200):
+            memory.remember(f"Note {number}")
+        export(memory._journal, tmp_path / "out")
+
+    def stop(*_: int) -> None:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        load(empty._journal, tmp_path / "out", progress=stop)
+    assert not empty.notes()
 
 
 def test_what_is_done_prints_nicely_and_tells_how_far_it_is(full: Path, tmp_path: Path, empty: Memory) -> None:

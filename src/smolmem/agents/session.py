@@ -19,6 +19,7 @@ from smolmem.agents.observing import observed_steps
 from smolmem.core import prompts
 from smolmem.core.encoding import codec
 from smolmem.core.encoding.codec import MODEL_INPUT, Encoded
+from smolmem.core.errors import NotFound
 from smolmem.core.prompts import Look, Part
 from smolmem.core.rows import Act, Change, Saved, SessionRow, SharedPrompt, StoredEntry, StoredSession
 from smolmem.core.timeline import Timeline
@@ -375,11 +376,21 @@ class Session:
         """Looks up the event at which it forked; false if another process has erased some of what is shared."""
         if self.row["fork_of"] is not None and self.row["fork_at"] is None:
             self.row["fork_at"] = journal.event_number(self.row["fork_of"], self.shared_events)
+            if not self._is_listed_in(journal):  # events that came later took the place of erased ones
+                self.row["fork_at"] = None
         return self.row["fork_of"] is None or self.row["fork_at"] is not None
 
     def is_stored_in(self, journal: Journal) -> bool:
         """Whether all that was saved is still in the store: another process can have erased some of it."""
-        return self.find_fork(journal) and journal.has_events(self.row["id"], self.saved_events)
+        has_own = self.find_fork(journal) and journal.has_events(self.row["id"], self.saved_events)
+        return has_own and (self.row["fork_of"] is None or self._is_listed_in(journal))
+
+    def _is_listed_in(self, journal: Journal) -> bool:
+        """Whether the store has the same list, with what is shared."""
+        try:
+            return journal.timeline(self.row).steps == self._timeline.steps
+        except NotFound:
+            return False
 
     def close(self) -> None:
         """Restores the classes of the steps; their prompts stay on disk until they are used."""

@@ -176,20 +176,26 @@ class ExportReader:
         return bytes(data)
 
     def lines(self, progress: Progress | None) -> Iterator[tuple[int, bytes]]:
-        """The lines of the export, numbered from one."""
-        read = number = 0
+        """The lines of the export, numbered from one. An error of `progress` is none of the export."""
+        read = size = 0
+        for number, (line, size) in enumerate(self._read_lines(), 1):
+            yield number, line
+            read += len(line)
+            if progress is not None and number % 200 == 0:
+                progress(min(read, size), size)
+        if progress is not None:
+            progress(size, size)
+
+    def _read_lines(self) -> Iterator[tuple[bytes, int]]:
+        """Each line, and the size of all of them."""
+        number = 0
         with self._reading(JOURNAL) as (file, size):
             while line := file.readline(LINE + 1):
                 number += 1
-                read += len(line)
                 self._count(line)
                 if len(line) > LINE:
                     raise damaged(self.path, f"line {number} is longer than {LINE:,} bytes")
-                yield number, line
-                if progress is not None and number % 200 == 0:
-                    progress(min(read, size), size)
-        if progress is not None:
-            progress(size, size)
+                yield line, size
 
     @contextmanager
     def _reading(self, name: str) -> Iterator[tuple[IO[bytes], int]]:

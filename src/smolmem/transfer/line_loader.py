@@ -323,7 +323,7 @@ class LineLoader:
             raise InvalidLine("the event changes a step that is not loaded")
         if not new and (act == "revise") == (content is None):
             raise InvalidLine("a revision must have a record, and another change of a step must not")
-        if act == "revise" and step not in timeline.steps:
+        if act == "revise" and step not in (*timeline.steps, timeline.system):
             before = self._store.rows("step_row", {"id": step})[0]
             if before["session"] != event["session"]:
                 raise InvalidLine("the event revises a step of another list")
