@@ -126,7 +126,7 @@ class Recalling(Queries):
     def index(self, progress: bool | Report = False) -> int:
         """Indexes and embeds everything that is pending; returns how many steps, notes and passages were pending.
 
-        Indexing happens in the background anyway: call this to wait for it, for instance after loading an export.
+        Indexing happens in the background anyway: call this to wait for it, for instance for the vectors of an export.
 
         Args:
             progress: show a progress bar; or a function that is called with the amount that is done and the total.
