@@ -358,6 +358,8 @@ class Contents:
     def prompt(self, number: int) -> list[int]:
         """The content ids of a prompt's parts, in order."""
         latest = self._latest_prompt
+        if number == latest[0]:
+            return latest[1]
         rows = {row["id"]: row for row in self.store.rows("prompt_chain", {"id": number, "until": latest[0]})}
 
         def link(prompt: int) -> PromptLink:
