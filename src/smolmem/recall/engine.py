@@ -186,7 +186,8 @@ class RecallEngine:
 
     def loaded(self, progress: Progress | None = None) -> None:
         """Much was stored at once: it can be found by its words from now on, and gets its vectors in the background."""
-        self._indexer.index_words(progress)
+        with suppress(Unwritable, Busy):  # such as a full disk: what was stored is stored, and the indexer tries again
+            self._indexer.index_words(progress)
         self._indexer.wake()
 
     def follow_sources(self) -> None:
