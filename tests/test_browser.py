@@ -303,6 +303,16 @@ document.addEventListener('securitypolicyviolation', (event) => {
 """
 
 
+HOLD_UPDATE = """
+const original = window.fetch;
+window.fetch = async (...given) => {
+  const answer = await original(...given);
+  if (String(given[0]).includes("fragment") && !window.release) await new Promise((done) => { window.release = done; });
+  return answer;
+};
+"""
+
+
 @pytest.fixture(scope="module")
 def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     logs = {"goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"}, "unhandledPromptBehavior": "ignore"}
@@ -805,6 +815,41 @@ def test_the_list_is_updated_and_keeps_the_focused_row(browser: Browser) -> None
         step()
         browser.polled()
         assert browser.all("tr.focused"), "the focused row stays focused"
+
+
+@contextmanager
+def held_update(browser: Browser) -> Iterator[None]:
+    """The answer with the page's next update arrives after this block."""
+    browser.js(HOLD_UPDATE)
+    yield
+    browser.js("release()")
+
+
+def test_a_row_that_is_focused_while_the_list_is_fetched_stays_focused(browser: Browser) -> None:
+    browser.go("/")
+    with working(browser.server.memory, "Arrive slowly") as step, held_update(browser):
+        step()
+        browser.until(lambda: browser.js("return Boolean(window.release)"))
+        browser.press("j", "j")
+        chosen = browser.one("tr.focused").get_attribute("data-href")
+    browser.until(lambda: "Arrive slowly" in browser.one("#run-list").text)
+    assert browser.one("tr.focused").get_attribute("data-href") == chosen
+
+
+def test_a_step_that_is_selected_while_the_run_is_fetched_stays_selected(browser: Browser) -> None:
+    with working(browser.server.memory, "Be fetched slowly") as step:
+        step()
+        step()
+        browser.go(f"/runs/{of(browser.server.memory, 'worker').id}")
+        count = len(browser.all("#step-list a"))
+        browser.press("j")
+        with held_update(browser):
+            step()
+            browser.until(lambda: browser.js("return Boolean(window.release)"))
+            browser.press("k")
+            chosen = browser.chosen
+        browser.until(lambda: len(browser.all("#step-list a")) == count + 1)
+        assert browser.chosen == chosen
 
 
 def test_a_page_of_older_runs_does_not_change_while_new_runs_are_written(browser: Browser) -> None:

@@ -34,6 +34,11 @@ function showError(element, error) {
 }
 
 // --- filters: results are updated while the user types ---------------------------------------------------------------
+function replaceRows(target, html) {
+  const focused = $("tr.focused", target)?.dataset.href;  // the user may have moved while the rows were fetched
+  setHtml(target, html);
+  $$("tr[data-href]", target).find((row) => row.dataset.href === focused)?.classList.add("focused");
+}
 for (const form of $$("form[data-live]")) {
   const target = document.getElementById(form.dataset.live);
   let timer, latest = 0;
@@ -44,7 +49,7 @@ for (const form of $$("form[data-live]")) {
     query.set("fragment", "1");
     try {
       const html = await fetchText(`${form.getAttribute("action")}?${query}`);
-      if (request === latest) setHtml(target, html);
+      if (request === latest) replaceRows(target, html);
     } catch (error) { if (request === latest) showError(target, error); }
   };
   form.addEventListener("input", (event) => { if (event.target.type === "search") { clearTimeout(timer); timer = setTimeout(update, 140); } });
@@ -55,6 +60,7 @@ for (const form of $$("form[data-live]")) {
 
 // --- a run: one step at a time ---------------------------------------------------------------------------------------
 const stepLinks = () => $$("#step-list a[data-step]");
+const selectedStep = () => $("#step-list a[aria-current]")?.dataset.step;
 const selectedIndex = () => stepLinks().findIndex((link) => link.getAttribute("aria-current"));
 const chartedLinks = () => stepLinks().filter((link) => ["action", "planning"].includes(link.dataset.kind));
 let latestStep = 0;
@@ -124,17 +130,17 @@ if (page === "run") { addRunListeners(); loadWhenOpened(document); }
 // --- live updates ----------------------------------------------------------------------------------------------------
 async function updateRuns() {
   if (new URLSearchParams(location.search).has("until")) return;  // a page of older runs does not change
-  const focused = $("tr.focused")?.dataset.href;
   await $("form[data-live]").update();
-  $$("tr[data-href]").find((row) => row.dataset.href === focused)?.classList.add("focused");
 }
 async function updateRun() {
+  const selected = selectedStep();
+  const html = await fetchText(`/runs/${document.body.dataset.run}?fragment=1${selected ? `&step=${selected}` : ""}`);
   if (document.activeElement?.closest("#run form")) return;  // the user is typing
-  const selected = $("#step-list a[aria-current]")?.dataset.step;
+  if (selectedStep() !== selected) { await updateRun(); return; }  // the user selected another step meanwhile
   const before = $("#step-list"), scrollTop = before ? before.scrollTop : 0;
   const atBottom = before && before.scrollTop + before.clientHeight >= before.scrollHeight - 4;
   const atLastStep = stepLinks().at(-1)?.dataset.step === selected;
-  setHtml($("#run"), await fetchText(`/runs/${document.body.dataset.run}?fragment=1${selected ? `&step=${selected}` : ""}`));
+  setHtml($("#run"), html);
   addRunListeners();
   const after = $("#step-list");
   if (after) after.scrollTop = atBottom ? after.scrollHeight : scrollTop;
