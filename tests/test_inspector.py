@@ -19,6 +19,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
 from html.parser import HTMLParser
 from itertools import islice, product
 from pathlib import Path
@@ -44,6 +45,7 @@ from smolmem.cli.main import main
 from smolmem.core.encoding import codec, wire
 from smolmem.core.errors import InvalidArgument, NotFound, SmolmemError
 from smolmem.core.rows import Batch, Change
+from smolmem.core.values import Alert
 from smolmem.inspector import run_list, serve, step_data
 from smolmem.inspector.app import make_app
 from smolmem.inspector.formatting import SIGNALS
@@ -949,7 +951,7 @@ def test_a_note_shows_its_sources_and_the_runs_that_recalled_it(memory: Memory) 
     source = memory.step(note.sources[0])
     assert f'href="/runs/{source.run}?step={source.id}"' in text
     assert f'href="/runs/{run.id}"' in text
-    assert "none yet" not in text
+    assert "No run has recalled this note yet." not in text
     page = site.get(f"/runs/{run.id}").text
     assert "Recalled memories 1 time<" in page
     assert f'href="/notes/{note.id}"' in page, "the recalled note is linked"
@@ -957,7 +959,33 @@ def test_a_note_shows_its_sources_and_the_runs_that_recalled_it(memory: Memory) 
 
 def test_the_sample_has_a_note_that_was_recalled(shown: Site) -> None:
     texts = [shown.get(f"/notes/{note.id}").text for note in shown.memory.notes(scope="*")]
-    assert [text for text in texts if "none yet" not in text]
+    assert [text for text in texts if "No run has recalled this note yet." not in text]
+
+
+def test_an_alert_without_a_step_opens_the_first_step_after_it(site: Site) -> None:
+    memory = site.memory.scoped("*")
+    run = next(run for run in memory.runs() if run.agent == "browser")
+    step = next(step for step in run.steps if step.number == 3)
+    alert = Alert(
+        "takeover", "another process continues", run.agent, run.id, None, step.at - timedelta(microseconds=10)
+    )
+    memory._journal.alerts.add(alert, run.scope)
+    link = f"/runs/{run.id}?at={alert.at.timestamp()}"
+    assert f'href="{link}"' in site.get("/patterns").text
+    selected = f'data-step="{step.id}" data-kind="action" aria-current="true"'
+    assert selected in site.get(link).text
+    assert "is not a time" in site.get(f"/runs/{run.id}?at=soon").text
+
+
+def test_the_page_of_a_note_shows_its_tags_and_a_replacement_keeps_them(site: Site) -> None:
+    expires = datetime.now(timezone.utc) + timedelta(days=9)
+    note = site.memory.remember("Deploys happen on Tuesdays", tags=["deploy", "a b"], expires=expires)
+    text = site.get(f"/notes/{note.id}").text
+    assert '<a href="/memory?tag=deploy">#deploy</a>' in text
+    assert "#a b</a>" in text
+    found = site.post("/notes", text="Deploys happen on Mondays", supersedes=note.id)
+    later = site.memory.note(str(found.one("location")).removeprefix("/notes/"))
+    assert (later.tags, later.expires) == (("deploy", "a b"), note.expires)
 
 
 def test_a_rule_is_tested_on_recorded_steps(shown: Site) -> None:

@@ -418,6 +418,22 @@ def test_the_legend_names_each_kind_of_mark_once_and_links_in_marks_are_readable
         assert row.size["height"] < 60, "the link of a mark flows as text"
 
 
+_TOPS_OF_CAPTIONS = """
+return [...document.querySelectorAll(".spread")].map((row) => [...row.children].map((part) => part.offsetTop))
+"""
+
+
+@needs_browser
+def test_the_times_below_a_chart_stay_on_one_line_beside_a_long_legend(chrome: Any, copy: Memory) -> None:
+    with serving(copy) as link:
+        browser = Browser(chrome, link)
+        for width in (1_000, 1_300, 1_400):
+            browser.go("/dashboard?period=24h", width)
+            captions = chrome.execute_script(_TOPS_OF_CAPTIONS)
+            assert len(captions) == 4
+            assert all(first == last < legend for first, legend, last in captions), (width, captions)
+
+
 # --- one step ---------------------------------------------------------------------------------------------------------
 
 

@@ -296,7 +296,8 @@ class Inspector:
         before = self.memory.note(form["supersedes"]) if form.get("supersedes") else None
         scope = before.scope if before is not None else form.get("scope") or self.note_scope
         kind = before.kind if before is not None else form.get("kind") or "note"
-        note = self.memory.remember(form.get("text", ""), kind=kind, scope=scope, supersedes=before)
+        kept: dict[str, Any] = {} if before is None else {"tags": before.tags, "expires": before.expires}
+        note = self.memory.remember(form.get("text", ""), kind=kind, scope=scope, supersedes=before, **kept)
         return RedirectResponse(f"/notes/{note.id}", 303)
 
     def forget(self, request: Request, form: Mapping[str, str]) -> Response:
@@ -366,11 +367,16 @@ def _sorted_by(query: Mapping[str, str], order: str) -> str:
 
 
 def _selected_step(steps: Sequence[page_data.StepSummary], run: Run, query: Mapping[str, str]) -> int | None:
-    """The step with the `step` or the `number` that an address asks for, else the run's first action or first step."""
+    """The step that an address asks for by `step`, `number` or `at`, else the run's first action or first step.
+
+    `at` asks for the first action after a time: an alert about a run as a whole has no step.
+    """
     id, number = (parameters.number(query.get(name), "step") for name in ("step", "number"))
     actions = [step for step in steps if step.kind == "action"]
     asked = [step for step in steps if step.id == id]
     asked += [step for step in actions if step.number == number and step.run == run.id]
+    at = parameters.timestamp(query.get("at"))
+    asked += [step for step in actions if at is not None and step.at >= at]
     return next((step.id for step in (*asked, *actions, *steps)), None)
 
 
