@@ -1053,7 +1053,7 @@ class Recalling:
         assert [END in str(prompt[2:]) for prompt in agent.model.prompts] == [True, False]
         with pytest.raises(InvalidArgument, match="scope 'default'"):
             shop.attach(agent, scope="other")
-        with pytest.raises(InvalidArgument, match="recall is a count"):
+        with pytest.raises(InvalidArgument, match="recall is a whole number, 0 or more, not"):
             shop.attach(code_agent(), recall=-1)
 
     def test_the_echo_gate_is_quick(self) -> None:

@@ -355,7 +355,7 @@ def test_runs_and_steps_are_filtered_as_the_library_does(sample: Sample, run: Ru
     assert ids("--since", "1h") == ids()
     assert ids("--until", "1h") == []
     assert ids("--scope", "acme/*") == []
-    assert run("runs", "--until", "1h") == (0, "", "There is nothing to show.\n")
+    assert run("runs", "--until", "1h") == (0, "", "No runs in smolmem.db match these options.\n")
 
     def steps(*args: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = json.loads(run("steps", "--json", *args)[1])
@@ -671,17 +671,19 @@ def test_exit_codes(sample: Sample, run: Run, monkeypatch: pytest.MonkeyPatch) -
         (["rns"], 2, "there is no command 'rns': did you mean 'runs'?"),
         (["xyzzy"], 2, "there is no command 'xyzzy': `smolmem --help` lists all commands"),
         (["runs", "--status", "odd"], 2, "--status"),
-        (["runs", "--limit", "-1"], 2, "--limit"),
+        (["runs", "--limit", "-1"], 2, "'-1' is not a whole number"),
         (["runs", "--since", "soon"], 2, "'soon' is not a time"),
         (["runs", "--scope", "/"], 2, "a scope is a path"),
         (["runs", "--nothing"], 2, "--nothing"),
         (["diff", "a"], 2, "Missing argument 'B'"),
         (["search", " "], 2, ""),
-        (["forget"], 2, "give the id of a note or a run"),
-        (["erase"], 2, "give the id of a run or a note, --step N, --scope SCOPE, --before TIME, or --finish"),
-        (["erase", sample.count, "--before", "9d"], 2, "give the id of a run or a note"),
+        (["purge"], 2, "name the source to erase: --origin web, --url https://…, or both"),
+        (["steps", "xyz"], 2, "'xyz' is not a step: give a run and a number such as 3f9a2c1b/2"),
+        (["forget"], 2, "give the id of a note, a run or a step"),
+        (["erase"], 2, "give either the id of a run, note or step, or --scope SCOPE, --before TIME, or --finish"),
+        (["erase", sample.count, "--before", "9d"], 2, "give either the id of a run, note or step"),
         (["erase", sample.count], 2, "give --yes, or --dry-run to list what would be erased"),
-        (["erase", "ffff", "--yes"], 1, "no run 'ffff'"),
+        (["erase", "ffff", "--yes"], 1, "no run or note 'ffff' in smolmem.db: `smolmem runs` and `smolmem notes` list"),
         (["prune", "--older-than", "old"], 2, "'old' is not a duration such as 12h, 90d or 52w"),
         (["watch", "--rule", "("], 2, ""),
         (["watch", "--rule", "tokens"], 2, "tokens:1000"),

@@ -29,8 +29,9 @@ from smolmem.cli import start
 from smolmem.cli.commands import past
 from smolmem.cli.main import main
 from smolmem.cli.output import Output
-from smolmem.core.errors import NotFound
-from smolmem.core.text import counted
+from smolmem.core.arguments import MAX_TAGS
+from smolmem.core.errors import InvalidArgument, NotFound
+from smolmem.core.text import counted, duration
 
 ROOT = Path(__file__).parent.parent
 NOBODY = 65534
@@ -191,7 +192,7 @@ def test_a_new_fork_is_not_called_interrupted(here: Path, run: Run) -> None:
         assert "forked" in repr(fork)
     line = next(line for line in run("runs")[1].splitlines() if line.startswith(fork.id[:8]))
     assert line.split()[1] == "forked"
-    assert re.search(r" 0\.0 s +1 ", line), "the step that it shares is counted"
+    assert re.search(r" 0 ms +1 ", line), "the step that it shares is counted"
 
 
 # --- runs -----------------------------------------------------------------------------------------------------------
@@ -275,6 +276,70 @@ def test_sql_reads_the_three_tables_and_nothing_else(statement: str, here: Path,
     code, _, err = run("sql", statement)
     assert (code, "to read only" in err) == (2, True)
     assert Path("agent.db").read_bytes() == before
+
+
+def test_a_query_with_many_columns_shows_all_of_them_on_a_narrow_terminal(here: Path) -> None:
+    code, out = on_terminal("sql", "select id, agent, title, status from runs", columns=60)
+    head, row = uncoloured(out).splitlines()[:2]
+    assert (code, head.split()) == (0, ["id", "agent", "title", "status"])
+    assert "finish" in row
+
+
+# --- empty and long lists --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["runs", "steps", "notes", "alerts"])
+def test_an_empty_list_says_whether_the_store_is_empty_or_the_options_exclude_everything(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Memory("new.db", embedder="off").close()
+    assert run(what, "new.db") == (0, "", f"new.db holds no {what} yet.\n")
+    assert run(what, "new.db", "--scope", "acme") == (0, "", f"No {what} in new.db match these options.\n")
+    assert run(what, "new.db", "--json") == (0, "[]\n", "")
+
+
+def test_tail_says_that_it_waits_for_the_first_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    monkeypatch.chdir(tmp_path)
+    Memory("new.db", embedder="off").close()
+    assert run("tail", "new.db", "--no-follow") == (0, "", "new.db holds no steps yet.\n")
+
+    def stop(_: Output) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Output, "wait", stop)
+    code, _, err = run("tail", "new.db")
+    assert (code, err) == (130, "new.db holds no steps yet. Waiting for the first step; Ctrl-C stops.\n\n")
+
+
+def test_a_list_that_reaches_its_limit_says_so(here: Path, run: Run) -> None:
+    hint = "Only 1 result shown: --limit N shows more.\n"
+    assert run("steps", "--limit", "1")[2] == hint
+    assert run("steps", "--limit", "1", "--json")[2] == ""
+    assert run("steps")[2] == ""
+
+
+def test_a_rule_is_not_drawn_over_no_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    monkeypatch.chdir(tmp_path)
+    Memory("new.db", embedder="off").close()
+    out = run("watch", "--rule", "failures", "--backtest")[1]
+    assert out == "failures: there are no recorded steps to test the rule on\n"
+
+
+@pytest.mark.parametrize("args", [(), ("runs",), ("erase",)])
+def test_the_short_option_for_help_works(args: tuple[str, ...], run: Run) -> None:
+    assert run(*args, "-h") == run(*args, "--help")
+    assert "-h, --help" in run(*args, "-h")[1]
+
+
+def test_short_durations_are_shown_in_milliseconds() -> None:
+    assert [duration(each) for each in (None, 0.0204, 1.25, 200, 6_120)] == [
+        "",
+        "20 ms",
+        "1.2 s",
+        "3 min 20 s",
+        "1.7 h",
+    ]
 
 
 # --- live -----------------------------------------------------------------------------------------------------------
@@ -512,3 +577,26 @@ def test_the_demo_stops_a_weak_model_after_a_few_steps(tmp_path: Path) -> None:
     assert "'tiny' may not be able to call tools" in " ".join(told.split())
     assert 3 <= len(asked) <= 5
     assert processes(tmp_path) == []
+
+
+# --- tags -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_note_and_a_run_have_a_limited_number_of_tags(here: Path) -> None:
+    tags = [f"tag-{number}" for number in range(MAX_TAGS + 1)]
+    with Memory("agent.db", embedder="off") as memory:
+        run = memory.runs()[0]
+        too_many = f"at most {MAX_TAGS} tags, not {MAX_TAGS + 1}"
+        for write in (lambda: memory.remember("x", tags=tags), lambda: run.tag(*tags)):
+            with pytest.raises(InvalidArgument, match=too_many):
+                write()
+        assert len(memory.remember("x", tags=tags[1:]).tags) == MAX_TAGS
+        run.tag(*tags[1:])
+        with pytest.raises(InvalidArgument, match=too_many):
+            run.tag(tags[0])
+        assert run.untag(*tags[2:]).tags == (tags[1],)
+
+
+def test_tags_that_are_one_text_are_refused(here: Path) -> None:
+    with Memory("agent.db", embedder="off") as memory, pytest.raises(InvalidArgument, match="a list of words"):
+        memory.remember("The letters of a word are no tags", tags="deploy")

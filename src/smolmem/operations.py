@@ -121,7 +121,10 @@ class Operations(Lookup):
 
     def tag(self, run: Run, *, add: Iterable[str] = (), remove: Iterable[str] = ()) -> Run:
         """See `Run.tag` and `Run.untag`."""
-        return self.bind(self._journal.tag(run.id, check_tags(add), check_tags(remove)))
+        added, removed = check_tags(add), check_tags(remove)
+        if added:
+            check_tags((*self.run(run.id).tags, *added))
+        return self.bind(self._journal.tag(run.id, added, removed))
 
     def fork(self, run: Run, step: int | None) -> Run:
         """See `Run.fork`."""

@@ -14,6 +14,7 @@ from smolmem.core.arguments import (
     check_choice,
     check_count,
     check_scope,
+    check_tags,
     check_text,
     scope_filter,
     to_deadline,
@@ -172,7 +173,7 @@ class Recalling(Queries):
         Args:
             text: what to remember.
             kind: a word such as `fact`, `lesson`, `procedure`.
-            tags: words to find the note by in `notes`.
+            tags: words to find the note by in `notes`, at most 50.
             expires: when the note expires: a time, or a timedelta from now.
             supersedes: the note that the new note replaces; the old note stays in the record and is no longer recalled.
             sources: steps and notes that the note was made from. When a source is superseded or forgotten, a note of a
@@ -184,7 +185,7 @@ class Recalling(Queries):
             text,
             scope=self._scope_to_write(scope),
             kind=kind,
-            tags=tags,
+            tags=check_tags(tags),
             origin=origin,
             expires=to_deadline(expires),
             supersedes=supersedes.id if isinstance(supersedes, Note) else supersedes,
@@ -358,6 +359,11 @@ class Recalling(Queries):
         if notes and runs:
             fits = ", ".join([*(f"note {note.id[:12]}" for note in notes), *(f"run {run['id'][:12]}" for run in runs)])
             raise NotFound(f"{what!r} could be any of {fits}: give more of the id.")
+        if not notes and not runs:
+            raise NotFound(
+                f"no run or note {what!r} in {self._journal.store.url}: `memory.runs(scope='*')` and `memory.notes()` "
+                "list the ids."
+            )
         return ("note", self.note(what).id) if notes else ("run", self.run(what).id)
 
     def notes(

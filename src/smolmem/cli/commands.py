@@ -54,7 +54,7 @@ _DURATION = re.compile(r"(\d{1,9})([smhdw])", re.ASCII)
 _DAYS = {"today": 0, "yesterday": -1, "tomorrow": 1}
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _MOST_COMPLETIONS = 50
-HELP_SETTINGS = {"max_content_width": 100}
+HELP_SETTINGS = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}
 COMPLETION_VARIABLE = "_SMOLMEM_COMPLETE"
 """The environment variable by which the shell asks for completions."""
 
@@ -211,7 +211,7 @@ def command(section: str, *examples: str) -> Callable[[Function], Command]:
 def count(value: str | int) -> int:
     """A number of things, written in digits."""
     if not re.fullmatch(r"\d{1,15}", str(value), re.ASCII):
-        raise click.BadParameter(f"{value!r} is not a count")
+        raise click.BadParameter(f"{value!r} is not a whole number such as 0 or 20")
     return int(value)
 
 
@@ -271,7 +271,11 @@ def step_reference(value: str | int) -> int | str:
     text = str(value)
     if re.fullmatch(r"[0-9a-fA-F]+/@?\d{1,15}", text, re.ASCII):
         return text
-    return count(text)
+    if not re.fullmatch(r"\d{1,15}", text, re.ASCII):
+        raise click.BadParameter(
+            f"{text!r} is not a step: give a run and a number such as 3f9a2c1b/2, or an id such as 29"
+        )
+    return int(text)
 
 
 def run_id(value: str) -> str:

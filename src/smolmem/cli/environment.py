@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -213,6 +213,13 @@ class Environment:
                 f"There is no store {self.place}: name a store, as in `smolmem runs agent.db`, or in {URL_VARIABLE}, "
                 "or create a sample store with `smolmem demo`."
             )
+
+    def nothing_found(self, what: str, filters: Mapping[str, Any]) -> str:
+        """The sentence for an empty list: the store is empty, or the options exclude everything."""
+        chosen = any(value not in (None, ()) and name not in ("limit", "past") for name, value in filters.items())
+        if chosen or self.scope is not None:
+            return f"No {what} in {self.shown} match these options."
+        return f"{self.shown} holds no {what} yet."
 
     def run(self, memory: Queries, id: str | None) -> Run:
         """The run whose id begins with `id`; without an id the newest run that no other run called.

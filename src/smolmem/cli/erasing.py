@@ -51,7 +51,9 @@ def erase(
     target = step if id is None else id
     chosen = target is not None or before is not None or env.scope is not None
     if finish == chosen or (id is not None and step is not None) or (target is not None and before is not None):
-        raise InvalidArgument("give the id of a run or a note, --step N, --scope SCOPE, --before TIME, or --finish.")
+        raise InvalidArgument(
+            "give either the id of a run, note or step, or --scope SCOPE, --before TIME, or --finish."
+        )
     with env.open() as memory:
         if finish:
             return _finish(env, memory)
@@ -121,6 +123,8 @@ def purge(env: Environment, origin: Any, url: str | None, dry_run: bool, yes: bo
     them, what was said in runs that recalled any of it, and the notes that agents made of it. Tasks and notes of users
     stay. On a terminal, everything is listed and confirmation is asked for first.
     """
+    if origin is None and url is None:
+        raise InvalidArgument("name the source to erase: --origin web, --url https://…, or both.")
     chosen: dict[str, Any] = {"origin": origin, "url": url, "scope": env.read_scope}
     with env.open() as memory:
         if not dry_run and not yes:

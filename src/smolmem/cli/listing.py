@@ -24,9 +24,9 @@ from smolmem.cli.commands import (
     step_reference,
 )
 from smolmem.cli.environment import Environment
-from smolmem.cli.output import Column, Output, duration, failures
+from smolmem.cli.output import Column, failures
 from smolmem.core.errors import InvalidArgument, NotFound
-from smolmem.core.text import counted, one_line
+from smolmem.core.text import counted, duration, one_line
 
 if TYPE_CHECKING:
     from smolmem.core.totals import Totals
@@ -60,7 +60,7 @@ def runs(env: Environment, **filters: Any) -> None:
     SMOLMEM_PRICES names adds others, as in {"my-model": [0.5, 1.5]}: dollars for a million input and output tokens.
     """
     with env.look() as memory:
-        _print_runs(env.output, list(_nested(memory, env.read_scope, filters)))
+        _print_runs(env, list(_nested(memory, env.read_scope, filters)), filters)
 
 
 class Listed(NamedTuple):
@@ -103,9 +103,10 @@ def _nested(memory: Queries, scope: str, filters: dict[str, Any]) -> Iterator[Li
                 yield Listed(each, depths[each.id], called[each.id])
 
 
-def _print_runs(out: Output, found: list[Listed]) -> None:
+def _print_runs(env: Environment, found: list[Listed], filters: dict[str, Any]) -> None:
     from smolmem.render.terminal import STYLES
 
+    out = env.output
     if out.json:
         out.result([each.as_json() for each in found])
         return
@@ -124,7 +125,7 @@ def _print_runs(out: Output, found: list[Listed]) -> None:
         Column("agent", lambda each: each.run.agent, max_width=20, wide=True),
         Column("task", _task, rest=True),
     )
-    out.rows(found, columns)
+    out.rows(found, columns, env.nothing_found("runs", filters), filters["limit"])
 
 
 def _dollars(amount: float | None) -> str:
@@ -266,7 +267,8 @@ def steps(env: Environment, id: int | str | None, error: str | None, no_error: b
         Column("tools", lambda step: ", ".join(step.tools), max_width=20, wide=True),
         Column("text", lambda step: (step.text, "red" if step.error else ""), rest=True),
     )
-    env.output.rows(found, columns)
+    filtered = {**filters, "error": failed}
+    env.output.rows(found, columns, env.nothing_found("steps", filtered), filters["limit"])
 
 
 # --- comparing and counting ---------------------------------------------------------------------------------------
@@ -336,10 +338,10 @@ def sql(env: Environment, statement: str, format: str, limit: int) -> None:
             rows = journal.store.select(env.read_scope, statement, limits)
     except InvalidArgument as error:
         raise InvalidArgument(f"{error} `smolmem sql --help` lists the columns.") from None
-    _print(env, rows, "json" if env.json else format)
+    _print(env, rows, "json" if env.json else format, limit)
 
 
-def _print(env: Environment, rows: Sequence[dict[str, Any]], format: str) -> None:
+def _print(env: Environment, rows: Sequence[dict[str, Any]], format: str, limit: int) -> None:
     from smolmem.render.plain_values import as_json, plain
 
     out, names = env.output, list(rows[0]) if rows else []
@@ -359,7 +361,8 @@ def _print(env: Environment, rows: Sequence[dict[str, Any]], format: str) -> Non
     else:
         numeric = {name for name in names if all(isinstance(row[name], (int, float, type(None))) for row in rows)}
         shown = {name: lambda row, name=name: _text(row[name]) for name in names}
-        out.rows(rows, [Column(name, shown[name], name in numeric, rest=name == names[-1]) for name in names])
+        columns = [Column(name, shown[name], name in numeric) for name in names]
+        out.rows(rows, columns, "The query returned no rows.", limit)
 
 
 def _text(value: Any) -> str:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from smolmem.cli.commands import agent_option, command, count, flag, option, optional_run, prices_option
 from smolmem.cli.environment import Environment
-from smolmem.cli.output import Column, Output, duration, failures
-from smolmem.core.text import counted, one_line
+from smolmem.cli.output import Column, Output, failures
+from smolmem.core.text import counted, duration, one_line
 
 if TYPE_CHECKING:
     from smolmem.core.values import Run, Step
@@ -34,7 +34,8 @@ def tail(env: Environment, agent: str | None, n: int, no_follow: bool) -> None:
     The steps of all processes are shown. Ctrl-C stops.
     """
     with env.look() as memory:
-        for step in _steps(env, memory, agent, n, follow=not no_follow and env.copy is None):
+        follow = not no_follow and env.copy is None
+        for step in _steps(env, memory, agent, n, follow=follow):
             if env.json:
                 env.output.stream(step)
             else:
@@ -44,6 +45,9 @@ def tail(env: Environment, agent: str | None, n: int, no_follow: bool) -> None:
 def _steps(env: Environment, memory: Queries, agent: str | None, first: int, *, follow: bool) -> Iterator[Step]:
     found = memory.steps(scope=env.read_scope, agent=agent, limit=_NEWEST)
     seen = max((step.id for step in found), default=0)
+    if not found:
+        waiting = " Waiting for the first step; Ctrl-C stops." if follow else ""
+        env.output.hint(f"{env.nothing_found('steps', {'agent': agent})}{waiting}")
     yield from reversed(found[:first])
     while follow:
         env.output.wait()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from smolmem.core.text import one_line, sanitize
+from smolmem.core.text import counted, one_line, sanitize
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -99,12 +99,24 @@ class Output:
         """Prints one of many results as soon as it is known: as one line of JSON, or drawn."""
         self.result(value, indent=None)
 
-    def rows(self, values: Sequence[Any], columns: Sequence[Column]) -> None:
-        """Prints a list, one line for each value; an empty list is reported on standard error."""
+    def rows(
+        self,
+        values: Sequence[Any],
+        columns: Sequence[Column],
+        empty: str = "There is nothing to show.",
+        limit: int | None = None,
+    ) -> None:
+        """Prints a list, one line for each value.
+
+        Standard error gets the sentence `empty` for an empty list, and a hint if the list has as many values as
+        `--limit` allows.
+        """
         if not values and not self.json:
-            self.hint("There is nothing to show.")
-        else:
-            self.result(values, lambda: self.table(values, columns))
+            self.hint(empty)
+            return
+        self.result(values, lambda: self.table(values, columns))
+        if len(values) == limit and not self.json:
+            self.hint(f"Only {counted(limit, 'result')} shown: --limit N shows more.")
 
     def text(self, text: str) -> None:
         """Prints text without wrapping its lines."""
@@ -178,16 +190,6 @@ class Output:
 def failures(count: int) -> Cell:
     """How many steps failed; empty if none did."""
     return (f"{count:,}" if count else "", "red")
-
-
-def duration(seconds: float | None) -> str:
-    """A duration in the largest fitting unit."""
-    if seconds is None:
-        return ""
-    if seconds < 100:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 100 else f"{minutes / 60:,.1f} h"
 
 
 def _bar(title: str) -> Any:

@@ -24,7 +24,7 @@ from smolmem.cli.commands import (
 )
 from smolmem.cli.environment import Environment
 from smolmem.cli.output import Column
-from smolmem.core.errors import InvalidArgument, NotFound
+from smolmem.core.errors import InvalidArgument
 from smolmem.core.text import one_line, sanitize
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def notes(env: Environment, id: str | None, **filters: Any) -> None:
         Column("tags", lambda note: ", ".join(note.tags), max_width=20, wide=True),
         Column("text", lambda note: note.text, rest=True),
     )
-    out.rows(found, columns)
+    out.rows(found, columns, env.nothing_found("notes", filters), filters["limit"])
 
 
 def _status(note: Note) -> tuple[str, str]:
@@ -229,7 +229,9 @@ def forget(
     """
     target = step if id is None else id
     if target is None or (id is not None and step is not None):
-        raise InvalidArgument("give the id of a note or a run, or the id of a step with --step N.")
+        raise InvalidArgument(
+            "give the id of a note, a run or a step: `smolmem notes`, `runs` and `steps` list the ids."
+        )
     with env.open() as memory:
         if not yes and not undo and not env.output.confirm(f"Forget {described(memory, target)}?"):
             env.output.hint("Nothing was forgotten.")
@@ -243,15 +245,15 @@ def forget(
 
 def described(memory: Memory, target: int | str) -> str:
     """A run, note or step, as a question names it."""
-    if isinstance(target, int) or "/" in target:
-        step = memory.step(target)
+    kind, id = memory._target(target)
+    if kind == "step":
+        step = memory.step(int(id))
         return f"step {step.reference}, {one_line(step.text, 60)!r}"
-    try:
-        note = memory.note(target)
+    if kind == "note":
+        note = memory.note(id)
         return f"the note {note.id[:8]}, {one_line(note.text, 60)!r}"
-    except NotFound:
-        run = memory.run(target)
-        return f"run {run.id[:8]}, {one_line(run.title, 60)!r}"
+    run = memory.run(id)
+    return f"run {run.id[:8]}, {one_line(run.title, 60)!r}"
 
 
 # --- local models -------------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ def alerts(env: Environment, **filters: Any) -> None:
         Column("actions", lambda alert: ", ".join(alert.actions), max_width=20, wide=True),
         Column("reason", lambda alert: alert.reason, rest=True),
     )
-    env.output.rows(found, columns)
+    env.output.rows(found, columns, env.nothing_found("alerts", filters), filters["limit"])
 
 
 @command(

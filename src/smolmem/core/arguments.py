@@ -14,6 +14,10 @@ Time = datetime | float | str
 """A datetime, a timestamp, or ISO text."""
 
 
+MAX_TAGS = 50
+"""How many tags a note or a run can have."""
+
+
 class ScopeFilter(TypedDict):
     """A scope and the beginning of the scopes in it, as queries take them; both None for all scopes."""
 
@@ -61,10 +65,13 @@ def check_word(value: Any, name: str) -> str:
 
 
 def check_tags(tags: Iterable[str]) -> tuple[str, ...]:
-    """Tags, each once."""
-    if isinstance(tags, str):
-        raise InvalidArgument(f"tags are a list of words, not {tags!r}.")
-    return tuple(dict.fromkeys(check_word(tag, "tag") for tag in tags))
+    """Tags, each once, and not more than a page or a table can show."""
+    if isinstance(tags, str) or not isinstance(tags, Iterable):
+        raise InvalidArgument(f"tags are a list of words such as ['deploy'], not {tags!r}.")
+    found = tuple(dict.fromkeys(check_word(tag, "tag") for tag in tags))
+    if len(found) > MAX_TAGS:
+        raise InvalidArgument(f"a note or a run has at most {MAX_TAGS} tags, not {len(found):,}.")
+    return found
 
 
 def check_choice(value: Any, choices: Collection[str], name: str) -> str | None:
@@ -77,7 +84,7 @@ def check_choice(value: Any, choices: Collection[str], name: str) -> str | None:
 def check_count(value: Any, name: str = "limit") -> int:
     """A number that is not negative."""
     if type(value) is not int or not 0 <= value < 1 << 63:
-        raise InvalidArgument(f"{name} is a count, not {value!r}.")
+        raise InvalidArgument(f"{name} is a whole number, 0 or more, not {value!r}.")
     return value
 
 

@@ -37,6 +37,16 @@ def byte_size(size: float) -> str:
     return f"{size:,.1f} GB"
 
 
+def duration(seconds: float | None) -> str:
+    """A duration in the largest fitting unit: `40 ms`, `2.5 s`, `3 min 20 s`, `1.7 h`; empty if it is unknown."""
+    if seconds is None:
+        return ""
+    if seconds < 100:
+        return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 100 else f"{minutes / 60:,.1f} h"
+
+
 def counted(count: int, noun: str) -> str:
     """A number of things: `1 step`, `2,000 steps`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -19,7 +19,7 @@ from smolmem.core.encoding.pictures import is_small
 from smolmem.core.encoding.wire import safe_text
 from smolmem.core.errors import StoreError
 from smolmem.core.injected import Injected
-from smolmem.core.text import message_role, message_text, sanitize
+from smolmem.core.text import duration, message_role, message_text, sanitize
 from smolmem.core.values import Run
 from smolmem.render.terminal import STYLES, picture
 
@@ -106,7 +106,7 @@ def _text(value: Any) -> str:
 
 
 def _footer(seconds: float | None, sent: int | None, got: int | None, prices: Prices | None) -> Text:
-    told = [] if seconds is None else [f"{seconds:.2f} s"]
+    told = [] if seconds is None else [duration(seconds)]
     if sent is not None:
         told.append(f"{sent:,} tokens in, {got or 0:,} out")
     if prices is not None and sent is not None:

@@ -15,7 +15,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from smolmem.core.display import draws
-from smolmem.core.text import byte_size, counted, one_line, sanitize
+from smolmem.core.text import byte_size, counted, duration, one_line, sanitize
 
 if TYPE_CHECKING:
     import PIL.Image
@@ -48,7 +48,7 @@ def run(value: Run) -> RenderableType:
         {
             "task": sanitize(value.title),
             "began": _time(value.began),
-            "took": _took(value.seconds),
+            "took": duration(value.seconds),
             "steps": f"{value.action_count}"
             + (f", {counted(value.error_count, 'error')}" if value.error_count else ""),
             "tokens": f"{value.input_tokens:,} in, {value.output_tokens:,} out",
@@ -62,12 +62,12 @@ def run(value: Run) -> RenderableType:
 
 def steps(values: Iterable[Step]) -> RenderableType:
     """Steps, a line each."""
-    what = Column("what", overflow="ellipsis", no_wrap=True, ratio=1)
+    text = Column("text", overflow="ellipsis", no_wrap=True, ratio=1)
     numbers = (Column("step", justify="right"), "kind", Column("took", justify="right"))
-    table = Table(*numbers, what, box=None, pad_edge=False, expand=True)
+    table = Table(*numbers, text, box=None, pad_edge=False, expand=True)
     for value in values:
-        text = Text(" ".join(sanitize(value.text[:400]).split()), style="red" if value.error else "")
-        table.add_row("" if value.number is None else str(value.number), value.kind, _took(value.seconds), text)
+        line = Text(" ".join(sanitize(value.text[:400]).split()), style="red" if value.error else "")
+        table.add_row("" if value.number is None else str(value.number), value.kind, duration(value.seconds), line)
     return table
 
 
@@ -78,7 +78,7 @@ def step(value: Step) -> RenderableType:
     head = Text.assemble((f"{value.kind}{number}", "bold"), f"  run {value.run[:8]}")
     facts = {
         "at": _time(value.at),
-        "took": _took(value.seconds),
+        "took": duration(value.seconds),
         "tools": ", ".join(sanitize(tool) for tool in value.tools),
         "error": sanitize(value.error or ""),
         "revision": str(value.revision) if value.revision else "",
@@ -135,7 +135,7 @@ def stats(value: Stats) -> RenderableType:
         "records": _counted({"event": value.events, "call": value.calls, "prompt": value.prompts}),
         "tokens": f"{value.input_tokens:,} in, {value.output_tokens:,} out",
         "recall": _counted({"note": value.notes, "passage": value.passages, "vector": value.vectors}),
-        "size": f"{byte_size(value.bytes)}, of which {byte_size(value.content_bytes)} contents",
+        "size": f"{byte_size(value.bytes)}, of which {byte_size(value.content_bytes)} are content",
         "engine": f"{value.engine}, durability {value.durability}",
         "failed writes": f"{value.failed_writes:,}" if value.failed_writes else "",
     }
@@ -144,7 +144,8 @@ def stats(value: Stats) -> RenderableType:
         bar = "█" * max(1, round(30 * value.statuses[status] / max(1, value.runs)))
         runs = Text(f"{value.statuses[status]:,}")
         statuses.add_row(Text(one_line(status, 40)), runs, Text(bar, STYLES.get(status, "")))
-    return Group(Text(sanitize(value.url), "bold"), _grid(facts), Text(), statuses)
+    bars: list[RenderableType] = [Text(), statuses] if value.statuses else []
+    return Group(Text(sanitize(value.url), "bold"), _grid(facts), *bars)
 
 
 def _panel(head: Text, *parts: RenderableType) -> Panel:
@@ -153,10 +154,6 @@ def _panel(head: Text, *parts: RenderableType) -> Panel:
 
 def _time(moment: datetime | None) -> str:
     return "" if moment is None else f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"
-
-
-def _took(seconds: float | None) -> str:
-    return "" if seconds is None else f"{seconds:.1f} s"
 
 
 def _done(what: str, result: str) -> Text:
@@ -227,6 +224,8 @@ def backtest(value: Backtest, columns: int = 72) -> RenderableType:
     head = Text.assemble(
         (sanitize(value.rule), "bold"), f" {verdict} in {counted(value.steps, 'step')} of {counted(value.runs, 'run')}"
     )
+    if not value.steps:
+        return Text.assemble((sanitize(value.rule), "bold"), ": there are no recorded steps to test the rule on")
     share = max(1, -(-len(value.counted) // columns))
     places = range(0, len(value.counted), share)
     bars, marks = Text("counts  "), Text("fires   ")
@@ -258,7 +257,7 @@ def preview(value: Preview) -> RenderableType:
 def exported(value: Exported) -> RenderableType:
     """The result of an export."""
     head = _done(value.path, f"{byte_size(value.bytes)}, {counted(value.media, 'attached file')}")
-    return Group(head, Text(f"  {_counted(value.written)}", "dim"))
+    return Group(head, *([Text(f"  {_counted(value.written)}", "dim")] if value.written else []))
 
 
 @draws("ImportedDocuments")
@@ -294,7 +293,7 @@ def traced(value: Traced) -> RenderableType:
 def erased(value: Erased) -> RenderableType:
     """The receipt of an erase or a dry run."""
     if not value:
-        return Text("nothing to erase", "dim")
+        return Text("There is nothing to erase.", "dim")
     counts = ("runs", "steps", "notes")
     named = _counted({name[:-1]: value.counts[name] for name in counts if value.counts.get(name)}) or "rows"
     rest = {name: count for name, count in value.counts.items() if name not in counts}
@@ -314,7 +313,7 @@ def erased(value: Erased) -> RenderableType:
 def purged(value: Purged) -> RenderableType:
     """The result of a purge."""
     if not value:
-        return Text("no such source", "dim")
+        return Text("No recorded source matches: nothing is erased.", "dim")
     lines = []
     for head, found in (("sources", value.sources), ("made from them", value.derived)):
         lines.append(Text(f"{head}: {len(found):,}", "bold"))
