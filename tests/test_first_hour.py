@@ -278,11 +278,14 @@ def test_sql_reads_the_three_tables_and_nothing_else(statement: str, here: Path,
     assert Path("agent.db").read_bytes() == before
 
 
-def test_a_query_with_many_columns_shows_all_of_them_on_a_narrow_terminal(here: Path) -> None:
-    code, out = on_terminal("sql", "select id, agent, title, status from runs", columns=60)
+def test_a_query_with_long_values_shows_all_columns_on_a_narrow_terminal(here: Path) -> None:
+    long = "select agent, 'a long text ' || hex(zeroblob(90)) as text, id, status from runs"
+    code, out = on_terminal("sql", long, columns=60)
     head, row = uncoloured(out).splitlines()[:2]
-    assert (code, head.split()) == (0, ["id", "agent", "title", "status"])
-    assert "finish" in row
+    assert (code, head.split()) == (0, ["agent", "text", "id", "status"])
+    assert (row.split()[:4], row.split()[-1]) == (["CodeAgent", "a", "long", "text"], "finished")
+    assert "too narrow" not in out
+    assert "too narrow for 16 columns: --format json" in on_terminal("sql", "select * from runs", columns=60)[1]
 
 
 # --- empty and long lists --------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 ANYWHERE = ("0.0.0.0", "::")  # noqa: S104  only if the user asks for it
 
 
-def listen(host: str, port: int, *, strict: bool, option: str = "--port") -> socket.socket:
+def listen(host: str, port: int, *, strict: bool, option: str = "--host or --port") -> socket.socket:
     """A listening socket at the port; if the port is in use and `strict` is False, at any free port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # with the protocol, asyncio sets TCP_NODELAY
@@ -33,7 +33,7 @@ def listen(host: str, port: int, *, strict: bool, option: str = "--port") -> soc
     except OSError as error:
         made.close()
         raise InvalidArgument(
-            f"cannot listen on {host}:{port} ({error.strerror}): choose another port with {option}."
+            f"cannot listen on {host}:{port} ({error.strerror}): choose another address or port with {option}."
         ) from None
     return made
 

@@ -308,6 +308,8 @@ def stats(env: Environment) -> None:
 # --- SQL ----------------------------------------------------------------------------------------------------------
 
 FORMATS = ("table", "csv", "json", "ndjson", "markdown")
+LEGIBLE = 8
+"""Characters of a value below which a column says too little."""
 SECONDS, BYTES = 60.0, 1 << 30
 """How long a SELECT may take, and how much it may return."""
 
@@ -361,8 +363,21 @@ def _print(env: Environment, rows: Sequence[dict[str, Any]], format: str, limit:
     else:
         numeric = {name for name in names if all(isinstance(row[name], (int, float, type(None))) for row in rows)}
         shown = {name: lambda row, name=name: _text(row[name]) for name in names}
-        columns = [Column(name, shown[name], name in numeric) for name in names]
+        widths = [max(map(len, (name, *(_text(row[name]) for row in rows)))) for name in names]
+        fitting = _fitting(widths, out.console.width - 2 * len(names)) if out.terminal and rows else widths
+        columns = [Column(n, shown[n], n in numeric, max_width=width) for n, width in zip(names, fitting, strict=True)]
         out.rows(rows, columns, "The query returned no rows.", limit)
+        if any(fits < min(width, LEGIBLE) for width, fits in zip(widths, fitting, strict=True)):
+            out.hint(f"The terminal is too narrow for {len(names)} columns: --format json prints all values in full.")
+
+
+def _fitting(widths: Sequence[int], available: int) -> list[int]:
+    """The widths of columns that fit: narrow columns keep their width, wide columns share the rest equally."""
+    fitting, left = dict[int, int](), available
+    for done, (width, index) in enumerate(sorted((width, index) for index, width in enumerate(widths))):
+        fitting[index] = min(width, max(1, left // (len(widths) - done)))
+        left -= fitting[index]
+    return [fitting[index] for index in range(len(widths))]
 
 
 def _text(value: Any) -> str:

@@ -23,6 +23,7 @@ _COMMAND_LINE_WORDS = {
     "`memory.steps()`": "`smolmem steps`",
     "`memory.notes()`": "`smolmem notes`",
     "(step=…)": "(--step N)",
+    "a store is opened with Memory(path)": "`smolmem runs --db PATH` reads a store",
     "open the memory once with embedder='local'": "run `smolmem model use e5-small-v2`",
     "embedder='off' or `smolmem model use off`": "`smolmem model use off`",
 }

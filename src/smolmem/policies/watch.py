@@ -88,7 +88,9 @@ class Watch:
             raise InvalidArgument(f"a rule's name is a text, not {self.name!r}.")
         self.window, self.threshold = check_count(window, "window"), check_count(threshold, "threshold")
         if not 1 <= self.threshold <= self.window:
-            raise InvalidArgument(f"threshold is from 1 to window ({window}), not {threshold!r}: it could never fire.")
+            raise InvalidArgument(
+                f"threshold is between 1 and window ({window}), not {threshold!r}: the rule could never fire."
+            )
         self.kinds = _names(kind, "kind") or ()
         if not self.kinds or set(self.kinds) - set(_KINDS):
             raise InvalidArgument(

@@ -297,7 +297,7 @@ def erased(value: Erased) -> RenderableType:
     counts = ("runs", "steps", "notes")
     named = _counted({name[:-1]: value.counts[name] for name in counts if value.counts.get(name)}) or "rows"
     rest = {name: count for name, count in value.counts.items() if name not in counts}
-    details = ", ".join(f"{count:,} {name}" for name, count in rest.items())
+    details = _counted({_SINGULAR.get(name, name.removesuffix("s")): count for name, count in rest.items()})
     if value.dry_run:
         head = Text.assemble(("• ", "cyan"), "would erase ", (named, "bold"))
     else:
@@ -345,7 +345,13 @@ def diagnosis(value: Diagnosis) -> RenderableType:
     return Group(Text(sanitize(value.url), "bold"), table)
 
 
-_SINGULAR = {"recalled": "recall", "forgotten": "forgotten item", "cut": "trim", "exposures": "low-trust source"}
+_SINGULAR = {
+    "recalled": "recall",
+    "forgotten": "forgotten item",
+    "cut": "trim",
+    "replaced": "replaced content",
+    "exposures": "low-trust source",
+}
 """The names of rows and lines that are not nouns of the documentation."""
 
 
