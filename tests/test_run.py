@@ -107,7 +107,7 @@ def test_a_fork_shares_the_past_and_goes_its_own_way(memory: Memory) -> None:
 
 def test_a_fork_of_a_step_that_does_not_exist_is_refused(memory: Memory) -> None:
     run = done(memory, *COUNT)
-    with pytest.raises(NotFound, match="has no step 9: it has 4"):
+    with pytest.raises(NotFound, match="has no step 9: it has 4 steps"):
         run.fork(step=9)
 
 
@@ -127,7 +127,7 @@ def test_an_edit_is_a_revision_and_the_original_stays(memory: Memory) -> None:
     versions = [revision.to_smolagents().observations for revision in step.history()]
     assert ["checked" in version for version in versions] == [False, True]
     assert "checked" in memory.run(run.id).steps[1].text
-    with pytest.raises(InvalidArgument, match="has no colour; it has step_number"):
+    with pytest.raises(InvalidArgument, match=r"^action steps have no colour: the fields are step_number"):
         step.edit(colour="red")
     assert memory.verify()
 
@@ -286,3 +286,12 @@ def test_a_detached_agent_needs_the_file_no_more(memory: Memory) -> None:
     assert [step.model_input_messages for step in agent.memory.steps[1:]] == sent
     assert len(agent.memory.get_full_steps()) == 5
     assert agent.run("More", reset=False, return_full_result=True).output == 0
+
+
+def test_messages_about_wrong_arguments_name_what_is_expected(memory: Memory) -> None:
+    with pytest.raises(InvalidArgument, match=r"^a smolagents agent is needed, such as a CodeAgent, not NoneType"):
+        memory.resume(None)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match=r"^a store is named by a path such as 'agent.db' or a URL, not 5"):
+        Memory(5)  # type: ignore[arg-type]
+    injected = memory.inject(code_agent(*COUNT), "The shop is closed on Sundays.", title="hours")
+    assert repr(injected) == "Injection('hours', 'The shop is closed on Sundays.')"

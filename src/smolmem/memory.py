@@ -197,7 +197,7 @@ class Memory(Exchange):
 
     def _attach(self, agent: MultiStepAgent, scope: str | None = None) -> Recorder:
         if not isinstance(agent, MultiStepAgent):
-            raise InvalidArgument(f"attach() takes a smolagents agent, not {type(agent).__name__}.")
+            raise InvalidArgument(f"a smolagents agent is needed, such as a CodeAgent, not {type(agent).__name__}.")
         recorder = self._recorder(agent)
         if recorder is None:
             recorder = Recorder(

@@ -8,16 +8,19 @@ from dataclasses import dataclass
 from smolmem.agents.recorder import Recorder
 from smolmem.core.errors import InvalidArgument
 from smolmem.core.injected import Injected, injected
-from smolmem.core.text import sanitize
+from smolmem.core.text import one_line, sanitize
 from smolmem.store.side_tables import QUOTE
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Injection:
     """An injected text."""
 
     step: Injected
     _recorder: Recorder
+
+    def __repr__(self) -> str:
+        return f"Injection({self.step.title!r}, {one_line(self.step.observations or '', 60)!r})"
 
     def withdraw(self) -> None:
         """Removes the text from the list, now and in later runs; the record keeps it."""

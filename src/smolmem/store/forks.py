@@ -72,7 +72,8 @@ def edit(journal: Journal, step: Step, changes: dict[str, Any]) -> Step:
     live = step.to_smolagents()
     unknown = sorted(set(changes) - set(vars(live)))
     if unknown:
-        raise InvalidArgument(f"a {step.kind} step has no {', '.join(unknown)}; it has {', '.join(vars(live))}.")
+        fields = ", ".join(vars(live))
+        raise InvalidArgument(f"{step.kind} steps have no {', '.join(unknown)}: the fields are {fields}.")
     before = journal.encode(live).key
     vars(live).update(changes)
     encoded = journal.encode(live)

@@ -20,6 +20,8 @@ def open_store(url: str | os.PathLike[str], durability: Durability = "full", key
         NotAStore: if the URL names no store this version knows.
         StoreError: if the store cannot be opened.
     """
+    if not isinstance(url, (str, os.PathLike)):
+        raise InvalidArgument(f"a store is named by a path such as 'agent.db' or a URL, not {url!r}.")
     text = os.fspath(url)
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+)://", text)
     if scheme is None or scheme[1] == "sqlite":

@@ -14,6 +14,7 @@ from smolmem.core.encoding import wire
 from smolmem.core.errors import Damaged, NotFound
 from smolmem.core.redaction import Known, Redactor, may_lack_secrets
 from smolmem.core.rows import RecordedCall, RecordedCode, SessionRow, Status, StoredEntry, StoredSession
+from smolmem.core.text import counted
 from smolmem.core.timeline import Misplaced, Timeline
 from smolmem.core.values import Event, Failure, Run, Step, when
 from smolmem.store.base import Row, Store
@@ -299,7 +300,7 @@ class Records(Links):
                 found = self.store.rows("inserted_after", {"session": row["session"], "step": step})[0]["next"]
                 return end if found is None else min(int(found) - 1, end or int(found))
             end = self.session_row(row["session"])["fork_at"]
-        raise NotFound(f"run {run.id[:8]} has no step {number!r}: it has {run.step_count}.")
+        raise NotFound(f"run {run.id[:8]} has no step {number!r}: it has {counted(run.step_count, 'step')}.")
 
     def unfinished_erases(self) -> list[Row]:
         """Receipts of erases after which the file was not rewritten."""

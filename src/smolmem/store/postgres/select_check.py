@@ -190,5 +190,5 @@ def _label(item: list[Token], statement: str) -> str:
 
 def _refusal(why: str) -> InvalidArgument:
     return InvalidArgument(
-        f"not a SELECT that works here ({why}): the tables are notes, runs, steps, to read only, in PostgreSQL's SQL."
+        f"this SELECT cannot be run ({why}): the tables are notes, runs, steps, to read only, in PostgreSQL's SQL."
     )

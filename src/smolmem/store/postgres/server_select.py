@@ -75,8 +75,7 @@ def _rows(link: Link, bounds: list[str], scope: str, statement: str, limits: Lim
     except errors.Error as error:
         said = link.address.clean(error.diag.message_primary or str(error))
         raise InvalidArgument(
-            f"not a SELECT that works here ({said}): the tables are notes, runs, steps, to read only, in PostgreSQL's "
-            "SQL."
+            f"this SELECT cannot be run ({said}): the tables are notes, runs, steps, to read only, in PostgreSQL's SQL."
         ) from error
     return found
 

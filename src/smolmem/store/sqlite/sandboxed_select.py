@@ -81,7 +81,7 @@ def select_from(connection: apsw.Connection, scope: str, statement: str, limits:
         raise InvalidArgument(f"the SELECT was stopped: {late}. Ask for less.") from late
     except apsw.Error as error:
         raise InvalidArgument(
-            f"not a SELECT that works here ({error}): the tables are {', '.join(sorted(VIEWS))}, to read only."
+            f"this SELECT cannot be run ({error}): the tables are {', '.join(sorted(VIEWS))}, to read only."
         ) from error
 
 
