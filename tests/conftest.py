@@ -54,6 +54,11 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long tests begin first: at the end of the run, no process waits for another one that began such a test late."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
 def pytest_collection_finish() -> None:
     """Garbage collections leave alone what is loaded now: a million objects of all packages that tests use."""
     import hypothesis  # noqa: F401  whose plugin loads it at the end, where it does not find what is frozen

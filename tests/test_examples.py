@@ -259,6 +259,7 @@ def test_replay_shows_patterns_the_run_and_its_analysis(place: list[object]) -> 
     assert '"role"' in detailed or "'role'" in detailed, "the prompts are shown"
 
 
+@pytest.mark.long
 def test_full_is_the_default_and_shows_everything(place: list[object]) -> None:
     told = run("06-memory_example.py", *place)
     for line in (*REPLAYED, f"{INJECTED}, maintenance window", *RESUMED, "Second time: 5 steps fewer."):
