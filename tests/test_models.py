@@ -850,7 +850,10 @@ def in_child(work: Callable[[], object]) -> int:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="only where processes fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
-def test_a_fork_during_indexing_leaves_both_processes_able_to_recall(tmp_path: Path, quick: None) -> None:
+def test_a_fork_during_indexing_leaves_both_processes_able_to_recall(
+    tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(indexer, "PATIENCE_SECONDS", 0.2)  # of the child, while its parent has the lease
     started, proceed, parent = threading.Event(), threading.Event(), os.getpid()
 
     def slow(texts: list[str]) -> list[list[float]]:
