@@ -409,7 +409,10 @@ memory.close()
 
 
 @pytest.mark.parametrize("key", [None, RAW_KEY])
-def test_a_file_that_another_program_has_open_is_refused(path: Path, key: str | None) -> None:
+def test_a_file_that_another_program_has_open_is_refused(
+    path: Path, key: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("smolmem.store.sqlite.replacing._WAIT", 0.05)
     Memory(path, key=key).close()
     with programs.start(["-c", HOLD, path, key or ""], stdin=programs.PIPE) as other:
         assert other.stdin is not None

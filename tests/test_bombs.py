@@ -39,6 +39,7 @@ SECONDS, MEGABYTES = 2.0, 100.0
 Blobs = dict[str, bytes]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 @pytest.mark.promise("S7")
 def test_no_reader_pays_for_what_a_few_bytes_claim_to_be(

@@ -49,12 +49,14 @@ def run_tests(*names: str, key: str | None = None) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 @with_build
 @pytest.mark.promise("S18")
 def test_encrypted_means_encrypted() -> None:
     assert " passed" in run_tests("tests/encrypted.py")
 
 
+@pytest.mark.long
 @with_build
 @pytest.mark.promise("S18")
 @pytest.mark.parametrize("key", [f"raw:{'5a' * 32}", *([None] if TORTURE else [])])

@@ -149,7 +149,8 @@ def test_a_plain_callback_notices_it_too(place: list[object]) -> None:
     not shutil.which("chromium") or not shutil.which("chromedriver"), reason="chromium or chromedriver is not installed"
 )
 def test_screenshots_leave_ram_and_stay_in_the_record(tmp_path: Path) -> None:
-    told = run("vision_browser.py", "--db", tmp_path / "agent.db", "--verbosity_level", "-1")
+    quick = "import vision_browser; vision_browser.PAUSE = 0.0; vision_browser.main()"  # no page of it is animated
+    told = run("-c", quick, "--db", tmp_path / "agent.db", "--verbosity_level", "-1")
     assert "Answer: The red mug, 9 euros" in told
     assert "step 1: 0 in RAM, 1 in the record" in told
     assert "Screenshots in each prompt: 0, 1, 2, 2, 2" in told
@@ -237,10 +238,7 @@ REPLAYED = (
     "Replaying the agent's steps:",
     "agent.write_memory_to_messages(): everything, from RAM",
 )
-INJECTED = (
-    "Injected: previous session, known issue, baseline, maintenance window",
-    "Injected: previous session, known issue, baseline The",
-)
+INJECTED = "Injected: previous session, known issue, baseline"
 RESUMED = (
     "kill -9: process",
     "7 steps, finished; resumed after a kill.",
@@ -261,18 +259,13 @@ def test_replay_shows_patterns_the_run_and_its_analysis(place: list[object]) -> 
     assert '"role"' in detailed or "'role'" in detailed, "the prompts are shown"
 
 
-def test_inject_changes_what_the_agent_does_and_expires(place: list[object]) -> None:
-    told = run("06-memory_example.py", "--demo_mode", "inject", *place)
-    assert steps(told) == [9, 9, 4]
-    assert INJECTED[0] in told
-    assert told.count("maintenance window") == 1
-
-
+@pytest.mark.long
 def test_full_is_the_default_and_shows_everything(place: list[object]) -> None:
     told = run("06-memory_example.py", *place)
-    for line in (*REPLAYED, INJECTED[0], *RESUMED, "Second time: 5 steps fewer."):
+    for line in (*REPLAYED, f"{INJECTED}, maintenance window", *RESUMED, "Second time: 5 steps fewer."):
         assert line in told, line
-    assert steps(told) == [9, 4, 9, 9, 4]
+    assert steps(told) == [9, 4, 9, 9, 4], "a known issue that was injected, not appended, saves five steps"
+    assert (told.count(INJECTED), told.count("maintenance window")) == (2, 1), "it expires before the next task"
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

@@ -465,6 +465,7 @@ def test_a_chain_of_many_spans_is_refused_at_once(memory: Memory, tmp_path: Path
         memory.import_runs(write(tmp_path / "chain.json", chain))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(60)
 def test_a_run_of_thousands_of_spans_is_read_in_seconds(memory: Memory, tmp_path: Path) -> None:
     steps = [span(f"{number:x}", "model", "LLM", "1", output_value="ok") for number in range(2, 3_000)]

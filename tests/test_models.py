@@ -53,7 +53,8 @@ def wait_for(reached: Callable[[], object], seconds: float = 20.0) -> None:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retries that follow each other quickly."""
+    """Embeds at once; retries follow each other quickly."""
+    monkeypatch.setattr(indexer, "EMBED_DELAY", 0.0)
     monkeypatch.setattr(embedders, "RETRIES", (0.01, 0.02))
     monkeypatch.setattr(indexer, "RETRY_SECONDS", (0.1, 0.2))
     monkeypatch.setattr(indexer, "IDLE_SECONDS", 0.2)
@@ -756,9 +757,11 @@ def test_a_model_that_changes_while_it_is_used_is_reported_and_its_vectors_made_
 KILLED = """
 import os, signal, sys
 from smolmem import Memory
+from smolmem.recall import indexer
 from recalling import concepts
 
 calls = 0
+indexer.EMBED_DELAY = 0.0
 
 def killing(texts):
     global calls
@@ -847,7 +850,10 @@ def in_child(work: Callable[[], object]) -> int:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="only where processes fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
-def test_a_fork_during_indexing_leaves_both_processes_able_to_recall(tmp_path: Path, quick: None) -> None:
+def test_a_fork_during_indexing_leaves_both_processes_able_to_recall(
+    tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(indexer, "PATIENCE_SECONDS", 0.2)  # of the child, while its parent has the lease
     started, proceed, parent = threading.Event(), threading.Event(), os.getpid()
 
     def slow(texts: list[str]) -> list[list[float]]:

@@ -498,6 +498,7 @@ def test_many_workers_write_at_once(request: pytest.FixtureRequest, which: str) 
     assert found == {"failed": 0, "right": processes, "runs": processes, "damaged": 0}
 
 
+@pytest.mark.long
 @pytest.mark.promise("D12")
 @pytest.mark.parametrize(
     ("scenario", "which"),
@@ -1142,6 +1143,7 @@ def test_the_page_runs_as_it_stands(server: str, pg_url: str, capsys: pytest.Cap
     assert "secret" not in shown
 
 
+@pytest.mark.long
 def test_the_demo_tells_its_story(server: str) -> None:
     done = programs.run([HERE.parent / "fleet.py", "--url", server])
     assert done.returncode == 0, done.stdout + done.stderr

@@ -114,6 +114,7 @@ def has_every_page_in_its_menu(site: Path) -> None:
         assert f'href="{page.stem}.html"' in menu, page.name
 
 
+@pytest.mark.long
 def test_the_site_is_built_strictly_and_is_complete(tmp_path: Path) -> None:
     """One test: a build takes seven seconds, and each process that runs tests would build its own."""
     build_site(tmp_path)

@@ -28,6 +28,7 @@ from langchain_core.documents import Document as LangChainDocument
 from recalling import concepts
 
 from smolmem import Memory
+from smolmem.cli.main import main
 from smolmem.core.errors import InvalidArgument, NotFound
 from smolmem.integrations import document_import
 from smolmem.integrations.document_import import import_collection
@@ -422,9 +423,8 @@ def test_the_environment_names_the_index_of_the_command_line(tmp_path: Path, mon
     with opened(tmp_path, vectors) as memory:
         note = memory.remember("the automobile is blue")
         memory.index()
-    command = ["-m", "smolmem.cli.main", "--db", tmp_path / "agent.db", "erase", note.id, "--yes"]
-    done = programs.run(command, env=os.environ | {"SMOLMEM_VECTORS": vectors})
-    assert done.returncode == 0, done.stderr
+    monkeypatch.setenv("SMOLMEM_VECTORS", vectors)
+    assert main(["--db", str(tmp_path / "agent.db"), "erase", note.id, "--yes"]) == 0
     import lancedb
 
     database = lancedb.connect(str(tmp_path / "lancedb"))
@@ -638,8 +638,6 @@ def test_metadata_that_is_not_text_becomes_no_tag(tmp_path: Path, memory: Memory
 
 
 def test_the_command_recognises_documents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from smolmem.cli.main import main
-
     (tmp_path / "list.json").write_text('[{"text": "the ocean is deep"}]')
     folder = faiss_folder(tmp_path, {"1": LangChainDocument("a lake")})
     for source in (tmp_path / "list.json", folder):

@@ -38,6 +38,7 @@ def walker(steps: int, *, read: str = "lorem ipsum dolor " * 12, **options: Any)
     return CodeAgent(tools=[], model=model, verbosity_level=0, max_steps=steps, **options)
 
 
+@pytest.mark.long
 def test_two_hundred_steps_with_screenshots_stay_in_their_budget_and_nothing_is_lost(path: Path) -> None:
     plain = walker(200, step_callbacks=[shoot])
     plain.run("Read all pages")
