@@ -547,8 +547,7 @@ def test_many_processes_create_one_encrypted_file(path: Path, empty: bool) -> No
     for creator in creators:
         creator.stdin.write("go\n")
         creator.stdin.flush()
-    for creator in creators:
-        assert creator.communicate(timeout=120)[1] == ""
+    assert [creator.communicate(timeout=120)[1] for creator in creators] == [""] * 5
     for new in paths:
         assert new.stat().st_mode & 0o777 == 0o600
         Memory(new, key=RAW_KEY).close()

@@ -187,9 +187,9 @@ def every(name: str) -> int:
     return 1 if TORTURE else 16 if server else 6 if name in ("code", "calling") else 10
 
 
-def moments_to_try(name: str) -> Iterator[int]:
+def moments_to_try(name: str, sample: int) -> Iterator[int]:
     """One of each few moments, without a rhythm, which could meet the same point of each transaction."""
-    chance, size = random.Random(name), every(name)
+    chance, size = random.Random(f"{name} {sample}"), every(name)
     return (first + chance.randrange(size) for first in range(0, 1000, size))
 
 
@@ -197,29 +197,42 @@ def main(name: str) -> dict[str, Any]:
     expected, tables, paid = control(name)
     outcome: Counter[str] = Counter()
     warm_up()
-    for die_at in moments_to_try(name):
-        attempts[0] += 1
-        for file in folder.iterdir():
-            file.unlink()
-        ended = os.waitpid(fork(lambda: work(name, tables, die_at)), 0)[1]
-        if not os.WIFSIGNALED(ended):
-            outcome["failed without being killed"] += ended != 0
+    for sample in range(10):
+        for die_at in moments_to_try(name, sample):
+            if not killed_at(die_at, name, tables, outcome):
+                break
+            if (folder / "answer").exists():
+                outcome["resumed"] += 1  # it had its answer already
+            elif os.waitpid(fork(lambda: go_on(name, tables)), 0)[1] != 0:
+                outcome[f"failed at {die_at}"] += 1
+            else:
+                count(outcome, expected, paid)
+        if outcome["unknown"]:  # a sample of moments may meet no call that is in progress
             break
-        outcome["killed"] += 1
-        if (folder / "answer").exists():
-            outcome["resumed"] += 1  # it had its answer already
-            continue
-        if os.waitpid(fork(lambda: go_on(name, tables)), 0)[1] != 0:
-            outcome[f"failed at {die_at}"] += 1
-            continue
-        again = Counter((folder / "paid").read_text().split()) - Counter(paid)
-        unknown = int((folder / "unknown").read_text()) if (folder / "unknown").exists() else 0
-        outcome["unknown"] += bool(unknown)
-        outcome["wrong answer"] += (folder / "answer").read_text() != expected
-        outcome["doubled"] += sum(again.values()) > unknown
-        outcome["lost"] += bool(Counter(paid) - Counter((folder / "paid").read_text().split()))
-        outcome["resumed"] += 1
     return dict(+outcome) | {key: outcome[key] for key in ("wrong answer", "lost", "doubled")}
+
+
+def killed_at(die_at: int, name: str, tables: list[Any], outcome: Counter[str]) -> bool:
+    """Runs the agent until a moment; false if the run ended before."""
+    attempts[0] += 1
+    for file in folder.iterdir():
+        file.unlink()
+    ended = os.waitpid(fork(lambda: work(name, tables, die_at)), 0)[1]
+    killed = os.WIFSIGNALED(ended)
+    outcome["killed"] += killed
+    outcome["failed without being killed"] += ended != 0 and not killed
+    return killed
+
+
+def count(outcome: Counter[str], expected: str, paid: list[str]) -> None:
+    """Counts a resumed run: whether its answer is right, and whether payments were repeated or lost."""
+    done = Counter((folder / "paid").read_text().split())
+    unknown = int((folder / "unknown").read_text()) if (folder / "unknown").exists() else 0
+    outcome["unknown"] += bool(unknown)
+    outcome["wrong answer"] += (folder / "answer").read_text() != expected
+    outcome["doubled"] += sum((done - Counter(paid)).values()) > unknown
+    outcome["lost"] += bool(Counter(paid) - done)
+    outcome["resumed"] += 1
 
 
 if __name__ == "__main__":

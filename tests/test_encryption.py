@@ -45,7 +45,7 @@ def run_tests(*names: str, key: str | None = None) -> str:
     done = subprocess.run(
         command, env=variables, cwd=HERE.parent, capture_output=True, text=True, check=False, timeout=900
     )
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    assert done.returncode == 0, done.stdout[-30_000:] + done.stderr[-2000:]
     return done.stdout
 
 
