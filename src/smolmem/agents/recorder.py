@@ -469,7 +469,8 @@ class Recorder:
         except TakenOver as error:
             if self.runs.of_this_thread() is not None:
                 raise Fenced(error) from error
-            self._lose()
+            if not self.is_active:  # the thread that works on the run must be refused, too
+                self._lose()
             if not quiet:
                 raise
         except Exception as error:
