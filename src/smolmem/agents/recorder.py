@@ -297,7 +297,7 @@ class Recorder:
             self._list_is_lost &= not isinstance(step, TaskStep)
             if self.runs.of_this_thread() is not None:
                 self.injections.take_waiting()
-            if not self.injections.is_waiting(step):
+            if not self._list_is_lost and not self.injections.is_waiting(step):
                 self._session.runs[id(step)] = self._run_of(step)
 
     def changed(self, *, appended: bool = False) -> None:
@@ -413,8 +413,7 @@ class Recorder:
 
     def _save(self, care: Care) -> None:
         memory = self.agent.memory
-        reports = not compat.holds("memory") or observed_list.reports_to(memory, self)
-        recorded = reports and not self._list_is_lost
+        recorded = not self._list_is_lost and (not compat.holds("memory") or observed_list.reports_to(memory, self))
         steps = self.injections.without_waiting(memory.steps)
         if recorded:
             self._session.assign_runs(steps, self._run_of)
