@@ -239,8 +239,7 @@ class Recorder:
         with self._lock:
             if active is not None:
                 active.run = None
-            for run in self.runs.forget_all():
-                self._journal.leave(run)
+            self._journal.leave(self.runs.forget_all())
             self._session.close()
             self._session = self._new_session()
             self._list_is_lost = True
@@ -358,7 +357,9 @@ class Recorder:
         self.agent.memory.steps.append(step)
 
     def drop_expired_injections(self) -> None:
-        """Takes expired injections off the list."""
+        """Takes expired injections off the list, and withdraws injections of erased text."""
+        with self.guard():
+            self.injections.drop_erased(self._journal.has_all)
         for position in self.injections.expired_positions(self.agent.memory.steps):
             del self.agent.memory.steps[position]
 
@@ -447,8 +448,7 @@ class Recorder:
     def _resolve_doubt(self, session: Session) -> None:
         """Asks the store whether the last batch was saved: an error or Ctrl-C may come just after the commit."""
         if session.in_doubt is not None:
-            found = self._journal.saved(session.row["id"], session.saved_events)
-            if found:
+            if found := self._journal.saved(session.row["id"], session.saved_events):
                 session.accept(session.in_doubt, found, self._journal.stored)
             session.in_doubt = None
 

@@ -20,6 +20,7 @@ from smolmem.core import prompts
 from smolmem.core.encoding import codec
 from smolmem.core.encoding.codec import MODEL_INPUT, Encoded
 from smolmem.core.errors import NotFound
+from smolmem.core.injected import Injected
 from smolmem.core.prompts import Look, Part
 from smolmem.core.rows import Act, Change, Saved, SessionRow, SharedPrompt, StoredEntry, StoredSession
 from smolmem.core.timeline import Timeline
@@ -238,6 +239,7 @@ class Session:
             prompt=prompt,
             last=last,
             variables=variables,
+            sources=step.sources if entry is None and isinstance(step, Injected) else (),
         )
         return Draft(change, entry, step, encoded.key, parts, looks)
 

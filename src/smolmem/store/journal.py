@@ -157,6 +157,8 @@ class Journal(Records):
             "prompt": prompt,
             "state": self._keep_optional(change.variables, chain),
         }
+        if change.sources:
+            self.reminders.add_within(change.run, change.at, rendered, change.sources)
         return Saved(self.append(event, change.facts, last=change.last), rendered, prompt, suffix)
 
     def _keep_optional(self, encoded: Encoded | None, chain: Chain | None) -> int | None:
@@ -306,11 +308,11 @@ class Journal(Records):
             self._put_run(row)
 
         self.store.transact(put_back)
-        self.leave(before["id"])
+        self.leave([before["id"]])
 
-    def leave(self, run: str) -> None:
-        """This process no longer works on a run."""
-        self._heartbeat.remove([run])
+    def leave(self, runs: Iterable[str]) -> None:
+        """This process no longer works on some runs."""
+        self._heartbeat.remove(runs)
 
     def _refuse_taken_over(self, runs: Iterable[str | None]) -> None:
         """Part of the transaction that writes to these runs.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import chain
 from typing import Any
@@ -145,6 +145,14 @@ class Records(Links):
         if not isinstance(found, list) or not all(isinstance(tag, str) for tag in found):
             raise self.damaged(f"the tags of run {run['id']} are not what was written")
         return tuple(found)
+
+    def has_all(self, sources: Sequence[int | str]) -> bool:
+        """Whether the store has all of these steps and notes."""
+        steps = {source for source in sources if isinstance(source, int)}
+        notes = {source for source in sources if isinstance(source, str)}
+        found = [*self.store.rows("steps_by_ids", {"ids": json.dumps(sorted(steps))})] if steps else []
+        found += self.store.rows("notes_by_ids", {"ids": json.dumps(sorted(notes))}) if notes else []
+        return len(found) == len(steps) + len(notes)
 
     def run_counts(self, run: str) -> Row:
         """How many steps, errors and tokens a run has."""
