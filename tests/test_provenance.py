@@ -504,6 +504,43 @@ def test_a_forked_process_notices_an_erase_after_either_process_went_on(memory: 
     assert memory.verify()
 
 
+@pytest.mark.parametrize("managed", [False, True])
+def test_an_erase_between_the_check_and_the_first_save_of_a_forked_process_is_noticed(
+    path: Path, managed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory = Memory(path, embedder="off")
+    said = [code(f"final_answer('{text}')") for text in ("the word is abracadabra", "next")]
+    agent = code_agent(*said, name="helper", description="h")
+    manager = code_agent(code("final_answer(helper(task='Ask'))"), managed_agents=[agent])
+    memory.attach(manager)
+    (manager if managed else agent).run("Ask")
+    (begun, begin), (erased, erase) = os.pipe(), os.pipe()
+
+    def go_on() -> None:
+        save = memory._journal.save
+
+        def late(batch: Any) -> Any:
+            memory._journal.save = save  # type: ignore[method-assign]
+            os.write(begin, b"!")
+            os.read(erased, 1)
+            return save(batch)
+
+        memory._journal.save = late  # type: ignore[method-assign]
+        assert agent.run("Go on", reset=False) == "next"
+        assert "another process erased the session" in caplog.text
+
+    child = fork(go_on)
+    memory.detach(manager)
+    os.read(begun, 1)
+    memory.erase(memory.runs(text="Ask")[-1])
+    os.write(erase, b"!")
+    assert os.waitpid(child, 0)[1] == 0
+    assert not memory.runs(text="Go on")
+    assert memory.verify()
+    memory.close()
+    assert not [text for text in unpacked(path) if b"abracadabra" in text]
+
+
 @pytest.mark.parametrize("what", ["run", "step", "steps of an agent", "live step", "recollection", "note", "agent"])
 def test_text_that_is_injected_has_the_trust_of_its_source_and_goes_with_it(
     memory: Memory, path: Path, what: str

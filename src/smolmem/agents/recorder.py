@@ -43,7 +43,7 @@ from smolmem.agents.variables import Variables
 from smolmem.core.encoding import codec
 from smolmem.core.errors import TakenOver
 from smolmem.core.injected import Injected, Injections
-from smolmem.core.rows import Batch, RunRow, SessionRow, Status, StoredSession
+from smolmem.core.rows import RunRow, SessionRow, Status, StoredSession
 from smolmem.core.text import storable
 from smolmem.store.journal import Journal
 
@@ -438,7 +438,7 @@ class Recorder:
         session.find_fork(self._journal)
         session.in_doubt = drafts
         changes = [draft.change for draft in drafts]
-        saved = self._journal.save(Batch(session.row, not session.saved_events, rows, results, changes))
+        saved = self._journal.save(session.batch(rows, results, changes))
         session.accept(drafts, saved, self._journal.stored)
         session.in_doubt = None
         for change in changes:

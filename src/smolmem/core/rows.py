@@ -158,13 +158,17 @@ class Change(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What is saved in one transaction, or not at all."""
+    """What is saved in one transaction, or not at all.
+
+    `shared_events` is how many events a new session shares with the session that it is a fork of, where that is known.
+    """
 
     session: SessionRow
     new_session: bool
     runs: Sequence[RunRow] = ()
     results: Sequence[tuple[str, str, Encoded]] = ()
     changes: Sequence[Change] = ()
+    shared_events: int = 0
 
 
 class Saved(NamedTuple):
