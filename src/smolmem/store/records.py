@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import chain
-from typing import Any
+from typing import Any, Literal
 
 from smolmem.core.arguments import EVERYWHERE, ScopeFilter, in_scope
 from smolmem.core.encoding import wire
@@ -16,7 +16,7 @@ from smolmem.core.redaction import Known, Redactor, may_lack_secrets
 from smolmem.core.rows import RecordedCall, RecordedCode, SessionRow, Status, StoredEntry, StoredSession
 from smolmem.core.timeline import Misplaced, Timeline
 from smolmem.core.values import Event, Failure, Run, Step, when
-from smolmem.store.base import Row, Store
+from smolmem.store.base import Row, Store, T
 from smolmem.store.contents import id_prefix, seal, with_hash
 from smolmem.store.leases import Leases
 from smolmem.store.links import Links
@@ -128,8 +128,8 @@ class Records(Links):
             error_count=row["errors"],
             _load_steps=lambda: self._run_steps(row),
             _count_actions=lambda: self._count_actions(row["session"]),
-            _load_answer=lambda: self.value(row["answer"]),
-            _load_failure=lambda: None if row["failure"] is None else Failure(**self.value(row["failure"])),
+            _load_answer=lambda: self._unless_erased("run", row["id"], lambda: self.value(row["answer"])),
+            _load_failure=lambda: self._unless_erased("run", row["id"], lambda: self._failure(row["failure"])),
         )
 
     def tags(self, run: Mapping[str, Any]) -> tuple[str, ...]:
@@ -178,6 +178,18 @@ class Records(Links):
         mine = {step.id for step in own}
         inherited = (step for step in timeline.steps if step not in mine)
         return self._steps(self._inherited(timeline, step, row["session"]) for step in inherited) + own
+
+    def _failure(self, number: int | None) -> Failure | None:
+        return None if number is None else Failure(**self.value(number))
+
+    def _unless_erased(self, kind: Literal["step", "run"], id: int | str, load: Callable[[], T]) -> T:
+        """Content of a step or run that was read before: if it was erased since, the file is not damaged."""
+        try:
+            return load()
+        except Damaged:
+            if self.store.rows({"step": "step", "run": "run_row"}[kind], {"id": id}):
+                raise
+            raise NotFound(f"{kind} {str(id)[:8]} is no longer in {self.store.url}: it was erased.") from None
 
     def _inherited(self, timeline: Timeline[Row], step: int, session: str) -> Row:
         """A step that a fork shares with another run, with the revision of the fork."""
@@ -230,7 +242,7 @@ class Records(Links):
                 position=row["place"],
                 at=when(row["at"]),
                 tools=tuple(json.loads(row["tools"])),
-                _load=partial(self.step_of, row),
+                _load=partial(self._unless_erased, "step", row["id"], partial(self.step_of, row)),
             )
             for row in map(self._step_row, rows)
         ]
