@@ -653,6 +653,36 @@ def test_a_run_object_of_an_erased_run_says_that_it_is_gone(memory: Memory) -> N
             look()
 
 
+def test_objects_of_an_erased_run_and_its_steps_say_that_they_are_gone_and_not_that_the_file_is_damaged(
+    memory: Memory, path: Path
+) -> None:
+    memory.attach(code_agent(code("print('one')"), code("final_answer(1)"))).run("Go")
+    run = memory.runs()[0]
+    steps = run.steps
+    with Memory(path, embedder="off") as other:
+        other.erase(other.runs()[0])
+    with pytest.raises(NotFound, match="erased"):
+        print(run.answer)
+    for step in steps:
+        with pytest.raises(NotFound, match="erased"):
+            step.to_smolagents()
+
+
+@pytest.mark.parametrize("what", ["run", "step", "note"])
+def test_what_another_process_erases_at_the_same_time_is_no_error(
+    memory: Memory, path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    memory.attach(code_agent(code("print('one')"), code("final_answer(1)"))).run("Go")
+    memory.remember("A note")
+    found: Any = {"run": memory.runs()[0], "step": memory.runs()[0].steps[1], "note": memory.notes()[0]}[what]
+    with Memory(path, embedder="off") as other:
+        monkeypatch.setattr(memory, "_leave_sessions", lambda sessions: other.erase(found))
+        receipt = memory.erase(found)
+    assert not receipt
+    assert not any((receipt.runs, receipt.steps, receipt.notes))
+    assert sound(memory)
+
+
 @pytest.mark.promise("S12")
 def test_steps_recorded_after_another_process_erased_what_they_are_packed_with_can_be_read(path: Path) -> None:
     """The erase packs anew what follows an erased content, and a recorder must not go on with the old dictionary."""

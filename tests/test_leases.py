@@ -224,6 +224,38 @@ def test_an_agent_that_lost_its_run_is_recorded_again_from_its_next_task_on(path
 
 
 @pytest.mark.promise("D14")
+@pytest.mark.parametrize("kind", ["code", "calling"])
+def test_a_takeover_that_another_thread_notices_first_ends_the_thread_that_works(
+    path: Path, clock: Clock, kind: str
+) -> None:
+    with Memory(path) as old, Memory(path, strict=True) as new:
+
+        def takeover(_: Any) -> None:
+            clock.pass_by(heartbeat.LEASE_SECONDS + 1)
+            assert new.resume(continued(kind)) == "done"
+
+        def notice(_: Any) -> None:
+            def append() -> None:
+                with pytest.raises(TakenOver):
+                    agent.memory.steps.append(ActionStep(9, Timing(0.0)))
+                noticed.append(True)
+
+            other = threading.Thread(target=append)
+            other.start()
+            other.join()
+
+        noticed: list[bool] = []
+        agent = old.attach(worker(kind, takeover, notice))
+        with pytest.raises(TakenOver):
+            agent.run("Pay")
+        assert noticed == [True]
+        assert PAID == [1, 2], "the second payment is the other process's"
+        (run,) = new.runs()
+        assert (run.status, run.answer) == ("finished", "done")
+        assert new.verify()
+
+
+@pytest.mark.promise("D14")
 def test_steps_put_on_the_list_by_hand_are_refused_once_the_run_is_taken_over(path: Path, clock: Clock) -> None:
     with Memory(path) as old, Memory(path) as new:
         agent = old.attach(code_agent(name="worker", description="w"))

@@ -504,6 +504,82 @@ def test_a_forked_process_notices_an_erase_after_either_process_went_on(memory: 
     assert memory.verify()
 
 
+@pytest.mark.parametrize("managed", [False, True])
+def test_an_erase_between_the_check_and_the_first_save_of_a_forked_process_is_noticed(
+    path: Path, managed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory = Memory(path, embedder="off")
+    said = [code(f"final_answer('{text}')") for text in ("the word is abracadabra", "next")]
+    agent = code_agent(*said, name="helper", description="h")
+    manager = code_agent(code("final_answer(helper(task='Ask'))"), managed_agents=[agent])
+    memory.attach(manager)
+    (manager if managed else agent).run("Ask")
+    (begun, begin), (erased, erase) = os.pipe(), os.pipe()
+
+    def go_on() -> None:
+        save = memory._journal.save
+
+        def late(batch: Any) -> Any:
+            memory._journal.save = save  # type: ignore[method-assign]
+            os.write(begin, b"!")
+            os.read(erased, 1)
+            return save(batch)
+
+        memory._journal.save = late  # type: ignore[method-assign]
+        assert agent.run("Go on", reset=False) == "next"
+        assert "another process erased the session" in caplog.text
+
+    child = fork(go_on)
+    memory.detach(manager)
+    os.read(begun, 1)
+    memory.erase(memory.runs(text="Ask")[-1])
+    os.write(erase, b"!")
+    assert os.waitpid(child, 0)[1] == 0
+    assert not memory.runs(text="Go on")
+    assert memory.verify()
+    memory.close()
+    assert not [text for text in unpacked(path) if b"abracadabra" in text]
+
+
+@pytest.mark.parametrize("what", ["run", "step", "steps of an agent", "live step", "recollection", "note", "agent"])
+def test_text_that_is_injected_has_the_trust_of_its_source_and_goes_with_it(
+    memory: Memory, path: Path, what: str
+) -> None:
+    reader = memory.attach(calling_agent(calls(("visit_webpage", {"url": EVIL})), answer("read"), tools=[Page()]))
+    reader.run("Read the page")
+    source: Any = memory.runs()[0]
+    told: dict[str, Any] = {
+        "run": source,
+        "step": source.steps[1],
+        "steps of an agent": reader.memory.steps,
+        "live step": reader.memory.steps[1],
+        "recollection": memory.recall("llamas", 1, floor=0),
+        "agent": reader,
+    }
+    if what == "note":
+        source = told["note"] = memory.remember(PAGE, origin="web")
+    told_agent = memory.attach(
+        code_agent(
+            code("final_answer('hunter2, they say')"), code("final_answer('next')"), name="told", description="t"
+        )
+    )
+    memory.inject(told_agent, told[what])
+    assert told_agent.run("What is known?") == "hunter2, they say"
+    (run,) = memory.runs(text="What is known?")
+    assert "hunter2" in str(told_agent.model.prompts[0])
+    assert trusts(memory, run)["1 answer"] == "low"
+    memory.erase(source)
+    if what == "note":
+        memory.erase(memory.runs(text="Read the page")[0])
+    told_agent.run("And then?")
+    assert "llamas" not in str(told_agent.model.prompts[1]), "what was erased is not injected again"
+    for stored in memory.runs(text="What is known?")[0].steps:
+        assert "llamas" not in str(stored.to_smolagents().dict())
+    assert memory.verify()
+    memory.close()
+    assert not [text for text in unpacked(path) if b"llamas" in text]
+
+
 # --- purge ----------------------------------------------------------------------------------------------------------
 
 

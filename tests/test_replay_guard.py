@@ -489,6 +489,21 @@ def test_an_error_of_a_tools_own_class_is_caught_as_before(memory: Memory) -> No
     assert made == ["fetch", "show", "show"]
 
 
+class Refused(Exception):
+    """An error that says more than its text."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__("refused")
+        self.code, self.text, self.request = code, "insufficient funds", threading.Lock()
+
+
+def test_an_error_has_its_plain_attributes_when_it_is_played_back(memory: Memory) -> None:
+    step = "try:\n    r = fetch()\nexcept Exception as error:\n    y = [str(error), error.code, error.text]"
+    again, made = cut_after(memory, Refused(402), f"{step}\nshow(what=y)")
+    assert memory.resume(again) == ["refused", 402, "insufficient funds"]
+    assert made == ["fetch", "show", "show"]
+
+
 @pytest.mark.promise("S1")
 def test_a_class_is_never_looked_up_because_a_file_names_it() -> None:
     record = codec.encode(Order(1, [])).record

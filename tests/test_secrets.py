@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import base64
+import html
 import json
 import os
 import random
@@ -21,6 +23,7 @@ from PIL import Image
 from scripted import Scripted, answer, calling_agent, calls, code, code_agent
 from secret_samples import FORMATS, NAMED, ROOT, benign, made, placed, texts
 from smolagents import CodeAgent, tool
+from smolagents.utils import AgentGenerationError
 from test_erase import stored_bytes
 
 from smolmem import CannotResume, Memory, Watch, views
@@ -362,6 +365,30 @@ def test_environment_variables_that_are_named_as_secrets_are_not_stored(
         assert "⟨secret:SHOP_PASSWORD:" in memory.steps(text="postgres")[0].text
         assert PASSWORD.encode() not in stored_bytes(path)
         assert b"a9$kfj2lq0" not in stored_bytes(path)
+
+
+def test_passphrases_of_several_words_in_environment_variables_are_not_stored(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOP_PASSPHRASE", "correct horse battery staple")
+    monkeypatch.setenv("OLDPWD", "/home/ann/my own files")
+    with Memory(path, embedder="off") as memory:
+        text = memory.remember("correct horse battery staple opens /home/ann/my own files").text
+    assert re.fullmatch(r"⟨secret:SHOP_PASSPHRASE:\w{8}⟩ opens /home/ann/my own files", text)
+
+
+@pytest.mark.parametrize("value", ['päss "word"/<7>&', "xK9#mQ2$vL7&pR4!"])
+def test_a_named_secret_in_html_or_base64_is_not_stored_and_is_put_back(path: Path, value: str) -> None:
+    data = value.encode()
+    said = [html.escape(value), base64.b64encode(data).decode(), base64.urlsafe_b64encode(data).decode()]
+    with Memory(path, embedder="off", secrets={"MINE": value}) as memory:
+        agent = memory.attach(code_agent(code(f"said = {said!r}"), RuntimeError("down")))
+        with pytest.raises(AgentGenerationError):
+            agent.run("Go")
+    for form in said:
+        assert form.rstrip("=").encode() not in stored_bytes(path)
+    with Memory(path, strict=True, embedder="off", secrets={"MINE": value}) as memory:
+        assert memory.resume(code_agent(code("final_answer(said)"))) == said
 
 
 def test_named_values_patterns_and_functions_are_redacted_besides_in_every_spelling(path: Path) -> None:

@@ -21,6 +21,7 @@ from conftest import TORTURE
 from scripted import Scripted, answer, calling_agent, calls, code, code_agent
 from smolagents import AgentMemory, CodeAgent, ToolCallingAgent, tool
 from smolagents.memory import FinalAnswerStep
+from smolagents.models import ChatMessage, MessageRole
 from workers import fork
 
 from smolmem import Memory, Watch
@@ -528,6 +529,48 @@ def test_a_child_that_closes_the_memory_leaves_no_copy_of_the_parents_run_to_res
     assert [step.step_number for step in steps][-1] == 3
     assert agent.run("Next", reset=False) == 4
     assert {run.status for run in memory.runs()} == {"finished"}
+    assert memory.verify()
+    memory.close()
+
+
+@pytest.mark.promise("D12")
+def test_a_child_that_is_forked_inside_a_run_records_nothing_as_the_run_of_its_parent(path: Path) -> None:
+    memory, parent, children = Memory(path), os.getpid(), []
+
+    @tool
+    def split() -> str:
+        """Forks: both processes continue with the agent."""
+        child = os.fork()
+        children.append(child)
+        return "child" if child == 0 else "parent"
+
+    @tool
+    def ask(question: str) -> str:
+        """Asks a model from a tool.
+
+        Args:
+            question: the question
+        """
+        return str(agent.model.generate([ChatMessage(MessageRole.USER, [{"type": "text", "text": question}])]).content)
+
+    script = [calls(("split", {})), calls(("ask", {"question": "why?"})), "because", answer("done"), answer("later")]
+    agent = memory.attach(calling_agent(*script, tools=[split, ask]))
+    answered = agent.run("Work")
+    if os.getpid() != parent:
+        try:
+            agent.run("Of the child", reset=False)
+            memory.close()
+            os._exit(0 if answered == "done" else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(children[0], 0)[1] == 0
+    assert {run.title: run.answer for run in memory.runs()} == {"Work": "done", "Of the child": "later"}
+    (work,) = memory.runs(text="Work")
+    with apsw.Connection(str(path)) as reading:
+        made = reading.execute("SELECT name, count(*) FROM call WHERE run = ? GROUP BY 1", (work.id,)).fetchall()
+        ended = reading.execute("SELECT outcome FROM call WHERE name = 'split'").fetchall()
+    assert dict(made) == {"": 4, "ask": 1, "final_answer": 1, "split": 1}, "a model has no name"
+    assert [memory._journal.value(number) for (number,) in ended] == ["parent"]
     assert memory.verify()
     memory.close()
 

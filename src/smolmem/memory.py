@@ -27,7 +27,7 @@ from smolmem.core.values import Run
 from smolmem.exchange import Exchange
 from smolmem.operations import Operations
 from smolmem.policies.recorded_rules import AttachedRules, Backtest, backtest, recorded_steps
-from smolmem.policies.transcript import TOKENS, as_text
+from smolmem.policies.transcript import TOKENS, injectable
 from smolmem.policies.watch import Watch
 from smolmem.recall.engine import EmbedderChoice, RecallEngine
 from smolmem.recalling import check_retention
@@ -355,8 +355,13 @@ class Memory(Exchange):
         until, budget = to_deadline(expires), check_count(tokens, "tokens")
         named = check_text(title, "title")
         recorder = self._attach(agent)
-        text, about, origin = as_text(what, budget)
-        return inject(recorder, text, named or about, origin, until)
+        text, about, origin, sources = injectable(what, budget, self._recorded_ids)
+        return inject(recorder, text, named or about, origin, until, sources)
+
+    def _recorded_ids(self, steps: Sequence[Any]) -> list[int]:
+        """The ids of those of some live steps that attached agents have recorded."""
+        known = {id(entry.step): entry.id for recorder in self._recorders for entry in recorder.session.entries}
+        return [known[id(step)] for step in steps if id(step) in known]
 
     def backtest(
         self,

@@ -181,10 +181,10 @@ class ActiveRuns:
         self._latest = None
 
     def end(self, active: ActiveRun, status: Status, result: tuple[str, Encoded] | None) -> bool:
-        """Ends a run, with its answer or failure; false if it never began."""
+        """Ends a run, with its answer or failure; false if it never began, or is another process's."""
         if active in self._active:
             self._active.remove(active)
-        if active.run is None:
+        if active.run not in self._rows:
             return False
         if result is not None:
             self._results[active.run, result[0]] = result[1]
@@ -212,7 +212,7 @@ class ActiveRuns:
     def forget_all(self) -> list[str]:
         """Forgets all runs, and returns them: they are another process's, after a fork or a takeover."""
         forgotten = list(self._rows)
-        self._active, self._rows, self._turns = [], {}, {}
+        self._active, self._rows, self._turns, self._thread = [], {}, {}, threading.local()
         self._unsaved, self._results, self._manual, self._latest = set(), {}, None, None
         return forgotten
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -32,15 +33,17 @@ class Injection:
                     recorder.agent.memory.steps.remove(step)
 
 
-def inject(recorder: Recorder, text: str, title: str, origin: str, until: float | None) -> Injection:
-    """Injects a text now and at the beginning of each run.
+def inject(
+    recorder: Recorder, text: str, title: str, origin: str, until: float | None, sources: Sequence[int | str]
+) -> Injection:
+    """Injects a text now and at the beginning of each run; `sources` are the steps and notes that it was made from.
 
     Raises:
         InvalidArgument: if the text is empty.
     """
     if not text.replace(QUOTE.strip(), "").strip():
         raise InvalidArgument("there is nothing to inject: the text is empty.")
-    step = injected(text, _heading(title), _heading(origin), until)
+    step = injected(text, _heading(title), _heading(origin), until, sources)
     recorder.injections.standing.append(step)
     recorder.put(step)
     return Injection(step, recorder)

@@ -9,7 +9,6 @@ a call that was interrupted is reported to have an unknown outcome.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -21,6 +20,7 @@ from smolmem.core.encoding.codec import Encoded
 from smolmem.core.encoding.instances import NotRestored
 from smolmem.core.encoding.mutations import Outcome, mutable_parts
 from smolmem.core.errors import TakenOver
+from smolmem.core.fork_lock import ForkLock
 from smolmem.core.rows import CallRow, LoadedOutcome, RecordedCall
 from smolmem.core.text import storable
 from smolmem.store.journal import Journal, RunNotSaved
@@ -89,7 +89,7 @@ class Ledger:
         self._turn = turn
         self._failed = failed
         self._strict = strict
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._recorded: list[RecordedCall] = []
         self._in_order = True
         self._unknown: Unknown = "raise"
@@ -184,13 +184,15 @@ class Ledger:
             if self._unknown == "raise":
                 raise Diverged(f"the outcome of {name} is unknown: {_why_unknown(recorded)}")
         number = recorded.id if recorded is not None else self._begin(row, given)
-        changes = _Changes(values)
+        changes, caller = _Changes(values), self._journal.writer
         try:
             result = act()
         except Exception as error:
-            self._ended(number, {**row, "failed": 1}, given, changes.with_result(error))
+            if self._journal.writer == caller:
+                self._ended(number, {**row, "failed": 1}, given, changes.with_result(error))
             raise
-        self._ended(number, row, given, changes.with_result(result))
+        if self._journal.writer == caller:  # a child that was forked during the call returns, too
+            self._ended(number, row, given, changes.with_result(result))
         return result
 
     def _recorded_outcome(self, recorded: RecordedCall | None) -> LoadedOutcome | None:

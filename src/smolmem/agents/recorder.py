@@ -43,7 +43,7 @@ from smolmem.agents.variables import Variables
 from smolmem.core.encoding import codec
 from smolmem.core.errors import TakenOver
 from smolmem.core.injected import Injected, Injections
-from smolmem.core.rows import Batch, RunRow, SessionRow, Status, StoredSession
+from smolmem.core.rows import RunRow, SessionRow, Status, StoredSession
 from smolmem.core.text import storable
 from smolmem.store.journal import Journal
 
@@ -239,8 +239,7 @@ class Recorder:
         with self._lock:
             if active is not None:
                 active.run = None
-            for run in self.runs.forget_all():
-                self._journal.leave(run)
+            self._journal.leave(self.runs.forget_all())
             self._session.close()
             self._session = self._new_session()
             self._list_is_lost = True
@@ -297,7 +296,7 @@ class Recorder:
             self._list_is_lost &= not isinstance(step, TaskStep)
             if self.runs.of_this_thread() is not None:
                 self.injections.take_waiting()
-            if not self.injections.is_waiting(step):
+            if not self._list_is_lost and not self.injections.is_waiting(step):
                 self._session.runs[id(step)] = self._run_of(step)
 
     def changed(self, *, appended: bool = False) -> None:
@@ -358,7 +357,9 @@ class Recorder:
         self.agent.memory.steps.append(step)
 
     def drop_expired_injections(self) -> None:
-        """Takes expired injections off the list."""
+        """Takes expired injections off the list, and withdraws injections of erased text."""
+        with self.guard():
+            self.injections.drop_erased(self._journal.has_all)
         for position in self.injections.expired_positions(self.agent.memory.steps):
             del self.agent.memory.steps[position]
 
@@ -413,8 +414,7 @@ class Recorder:
 
     def _save(self, care: Care) -> None:
         memory = self.agent.memory
-        reports = not compat.holds("memory") or observed_list.reports_to(memory, self)
-        recorded = reports and not self._list_is_lost
+        recorded = not self._list_is_lost and (not compat.holds("memory") or observed_list.reports_to(memory, self))
         steps = self.injections.without_waiting(memory.steps)
         if recorded:
             self._session.assign_runs(steps, self._run_of)
@@ -438,7 +438,7 @@ class Recorder:
         session.find_fork(self._journal)
         session.in_doubt = drafts
         changes = [draft.change for draft in drafts]
-        saved = self._journal.save(Batch(session.row, not session.saved_events, rows, results, changes))
+        saved = self._journal.save(session.batch(rows, results, changes))
         session.accept(drafts, saved, self._journal.stored)
         session.in_doubt = None
         for change in changes:
@@ -448,8 +448,7 @@ class Recorder:
     def _resolve_doubt(self, session: Session) -> None:
         """Asks the store whether the last batch was saved: an error or Ctrl-C may come just after the commit."""
         if session.in_doubt is not None:
-            found = self._journal.saved(session.row["id"], session.saved_events)
-            if found:
+            if found := self._journal.saved(session.row["id"], session.saved_events):
                 session.accept(session.in_doubt, found, self._journal.stored)
             session.in_doubt = None
 
@@ -469,7 +468,8 @@ class Recorder:
         except TakenOver as error:
             if self.runs.of_this_thread() is not None:
                 raise Fenced(error) from error
-            self._lose()
+            if not self.is_active:  # the thread that works on the run must be refused, too
+                self._lose()
             if not quiet:
                 raise
         except Exception as error:

@@ -20,8 +20,9 @@ from smolmem.core import prompts
 from smolmem.core.encoding import codec
 from smolmem.core.encoding.codec import MODEL_INPUT, Encoded
 from smolmem.core.errors import NotFound
+from smolmem.core.injected import Injected
 from smolmem.core.prompts import Look, Part
-from smolmem.core.rows import Act, Change, Saved, SessionRow, SharedPrompt, StoredEntry, StoredSession
+from smolmem.core.rows import Act, Batch, Change, RunRow, Saved, SessionRow, SharedPrompt, StoredEntry, StoredSession
 from smolmem.core.timeline import Timeline
 from smolmem.store.journal import Journal
 
@@ -238,6 +239,7 @@ class Session:
             prompt=prompt,
             last=last,
             variables=variables,
+            sources=step.sources if entry is None and isinstance(step, Injected) else (),
         )
         return Draft(change, entry, step, encoded.key, parts, looks)
 
@@ -286,6 +288,12 @@ class Session:
     def _shared(self, part: Encoded) -> Part:
         """A part that is stored, or waits to be: prompts of steps that cannot be saved repeat each other, too."""
         return self._part_ids.get(part.key) or self._unsaved_parts.setdefault(part.key, part)
+
+    def batch(
+        self, runs: Sequence[RunRow], results: Sequence[tuple[str, str, Encoded]], changes: list[Change]
+    ) -> Batch:
+        """What is to be saved."""
+        return Batch(self.row, not self.saved_events, runs, results, changes, self.shared_events)
 
     # --- what was saved --------------------------------------------------------------------------------------------
 

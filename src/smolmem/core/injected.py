@@ -11,7 +11,7 @@ the list is recorded without it.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -33,6 +33,8 @@ class Injected(ActionStep):  # type: ignore[misc]
     """When it expires."""
     name: str = ""
     """The same for every copy of one injection, in whatever list."""
+    sources: tuple[int | str, ...] = ()
+    """The recorded steps and notes that the text was made from."""
 
     def dict(self) -> dict[str, Any]:
         """The fields of an action, with title and origin."""
@@ -45,17 +47,18 @@ class Injected(ActionStep):  # type: ignore[misc]
         return [ChatMessage(role=MessageRole.USER, content=[{"type": "text", "text": f"{head}\n{self.observations}"}])]
 
 
-def injected(text: str, title: str, origin: str, until: float | None = None) -> Injected:
+def injected(
+    text: str, title: str, origin: str, until: float | None = None, sources: Sequence[int | str] = ()
+) -> Injected:
     """A new injected step."""
-    now = clock.now()
-    return Injected(
-        0, Timing(now, now), observations=text, title=title, origin=origin, until=until, name=secrets.token_hex(8)
-    )
+    now, name = clock.now(), secrets.token_hex(8)
+    given: dict[str, Any] = {"title": title, "origin": origin, "until": until, "sources": tuple(sources)}
+    return Injected(0, Timing(now, now), observations=text, name=name, **given)
 
 
 def copy_of(step: Injected) -> Injected:
     """A copy of an injected step, for another list."""
-    made = injected(step.observations, step.title, step.origin, step.until)
+    made = injected(step.observations, step.title, step.origin, step.until, step.sources)
     made.timing, made.name = Timing(step.timing.start_time, step.timing.end_time), step.name
     return made
 
@@ -76,6 +79,10 @@ class Injections:
         """The steps that a new list begins with."""
         self.standing = [step for step in self.standing if not expired(step)]
         return [copy_of(step) for step in self.standing]
+
+    def drop_erased(self, has_all: Callable[[Sequence[int | str]], bool]) -> None:
+        """Withdraws injections whose sources were erased; `has_all` says whether the store has steps and notes."""
+        self.standing = [step for step in self.standing if not step.sources or has_all(step.sources)]
 
     def wait(self, step: Injected) -> None:
         """Keeps a step for the next run."""

@@ -18,6 +18,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from html import escape
 from typing import NamedTuple
 from urllib.parse import quote, quote_plus
 
@@ -43,6 +44,10 @@ _PLACEHOLDER = re.compile(r"⟨secret:([\w.-]{1,64}):([0-9a-f]{8})⟩")
 _BEGIN = "⟨secret:"
 _VARIABLES = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASS|PWD|CREDENTIALS?|PAT)\d?$", re.IGNORECASE)
 """The names of environment variables that hold secrets."""
+_PHRASES = re.compile(r"(?:SECRET|PASSWORD|PASSWD|PASSPHRASE)\d?$", re.IGNORECASE)
+"""The names of environment variables whose secrets can be several words."""
+_PHRASE = 12
+"""Characters of the shortest secret of several words."""
 _PAIRS = ("dict", "ordered", "defaultdict", "counter")
 """Tags of containers that are stored as pairs of a key and a value."""
 _NAMED_PAIR = re.compile(rb'\["[\w.-]*(?:pass|pwd|secret|token|key)[\w.-]*","', re.IGNORECASE)
@@ -416,15 +421,19 @@ def _parts(value: str) -> list[Found]:
 
 def _is_secret_variable(name: str, value: str) -> bool:
     """Whether an environment variable holds a secret that is not recognised by its format anyway."""
+    if _PHRASES.search(name) and len(value) >= _PHRASE and len(value.split()) > 1:
+        return True
     if not _VARIABLES.search(name) or secret_formats.named("secret", value) is None:
         return False
     return not any(one.kind in secret_formats.KINDS and one[:2] == (0, len(value)) for one in _parts(value))
 
 
 def _forms(value: str) -> list[str]:
-    """A value as it is written in a text, in JSON, in Python code and in a URL."""
-    in_urls = quote(value), quote(value, safe=""), quote_plus(value)
-    return list(dict.fromkeys([value, _json(value).decode(), repr(value)[1:-1], *in_urls]))
+    """A value as it is written in a text, in JSON, in Python code, in a URL, in HTML and in base64."""
+    data = value.encode("utf-8", "surrogatepass")
+    in_urls = quote(data), quote(data, safe=""), quote_plus(data)
+    in_base64 = (encode(data).decode().rstrip("=") for encode in (base64.b64encode, base64.urlsafe_b64encode))
+    return list(dict.fromkeys([value, _json(value).decode(), repr(value)[1:-1], *in_urls, escape(value), *in_base64]))
 
 
 def _json(value: str) -> bytes:

@@ -139,7 +139,8 @@ class Change(NamedTuple):
     """One change to a session's list.
 
     `step` is the id of a step that is stored already. `encoded` and `facts` are given where the content is new.
-    `rendered` holds the messages that the step is shown to a model as. `last` says that no step follows it.
+    `rendered` holds the messages that the step is shown to a model as. `last` says that no step follows it. `sources`
+    are the steps and notes that the text of an injected step was made from.
     """
 
     act: Act
@@ -153,16 +154,21 @@ class Change(NamedTuple):
     prompt: SharedPrompt | int | None = None
     last: bool = True
     variables: Encoded | None = None
+    sources: tuple[int | str, ...] = ()
 
 
 class Batch(NamedTuple):
-    """What is saved in one transaction, or not at all."""
+    """What is saved in one transaction, or not at all.
+
+    `shared_events` is how many events a new session shares with the session that it is a fork of, where that is known.
+    """
 
     session: SessionRow
     new_session: bool
     runs: Sequence[RunRow] = ()
     results: Sequence[tuple[str, str, Encoded]] = ()
     changes: Sequence[Change] = ()
+    shared_events: int = 0
 
 
 class Saved(NamedTuple):

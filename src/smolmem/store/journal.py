@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from smolmem.core.errors import CannotResume, StoreError, TakenOver, Unwritable
 from smolmem.core.redaction import Redactor
-from smolmem.core.rows import Batch, CallRow, Change, RunRow, Saved, SharedPrompt
+from smolmem.core.rows import Batch, CallRow, Change, RunRow, Saved, SessionRow, SharedPrompt
 from smolmem.core.values import Alert, Run
 from smolmem.store import heartbeat
 from smolmem.store.base import Row, Store, T
@@ -79,7 +79,7 @@ class Journal(Records):
         named = (change.run for change in batch.changes), (run["id"] for run in batch.runs)
         self._refuse_taken_over({*named[0], *named[1], *(run["parent"] for run in batch.runs)})
         if batch.new_session:
-            _refuse_erased(batch.session["fork_of"] is None or batch.session["fork_at"] is not None)
+            _refuse_erased(self._has_shared(batch.session, batch.shared_events))
             self.add("session", batch.session)
         elif _begins_run(batch):
             _refuse_erased(bool(self.store.rows("session_row", {"id": batch.session["id"]})))
@@ -113,6 +113,11 @@ class Journal(Records):
         """The id of an event, of which it is known how many there were when it was saved; None if some are gone."""
         found = self.store.rows("session_events", {"session": session, "skip": count - 1})
         return int(found[0]["id"]) if found else None
+
+    def _has_shared(self, session: SessionRow, count: int) -> bool:
+        """Whether the store has the events that a new session shares with the session that it is a fork of."""
+        of, at = session["fork_of"], session["fork_at"]
+        return of is None or (at is not None and (not count or self.event_number(of, count) == at))
 
     def _suffix(self, prompt: int | None) -> tuple[int, ...]:
         return () if prompt is None else tuple(json.loads(self.prompt_row(prompt)["suffix"]))
@@ -157,6 +162,8 @@ class Journal(Records):
             "prompt": prompt,
             "state": self._keep_optional(change.variables, chain),
         }
+        if change.sources:
+            self.reminders.add_within(change.run, change.at, rendered, change.sources)
         return Saved(self.append(event, change.facts, last=change.last), rendered, prompt, suffix)
 
     def _keep_optional(self, encoded: Encoded | None, chain: Chain | None) -> int | None:
@@ -306,11 +313,11 @@ class Journal(Records):
             self._put_run(row)
 
         self.store.transact(put_back)
-        self.leave(before["id"])
+        self.leave([before["id"]])
 
-    def leave(self, run: str) -> None:
-        """This process no longer works on a run."""
-        self._heartbeat.remove([run])
+    def leave(self, runs: Iterable[str]) -> None:
+        """This process no longer works on some runs."""
+        self._heartbeat.remove(runs)
 
     def _refuse_taken_over(self, runs: Iterable[str | None]) -> None:
         """Part of the transaction that writes to these runs.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import chain
-from typing import Any
+from typing import Any, Literal
 
 from smolmem.core.arguments import EVERYWHERE, ScopeFilter, in_scope
 from smolmem.core.encoding import wire
@@ -17,7 +17,7 @@ from smolmem.core.rows import RecordedCall, RecordedCode, SessionRow, Status, St
 from smolmem.core.text import counted
 from smolmem.core.timeline import Misplaced, Timeline
 from smolmem.core.values import Event, Failure, Run, Step, when
-from smolmem.store.base import Row, Store
+from smolmem.store.base import Row, Store, T
 from smolmem.store.contents import id_prefix, seal, with_hash
 from smolmem.store.leases import Leases
 from smolmem.store.links import Links
@@ -129,8 +129,8 @@ class Records(Links):
             error_count=row["errors"],
             _load_steps=lambda: self._run_steps(row),
             _count_actions=lambda: self._count_actions(row["session"]),
-            _load_answer=lambda: self.value(row["answer"]),
-            _load_failure=lambda: None if row["failure"] is None else Failure(**self.value(row["failure"])),
+            _load_answer=lambda: self._unless_erased("run", row["id"], lambda: self.value(row["answer"])),
+            _load_failure=lambda: self._unless_erased("run", row["id"], lambda: self._failure(row["failure"])),
         )
 
     def tags(self, run: Mapping[str, Any]) -> tuple[str, ...]:
@@ -146,6 +146,14 @@ class Records(Links):
         if not isinstance(found, list) or not all(isinstance(tag, str) for tag in found):
             raise self.damaged(f"the tags of run {run['id']} are not what was written")
         return tuple(found)
+
+    def has_all(self, sources: Sequence[int | str]) -> bool:
+        """Whether the store has all of these steps and notes."""
+        steps = {source for source in sources if isinstance(source, int)}
+        notes = {source for source in sources if isinstance(source, str)}
+        found = [*self.store.rows("steps_by_ids", {"ids": json.dumps(sorted(steps))})] if steps else []
+        found += self.store.rows("notes_by_ids", {"ids": json.dumps(sorted(notes))}) if notes else []
+        return len(found) == len(steps) + len(notes)
 
     def run_counts(self, run: str) -> Row:
         """How many steps, errors and tokens a run has."""
@@ -171,6 +179,18 @@ class Records(Links):
         mine = {step.id for step in own}
         inherited = (step for step in timeline.steps if step not in mine)
         return self._steps(self._inherited(timeline, step, row["session"]) for step in inherited) + own
+
+    def _failure(self, number: int | None) -> Failure | None:
+        return None if number is None else Failure(**self.value(number))
+
+    def _unless_erased(self, kind: Literal["step", "run"], id: int | str, load: Callable[[], T]) -> T:
+        """Content of a step or run that was read before: if it was erased since, the file is not damaged."""
+        try:
+            return load()
+        except Damaged:
+            if self.store.rows({"step": "step", "run": "run_row"}[kind], {"id": id}):
+                raise
+            raise NotFound(f"{kind} {str(id)[:8]} is no longer in {self.store.url}: it was erased.") from None
 
     def _inherited(self, timeline: Timeline[Row], step: int, session: str) -> Row:
         """A step that a fork shares with another run, with the revision of the fork."""
@@ -223,7 +243,7 @@ class Records(Links):
                 position=row["place"],
                 at=when(row["at"]),
                 tools=tuple(json.loads(row["tools"])),
-                _load=partial(self.step_of, row),
+                _load=partial(self._unless_erased, "step", row["id"], partial(self.step_of, row)),
             )
             for row in map(self._step_row, rows)
         ]

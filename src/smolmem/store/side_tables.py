@@ -49,6 +49,11 @@ class Reminders(_SideTable):
 
         return Reminder(self._contents.store.transact(write), messages)
 
+    def add_within(self, run: str, at: float, block: int | None, found: Sequence[int | str]) -> None:
+        """Records what an injected text was made from, as part of the caller's transaction."""
+        row = {"run": run, "step": None, "at": at, "query": "", "block": block, "found": json.dumps(list(found))}
+        self._contents.add("recalled", row)
+
     def of(self, step: int) -> Reminder | None:
         """The reminder that was shown with a task."""
         for row in self._contents.store.rows("task_recalled", {"step": step}):

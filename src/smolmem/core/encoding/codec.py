@@ -23,7 +23,7 @@ from smolagents import agent_types, agents, memory, models, monitoring
 from smolagents import utils as errors
 
 from smolmem.core.encoding import type_codecs, wire
-from smolmem.core.encoding.instances import NotRestored
+from smolmem.core.encoding.instances import NotRestored, attributes
 from smolmem.core.encoding.mutations import Outcome
 from smolmem.core.encoding.wire import Decode, Decoder, Encode, Encoder, Inside, Json
 from smolmem.core.injected import Injected
@@ -84,7 +84,7 @@ class RecordedError(Exception):
     """An exception of an unknown class; its text and the name of its class are kept."""
 
     def __str__(self) -> str:
-        return str(self.__dict__.get("text", ""))
+        return str(self.__dict__.get("$text", ""))
 
 
 class Facts(TypedDict):
@@ -319,6 +319,8 @@ def _error(encoder: Encoder, value: BaseException) -> Json:
     made["args"] = [encoder(arg) for arg in value.args]
     if isinstance(value, errors.AgentError):
         made["message"] = encoder(getattr(value, "message", None))
+    elif own := {name: item for name, item in (attributes(value) or {}).items() if name != "$text" and _is_json(item)}:
+        made["own"] = encoder(own)
     for link in ("__cause__", "__context__"):
         if getattr(value, link) is not None:
             made[link] = encoder(getattr(value, link))
@@ -396,8 +398,8 @@ def _plain(decoder: Decoder, stored: dict[str, Json], read: Callable[[Json], Any
 def _unerror(decoder: Decoder, stored: dict[str, Json]) -> BaseException:
     args = tuple(decoder(arg) for arg in stored["args"])
     made = _exception(_ERRORS[stored["class"]], stored, args)
-    if "message" in stored:
-        vars(made)["message"] = decoder(stored["message"])
+    own = {"message": decoder(stored["message"])} if "message" in stored else decoder(stored.get("own", {}))
+    vars(made).update(own)
     for link in ("__cause__", "__context__"):
         if link in stored:
             linked = decoder(stored[link])
@@ -420,7 +422,7 @@ def _exception(base: type[BaseException], stored: dict[str, Json], args: tuple[A
             return made
     name = str(stored.get("type", f"builtins.{stored['class']}"))
     made = _bare(wire.named(cast(Hashable, _recorded(cast(Hashable, base))), name), args)
-    vars(made)["text"] = stored["text"]
+    vars(made)["$text"] = stored["text"]
     return made
 
 

@@ -200,8 +200,11 @@ class _Work:
     def apply(self, what: list[str]) -> dict[str, Any]:
         """Erases everything; returns the fields of the receipt."""
         chosen = _with_called(self._journal, self._selection)
-        runs = self._store.rows("runs_by_ids", {"ids": json_list(chosen.runs)})
-        chosen.steps = chosen.steps | {row["id"] for row in self._by("steps_by_runs", chosen.runs)}
+        runs = self._by("runs_by_ids", chosen.runs)
+        chosen.runs = {row["id"] for row in runs}  # another process may have erased some meanwhile
+        chosen.notes = {row["id"] for row in self._by("notes_by_ids", chosen.notes)}
+        chosen.steps = {row["id"] for row in self._by("steps_by_ids", chosen.steps)}
+        chosen.steps |= {row["id"] for row in self._by("steps_by_runs", chosen.runs)}
         chosen.notes = self._with_derived(chosen)
         texts = [
             row["text"] for row in (*self._by("steps_by_ids", chosen.steps), *self._by("notes_by_ids", chosen.notes))

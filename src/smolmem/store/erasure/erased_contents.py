@@ -184,6 +184,8 @@ class Sweep:
     def _quoted(self, block: int, found: list[Any], gone: set[int | str], everything: str) -> set[str]:
         """The lines of a block that quote something erased."""
         messages = self._journal.part(block)
+        if {*found} <= {*gone, 0}:
+            return {f"{QUOTE}{line}" for line in quoted_lines(messages)}
         texts = [part["text"] for message in messages for part in message.content if part.get("type") == "text"]
         heads = [line for text in texts for line in text.splitlines() if _HEAD.match(line)]
         if len(heads) != len(found) or "*" in found:
