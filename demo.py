@@ -163,6 +163,7 @@ def review(memory: Memory, run: Run) -> None:
     chapter("7  Replay of the second incident, from the record; nothing is executed")
     run.replay(console=console)
     console.print(memory.verify())
+    memory.index()  # no later process embeds in the background before `smolmem search` is tried
 
 
 def terminated(number: int, frame: FrameType | None) -> None:

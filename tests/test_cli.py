@@ -476,6 +476,14 @@ def test_what_is_remembered_is_found_and_forgotten(sample: Sample, run: Run, mon
     assert run("context", "zebra", "--lexical") == (0, "", "Nothing was found.\n")
 
 
+def test_a_search_that_finds_nothing_says_which_passages_have_no_vectors(run: Run, sample: Sample) -> None:
+    code, out, err = run("search", "zebra")
+    assert (code, out) == (0, "")
+    assert re.match(
+        r"Nothing was found\. \d+ passages can be found by words only: `smolmem index`", " ".join(err.split())
+    )
+
+
 def test_scopes(sample: Sample, run: Run) -> None:
     def notes(*args: str) -> set[str]:
         return {note["scope"] for note in json.loads(run("notes", "--json", *args)[1])}

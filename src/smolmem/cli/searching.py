@@ -25,7 +25,7 @@ from smolmem.cli.commands import (
 from smolmem.cli.environment import Environment
 from smolmem.cli.output import Column
 from smolmem.core.errors import InvalidArgument
-from smolmem.core.text import one_line, sanitize
+from smolmem.core.text import counted, one_line, sanitize
 
 if TYPE_CHECKING:
     from smolmem.core.values import Note, Recollection
@@ -80,6 +80,7 @@ def search(env: Environment, words: tuple[str, ...], trust: Any, runs: bool, lex
         found = memory.recall(" ".join(words), **filters)
         weak = [] if found or env.json else memory.recall(" ".join(words), **filters, floor=0)[:UNCERTAIN]
         places = [_place(memory, one) for one in found or weak]
+        hint = "" if found or env.json or lexical else _missing_vectors(memory)
     if found or env.json:
         as_json = [{**plain(one), "reference": place} for one, place in zip(found, places, strict=True)]
         env.output.result(as_json, lambda: _results(found, places, scored=True))
@@ -88,6 +89,20 @@ def search(env: Environment, words: tuple[str, ...], trust: Any, runs: bool, lex
         env.output.result(weak, lambda: _results(weak, places, scored=False))
     else:
         env.output.hint("Nothing was found.")
+    if hint:
+        env.output.hint(hint)
+
+
+def _missing_vectors(memory: Memory) -> str:
+    """A hint if some passages can only be found by the words that they have; empty if all have vectors."""
+    figures = memory.stats()
+    lacking = figures.passages - figures.vectors
+    if lacking <= 0:
+        return ""
+    return (
+        f"{counted(lacking, 'passage')} can be found by words only: `smolmem index` also makes them searchable by "
+        "meaning, if there is a model (`smolmem model list`)."
+    )
 
 
 def _place(memory: Memory, found: Recollection) -> str:
