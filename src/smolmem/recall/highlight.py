@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 
 MAX_MARKS = 50
+_WORD = re.compile(r"[^\W_]+")
 
 
 class Highlighter:
@@ -14,6 +15,8 @@ class Highlighter:
     def __init__(self, words: Iterable[str]) -> None:
         self.words = list(words)
         self._words = {_stem(word): word for word in self.words}
+        self._lengths = sorted({len(stem) for stem in self._words}, reverse=True)
+        self._known: dict[str, set[str]] = {}
         stems = "|".join(map(re.escape, sorted(self._words, key=len, reverse=True)))
         self._pattern = re.compile(rf"(?<![^\W_])({stems})[^\W_]*") if stems else None
 
@@ -24,7 +27,18 @@ class Highlighter:
 
     def words_in(self, text: str) -> set[str]:
         """The words of the question that a text has."""
-        return {self._words[stem] for stem in self._pattern.findall(text.lower())} if self._pattern else set()
+        if text not in self._known:
+            written = set(_WORD.findall(text.lower()))
+            stems = (self._stem_of(word) for word in written)
+            self._known[text] = {self._words[stem] for stem in stems if stem is not None}
+        return self._known[text]
+
+    def _stem_of(self, word: str) -> str | None:
+        """The longest stem of the question that a word begins with."""
+        for length in self._lengths:
+            if word[:length] in self._words:
+                return word[:length]
+        return None
 
 
 def _lower(text: str) -> str:
