@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable
 
 MAX_MARKS = 50
-_WORD = re.compile(r"[^\W_]+")
 
 
 class Highlighter:
@@ -15,7 +14,6 @@ class Highlighter:
     def __init__(self, words: Iterable[str]) -> None:
         self.words = list(words)
         self._words = {_stem(word): word for word in self.words}
-        self._lengths = sorted({len(stem) for stem in self._words}, reverse=True)
         self._known: dict[str, set[str]] = {}
         stems = "|".join(map(re.escape, sorted(self._words, key=len, reverse=True)))
         self._pattern = re.compile(rf"(?<![^\W_])({stems})[^\W_]*") if stems else None
@@ -28,17 +26,9 @@ class Highlighter:
     def words_in(self, text: str) -> set[str]:
         """The words of the question that a text has."""
         if text not in self._known:
-            written = set(_WORD.findall(text.lower()))
-            stems = (self._stem_of(word) for word in written)
-            self._known[text] = {self._words[stem] for stem in stems if stem is not None}
+            stems = self._pattern.findall(text.lower()) if self._pattern else ()
+            self._known[text] = {self._words[stem] for stem in stems}
         return self._known[text]
-
-    def _stem_of(self, word: str) -> str | None:
-        """The longest stem of the question that a word begins with."""
-        for length in self._lengths:
-            if word[:length] in self._words:
-                return word[:length]
-        return None
 
 
 def _lower(text: str) -> str:

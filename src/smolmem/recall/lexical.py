@@ -233,7 +233,7 @@ class LexicalSearch:
                 found = self._store.rows_of_each(searches[0][0], [values for _, values in searches], MAX_SECONDS)
                 return [[(row["id"], row["score"]) for row in rows] for rows in found]
             columns = (self._store.columns(name, values, MAX_SECONDS) for name, values in searches)
-            return [list(zip(*each, strict=True)) if each else [] for each in columns]
+            return [list(zip(*each, strict=True)) for each in columns]
         except TimeoutError as late:
             log.warning("smolmem stopped a search by words: %s. Ask for fewer or rarer words.", late)
             return [[] for _ in searches]

@@ -20,8 +20,8 @@ READ, PAGE, MAX_CHARACTERS = 50, 25, 100_000
 """The best sections, whose texts are looked at; how many are read at a time, and how many characters are enough."""
 IN_SECTION = 12
 """Passages of a section that are read; long ones are fewer."""
-CACHED = 3_000_000
-"""Characters of the sections that are kept: about 15 MB of RAM."""
+CACHED = 100_000
+"""Terms of the sections that are kept, all together: about 20 MB of RAM."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class SectionReader:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._known: Recent[tuple[int, bytes], Section] = Recent(CACHED, lambda section: section.length)
+        self._known: Recent[tuple[int, bytes], Section] = Recent(CACHED, lambda section: len(section.places))
 
     def read(self, ids: Sequence[int]) -> list[Section]:
         """The first of some sections, as many as can be looked at in time; those that are gone are left out."""
