@@ -22,7 +22,7 @@ from smolmem.recall import query
 from smolmem.recall.calibration import Evidence
 from smolmem.recall.english import information
 from smolmem.recall.filters import Filter
-from smolmem.recall.section_scores import best_coverage, pair_scores, rarity, word_scores
+from smolmem.recall.section_scores import Pair, best_coverage, find_pairs, pairs_of, rarity, word_scores
 from smolmem.recall.sections import Section, SectionReader
 from smolmem.store.base import Row, Store
 from smolmem.store.passage_rows import BEFORE, documents_of, scope_term
@@ -73,8 +73,6 @@ class Matches:
 
     found: Hits = field(default_factory=list)
     """Documents, the best first."""
-    pairs: dict[int, float] = field(default_factory=dict)
-    """The information of the pairs of neighbouring words that documents have."""
     weights: dict[str, float] = field(default_factory=dict)
     """What each word tells: the rarer it is in the searched scope, the more."""
     sections: dict[int, int] = field(default_factory=dict)
@@ -83,8 +81,15 @@ class Matches:
     """The words that no section of the scope has."""
     read: list[Section] = field(default_factory=list)
     """The best sections."""
+    pairs: dict[int, dict[Pair, float]] = field(default_factory=dict)
+    """The pairs of neighbouring words that these sections have, and what each tells."""
     size: int = 0
     """How many sections were searched."""
+
+    @property
+    def pair_scores(self) -> dict[int, float]:
+        """What the pairs in the best section of each document tell together."""
+        return {document: sum(self.pairs.get(id, {}).values()) for document, id in self.sections.items()}
 
     def evidence(self, words: Iterable[str], phrases: Sequence[str], names: Collection[str]) -> Evidence:
         """How well the best sections fit the question, or a part of it."""
@@ -93,6 +98,8 @@ class Matches:
             return Evidence()
         total = sum(told.values())
         coverage, nearby = best_coverage(self.read, told)
+        asked = pairs_of(phrases)
+        side_by_side = (sum(told for pair, told in here.items() if pair in asked) for here in self.pairs.values())
         length = sum(section.length for section in self.read) / (len(self.read) or 1)
         return Evidence(
             information=total,
@@ -101,7 +108,7 @@ class Matches:
             nearby=nearby,
             unknown=sum(weight for word, weight in told.items() if word in self.absent and word in names) / total,
             phrases=len(phrases),
-            side_by_side=max(pair_scores(self.read, phrases, self.size).values(), default=0.0),
+            side_by_side=max(side_by_side, default=0.0),
             volume=self.size * (length + 2 * BEFORE),
         )
 
@@ -140,12 +147,11 @@ class LexicalSearch:
         for start in range(len(documents), len(ids), listed):
             if len(set(documents.values())) < listed:
                 documents |= documents_of(self._store, ids[start : start + listed])
-        pairs = pair_scores(read, phrases, size)
+        pairs = find_pairs(read, phrases, size)
         by_words = word_scores(read, {word: found.weights[word] for word in found.unasked})
-        extra = {section.id: by_words[section.id] + PHRASE * pairs[section.id] for section in read}
+        extra = {id: score + PHRASE * sum(pairs[id].values()) for id, score in by_words.items()}
         best, places = _ranked(found.sections, extra, documents)
-        told = {document: pairs[id] for document, id in places.items() if pairs.get(id)}
-        return Matches(best[:limit], told, found.weights, places, found.absent, read, size)
+        return Matches(best[:limit], found.weights, places, found.absent, read, pairs, size)
 
     def similar(self, words: list[str]) -> list[str]:
         """Words of the store that may be meant by words that are not in it: longer ones, or misspelled ones."""

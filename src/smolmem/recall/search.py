@@ -209,7 +209,7 @@ class Search:
             worst = near[-1][1] if len(near) == PASSAGES * listed else self._noise_in(filters).cosine
             near = [(passage, max(0.0, cosine - worst), document) for passage, cosine, document in near]
             signals["semantic"] = {id: SEMANTIC * score for id, score in scaled(_best_of(near)).items()}
-        pairs = {document: score / high for document, score in matches.pairs.items()}
+        pairs = {document: score / high for document, score in matches.pair_scores.items()}
         passages = scaled({hit[0]: hit[1] for hit in near})
         return Found(words, matches, signals, pairs, passages, cosine)
 

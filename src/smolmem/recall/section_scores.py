@@ -26,6 +26,8 @@ documents, no word is common."""
 
 NEARBY = 30
 """Words that are about as many as a sentence or two has."""
+Pair = tuple[str, ...]
+"""Two terms that stand side by side."""
 
 
 def word_scores(sections: Collection[Section], weights: Mapping[str, float]) -> dict[int, float]:
@@ -41,12 +43,17 @@ def word_scores(sections: Collection[Section], weights: Mapping[str, float]) -> 
     return found
 
 
-def pair_scores(sections: Collection[Section], phrases: Iterable[str], size: int) -> dict[int, float]:
-    """What the pairs of words tell that stand side by side, by section; the fewer sections have a pair, the more."""
-    asked = dict.fromkeys(pair for pair in map(_terms, phrases) if len(pair) == 2)
+def find_pairs(sections: Collection[Section], phrases: Iterable[str], size: int) -> dict[int, dict[Pair, float]]:
+    """The pairs of words that stand side by side, by section, and what each tells: the rarer it is, the more."""
+    asked = pairs_of(phrases)
     pairs = {section.id: _pairs_in(section.places, asked) for section in sections}
     told = {pair: rarity(count, size) for pair, count in Counter(chain.from_iterable(pairs.values())).items()}
-    return {id: sum(map(told.__getitem__, found)) for id, found in pairs.items()}
+    return {id: {pair: told[pair] for pair in found} for id, found in pairs.items()}
+
+
+def pairs_of(phrases: Iterable[str]) -> dict[Pair, None]:
+    """The terms of phrases of two words, in order."""
+    return dict.fromkeys(pair for pair in map(_terms, phrases) if len(pair) == 2)
 
 
 class Coverage(NamedTuple):
@@ -96,7 +103,7 @@ def _most_nearby(known: Mapping[str, str], here: Mapping[str, list[int]], told: 
     return best
 
 
-def _pairs_in(places: Mapping[str, list[int]], asked: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
+def _pairs_in(places: Mapping[str, list[int]], asked: Iterable[Pair]) -> list[Pair]:
     """The pairs of terms that stand side by side."""
     both = [pair for pair in asked if pair[0] in places and pair[1] in places]
     return [pair for pair in both if not {place + 1 for place in places[pair[0]]}.isdisjoint(places[pair[1]])]
