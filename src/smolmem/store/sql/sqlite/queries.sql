@@ -502,7 +502,7 @@ FROM json_each(:ids) AS wanted JOIN passage AS own ON own.id = CAST(wanted.value
 ORDER BY part.id;
 
 -- name: section_passages
-SELECT own.id AS section, own.document, part.step, part.text
+SELECT own.id AS section, own.document, part.step, part.text, part.hash
 FROM json_each(:ids) AS wanted JOIN passage AS own ON own.id = CAST(wanted.value AS BIGINT)
     JOIN passage AS part ON part.document = own.document AND part.id >= own.id AND part.id < own.id + :most
 ORDER BY part.id;
