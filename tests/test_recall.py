@@ -18,14 +18,16 @@ from smolagents.memory import TaskStep
 
 from smolmem import Memory
 from smolmem.core.errors import InvalidArgument
-from smolmem.recall import indexer
+from smolmem.recall import indexer, sections
 from smolmem.recall.filters import Filter
 from smolmem.recall.lexical import LexicalSearch
 from smolmem.recall.passages import passages_of
 from smolmem.recall.query import match
 from smolmem.recall.search import Search
 from smolmem.recall.vectors import CANDIDATES, Index, Where, facts_of, numbers_of
+from smolmem.store.contents import with_hash
 from smolmem.store.leases import Leases
+from smolmem.store.terms import terms_of
 
 SIZE = 384
 
@@ -250,6 +252,47 @@ def test_words_side_by_side_count_more_than_the_same_words_apart(tmp_path: Path)
             memory.remember(f"Ship {number} left the harbour at dawn")
         assert memory.recall("who painted the blue house", floor=0)[0].text == "The blue house has a door"
         assert memory.recall("which house has a blue door", floor=0)[0].text == "The house has a blue door"
+
+
+def test_a_section_is_split_into_terms_once_and_again_after_its_text_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split = list[str]()
+    monkeypatch.setattr(sections, "terms_of", lambda text: split.append(text) or terms_of(text))
+    with Memory(tmp_path / "agent.db", embedder="off") as memory:
+        first = memory.remember("the blue door of the cellar sticks")
+        reader = sections.SectionReader(memory._journal.store)
+        ids = [one.passage for one in memory.recall("blue door", floor=0)]
+        split.clear()
+        before, again = reader.read(ids), reader.read(ids)
+        assert again == before
+        assert split == ["the blue door of the cellar sticks"]
+        memory._journal.store.transact(lambda: _rename(memory, ids[0], "the red door of the cellar sticks"))
+        (changed,) = reader.read(ids)
+        assert changed.places.keys() & {"red", "blue"} == {"red"}
+        memory.forget(first)
+        assert reader.read(ids) == []
+
+
+def _rename(memory: Memory, passage: int, text: str) -> None:
+    """Gives a passage another text under the same id, as restoring a backup can."""
+    store = memory._journal.store
+    (row,) = store.rows("passages", {"ids": f"[{passage}]"})
+    store.do("drop_passage", {"id": passage})
+    del row["hash"]
+    store.do("add_passage", with_hash("passage", row | {"text": text}))
+
+
+def test_a_sentence_of_a_long_question_is_enough_for_an_answer(tmp_path: Path) -> None:
+    others = (
+        "Please answer strangers politely whenever somebody telephones. Write invitations on heavy cream paper. "
+        "Sandwiches, lemonade and pancakes are served downstairs. Polish brass candlesticks before guests arrive. "
+    )
+    with Memory(tmp_path / "agent.db", embedder="off") as memory:
+        memory.remember("The spare key of the boathouse hangs behind the barometer")
+        memory.remember("The gardener comes on Tuesdays")
+        assert memory.recall(others + "Who has the key of the boathouse?")[0].score > 0.5
+        assert not memory.recall(others + "Where does the third violinist of the orchestra live?")
 
 
 def test_a_name_that_stands_nowhere_in_the_memory_tells_against_an_answer(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ class Highlighter:
     def __init__(self, words: Iterable[str]) -> None:
         self.words = list(words)
         self._words = {_stem(word): word for word in self.words}
+        self._known: dict[str, set[str]] = {}
         stems = "|".join(map(re.escape, sorted(self._words, key=len, reverse=True)))
         self._pattern = re.compile(rf"(?<![^\W_])({stems})[^\W_]*") if stems else None
 
@@ -24,7 +25,10 @@ class Highlighter:
 
     def words_in(self, text: str) -> set[str]:
         """The words of the question that a text has."""
-        return {self._words[stem] for stem in self._pattern.findall(text.lower())} if self._pattern else set()
+        if text not in self._known:
+            stems = self._pattern.findall(text.lower()) if self._pattern else ()
+            self._known[text] = {self._words[stem] for stem in stems}
+        return self._known[text]
 
 
 def _lower(text: str) -> str:

@@ -13,17 +13,19 @@ from __future__ import annotations
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import itemgetter
 
 from smolmem.recall import query
+from smolmem.recall.calibration import Evidence
 from smolmem.recall.english import information
 from smolmem.recall.filters import Filter
-from smolmem.recall.section_scores import Section, TextScore, best_coverage, rarity, text_scores
+from smolmem.recall.section_scores import Pair, best_coverage, find_pairs, pairs_of, rarity, word_scores
+from smolmem.recall.sections import Section, SectionReader
 from smolmem.store.base import Row, Store
-from smolmem.store.passage_rows import BEFORE, SECTION, documents_of, json_list, scope_term
+from smolmem.store.passage_rows import BEFORE, documents_of, scope_term
 
 log = logging.getLogger("smolmem")
 
@@ -40,10 +42,6 @@ SECTIONS = 3
 """Sections that are listed for each listed document."""
 FEWEST = 30
 """Documents whose sections are compared at least: how well the best one fits does not depend on how many are wanted."""
-READ, PAGE, MAX_CHARACTERS = 50, 25, 100_000
-"""The best sections, whose texts are looked at; how many are read at a time, and how many characters are enough."""
-IN_SECTION = 12
-"""Passages of a section that are read; long ones are fewer."""
 EVERYWHERE, RARE = 0.5, 1.5
 """What a word tells that all sections of a scope have, beside one that a third of them have: in a memory that is all
 about one shop, "shop" tells a third."""
@@ -73,26 +71,46 @@ class _Found:
 class Matches:
     """What words found."""
 
-    found: Hits
+    found: Hits = field(default_factory=list)
     """Documents, the best first."""
-    information: float = 0.0
-    """What the words tell together about whether the memory knows the answer."""
-    most: float = 1.0
-    """What the most telling word tells."""
-    coverage: float = 0.0
-    """The share of the words' information in the best match."""
-    nearby: float = 0.0
-    """The same, of words within a sentence or two."""
-    unknown: float = 0.0
-    """The share of the words' information in names that no section of the scope has."""
-    volume: float = 0.0
-    """How many characters were searched: as if all sections were as long as the best ones, and what came before."""
-    pairs: dict[int, float] = field(default_factory=dict)
-    """The information of the pairs of neighbouring words that documents have."""
     weights: dict[str, float] = field(default_factory=dict)
     """What each word tells: the rarer it is in the searched scope, the more."""
     sections: dict[int, int] = field(default_factory=dict)
     """The best section of each document: the id of its first passage."""
+    absent: frozenset[str] = frozenset()
+    """The words that no section of the scope has."""
+    read: list[Section] = field(default_factory=list)
+    """The best sections."""
+    pairs: dict[int, dict[Pair, float]] = field(default_factory=dict)
+    """The pairs of neighbouring words that these sections have, and what each tells."""
+    size: int = 0
+    """How many sections were searched."""
+
+    @property
+    def pair_scores(self) -> dict[int, float]:
+        """What the pairs in the best section of each document tell together."""
+        return {document: sum(self.pairs.get(id, {}).values()) for document, id in self.sections.items()}
+
+    def evidence(self, words: Iterable[str], phrases: Sequence[str], names: Collection[str]) -> Evidence:
+        """How well the best sections fit the question, or a part of it."""
+        told = {word: information(word) * _share_told(self.weights[word]) for word in words if word in self.weights}
+        if not told:
+            return Evidence()
+        total = sum(told.values())
+        coverage, nearby = best_coverage(self.read, told)
+        asked = pairs_of(phrases)
+        side_by_side = (sum(told for pair, told in here.items() if pair in asked) for here in self.pairs.values())
+        length = sum(section.length for section in self.read) / (len(self.read) or 1)
+        return Evidence(
+            information=total,
+            most=max(told.values()),
+            coverage=coverage,
+            nearby=nearby,
+            unknown=sum(weight for word, weight in told.items() if word in self.absent and word in names) / total,
+            phrases=len(phrases),
+            side_by_side=max(side_by_side, default=0.0),
+            volume=self.size * (length + 2 * BEFORE),
+        )
 
 
 class LexicalSearch:
@@ -100,6 +118,7 @@ class LexicalSearch:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._sections = SectionReader(store)
         self._last = -1
         self._size = 0
         self._counts: dict[str, int] = {}
@@ -110,34 +129,29 @@ class LexicalSearch:
         filters: Filter,
         limit: int,
         phrases: Sequence[str] = (),
-        names: Collection[str] = (),
     ) -> Matches:
         """The documents that match some words, the best first; those that also have the phrases come earlier."""
         if not words:
-            return Matches([])
+            return Matches()
         self._refresh()
         term = None if filters.scope is None else scope_term(filters.scope, below=filters.below is not None)
-        if self._size_of(term) == self._size:
+        size = self._size_of(term)
+        if size == self._size:
             term = None  # quicker, and the same; whatever is found is compared with the filter before it is returned
-        search = self._word_by_word if self._size_of(term) <= SMALL_SCOPE else self._together
+        search = self._word_by_word if size <= SMALL_SCOPE else self._together
         listed = max(limit, FEWEST)
         found = search(words, term, filters, listed)
         ids = [id for id, _ in found.sections]
-        read = self._read(ids[:READ])
+        read = self._sections.read(ids)
         documents = {section.id: section.document for section in read}
         for start in range(len(documents), len(ids), listed):
             if len(set(documents.values())) < listed:
                 documents |= documents_of(self._store, ids[start : start + listed])
-        extra = text_scores(read, found.weights, found.unasked, phrases, self._size_of(term))
+        pairs = find_pairs(read, phrases, size)
+        by_words = word_scores(read, {word: found.weights[word] for word in found.unasked})
+        extra = {id: score + PHRASE * sum(pairs[id].values()) for id, score in by_words.items()}
         best, places = _ranked(found.sections, extra, documents)
-        told = {word: information(word) * _share_told(weight) for word, weight in found.weights.items()}
-        unknown = sum(told[word] for word in found.absent.intersection(names)) / sum(told.values())
-        volume = self._size_of(term) * (sum(section.length for section in read) / (len(read) or 1) + 2 * BEFORE)
-        pairs = {document: extra[id].pairs for document, id in places.items() if id in extra and extra[id].pairs}
-        coverage, nearby = best_coverage(read, told)
-        total, most = sum(told.values()), max(told.values())
-        ranked = best[:limit]
-        return Matches(ranked, total, most, coverage, nearby, unknown, volume, pairs, found.weights, places)
+        return Matches(best[:limit], found.weights, places, found.absent, read, pairs, size)
 
     def similar(self, words: list[str]) -> list[str]:
         """Words of the store that may be meant by words that are not in it: longer ones, or misspelled ones."""
@@ -213,23 +227,6 @@ class LexicalSearch:
         absent = frozenset(word for word, count in counts.items() if not count)
         return _Found(found, weights, absent, [word for word in words if word not in asked])
 
-    def _read(self, ids: list[int]) -> list[Section]:
-        """Sections with their texts, as many as can be looked at in time."""
-        read: dict[int, Section] = {}
-        pages = [json_list(ids[start : start + PAGE]) for start in range(0, len(ids), PAGE)]
-        each = [{"ids": page, "most": IN_SECTION} for page in pages]
-        answers = (self._store.rows("section_passages", given) for given in each)
-        for rows in self._store.rows_of_each("section_passages", each) if self._store.is_remote else answers:
-            for row in rows:
-                section = read.get(row["section"])
-                if section is None:
-                    section = read[row["section"]] = Section(row["section"], row["document"])
-                if not section.texts or sum(map(len, section.texts)) + len(row["text"]) <= SECTION:
-                    section.texts.append(row["text"])
-            if sum(section.length for section in read.values()) > MAX_CHARACTERS:
-                break
-        return list(read.values())
-
     def _search(self, match: str, filters: Filter, limit: int) -> tuple[str, Row]:
         """A search as the name of a statement and its values."""
         values: Row = {"match": match, "limit": limit}
@@ -242,7 +239,7 @@ class LexicalSearch:
                 found = self._store.rows_of_each(searches[0][0], [values for _, values in searches], MAX_SECONDS)
                 return [[(row["id"], row["score"]) for row in rows] for rows in found]
             columns = (self._store.columns(name, values, MAX_SECONDS) for name, values in searches)
-            return [list(zip(*each, strict=True)) if each else [] for each in columns]
+            return [list(zip(*each, strict=True)) for each in columns]
         except TimeoutError as late:
             log.warning("smolmem stopped a search by words: %s. Ask for fewer or rarer words.", late)
             return [[] for _ in searches]
@@ -255,10 +252,9 @@ def _rarest(words: Sequence[str], counts: Mapping[str, int]) -> list[str]:
     return [word for word, count in zip(ranked, together, strict=True) if count <= MAX_MATCHES] or ranked[:1]
 
 
-def _ranked(hits: Hits, extra: Mapping[int, TextScore], documents: Mapping[int, int]) -> tuple[Hits, dict[int, int]]:
+def _ranked(hits: Hits, extra: Mapping[int, float], documents: Mapping[int, int]) -> tuple[Hits, dict[int, int]]:
     """The documents of sections, and the best section of each; a document has the score of that one."""
-    known = ((id, score) for id, score in hits if id in documents)
-    scores = {id: score + extra[id].words + PHRASE * extra[id].pairs if id in extra else score for id, score in known}
+    scores = {id: score + extra.get(id, 0.0) for id, score in hits if id in documents}
     found: dict[int, float] = {}
     places: dict[int, int] = {}
     for id in sorted(scores, key=lambda id: (-scores[id], id)):

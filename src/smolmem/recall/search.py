@@ -34,8 +34,9 @@ from smolmem.recall import query
 from smolmem.recall.calibration import FLOOR, UNRELATED, Evidence, Noise, confidence_in, noise_of
 from smolmem.recall.filters import Filter
 from smolmem.recall.highlight import Highlighter
-from smolmem.recall.lexical import IN_SECTION, LexicalSearch, Matches
+from smolmem.recall.lexical import LexicalSearch, Matches
 from smolmem.recall.query import Anchor, Span
+from smolmem.recall.sections import IN_SECTION
 from smolmem.store.base import Row
 from smolmem.store.contents import Contents
 from smolmem.store.passage_rows import documents_of, json_list
@@ -84,15 +85,14 @@ Group = Literal["step", "run"]
 
 @dataclass(frozen=True)
 class Found:
-    """What the signals found for a question: scores of documents, scores of passages, and how good the best is."""
+    """What the signals found for a question: scores of documents, scores of passages, and the nearest cosine."""
 
     words: list[str]
-    weights: dict[str, float]
-    sections: dict[int, int]
+    matches: Matches
     signals: dict[str, Scores]
     pairs: Scores
     passages: Scores
-    evidence: Evidence
+    cosine: float | None
 
     @cached_property
     def highlighter(self) -> Highlighter:
@@ -107,8 +107,10 @@ class Found:
 
     def fit(self, passage: Row) -> float:
         """How well a passage shows why its document was found: by the words of the question, and by its vector."""
-        told = sum(self.weights[word] for word in self.highlighter.words_in(passage["text"]))
-        return told / (sum(self.weights.values()) or 1.0) + self.passages.get(passage["id"], 0.0)
+        here = self.highlighter.words_in(passage["text"])
+        weights = self.matches.weights
+        told = sum(weight for word, weight in weights.items() if word in here)
+        return told / (sum(weights.values()) or 1.0) + self.passages.get(passage["id"], 0.0)
 
 
 class _IndexedAgain(Exception):
@@ -194,9 +196,8 @@ class Search:
 
     def _search(self, question: str, filters: Filter, listed: int) -> Found:
         words = query.words(question)
-        phrases = query.phrases(question)
         near = [] if self.semantic is None else self.semantic.nearest(question, PASSAGES * listed, filters)
-        matches = self._lexical.best(words, filters, listed + 1, phrases, query.names(question))
+        matches = self._lexical.best(words, filters, listed + 1, query.phrases(question))
         if not matches.found:
             words = self._lexical.similar(words)
             matches = self._lexical.best(words, filters, listed + 1)
@@ -208,10 +209,9 @@ class Search:
             worst = near[-1][1] if len(near) == PASSAGES * listed else self._noise_in(filters).cosine
             near = [(passage, max(0.0, cosine - worst), document) for passage, cosine, document in near]
             signals["semantic"] = {id: SEMANTIC * score for id, score in scaled(_best_of(near)).items()}
-        evidence = _evidence(phrases, matches, cosine)
-        pairs = {document: score / high for document, score in matches.pairs.items()}
+        pairs = {document: score / high for document, score in matches.pair_scores.items()}
         passages = scaled({hit[0]: hit[1] for hit in near})
-        return Found(words, matches.weights, matches.sections, signals, pairs, passages, evidence)
+        return Found(words, matches, signals, pairs, passages, cosine)
 
     def _add_context(self, signals: dict[str, Scores], pairs: Scores) -> None:
         """Adds what documents get from their neighbours and their session; a note has neither, and gets a share."""
@@ -271,15 +271,13 @@ class Search:
 
     def _confidence(self, question: str, found: Found, filters: Filter) -> float:
         """How likely the memory knows what is asked for. A long text may ask for it in one of its sentences."""
-        cosine = found.evidence.cosine
-        noise = None if cosine is None else self._noise_in(filters)
+        noise = None if found.cosine is None else self._noise_in(filters)
         parts = [] if len(found.words) <= LONG_QUESTION else query.sentences(question)[:MAX_SENTENCES]
-        said = (self._lexical_evidence(part, filters)._replace(cosine=cosine) for part in parts)
-        best = max((confidence_in(evidence, noise, len(parts)) for evidence in said), default=0.0)
-        best = max(best, confidence_in(found.evidence, noise))
-        if cosine is not None and self._lacks_vectors(found):
-            words_alone = replace(found, evidence=found.evidence._replace(cosine=None))
-            best = max(best, self._confidence(question, words_alone, filters))
+        asked = [(_evidence(found.words, question, found), 1)]
+        asked += [(_evidence(query.words(part), part, found), len(parts)) for part in parts]
+        best = max(confidence_in(evidence, noise, among) for evidence, among in asked)
+        if found.cosine is not None and self._lacks_vectors(found):
+            best = max(best, self._confidence(question, replace(found, cosine=None), filters))
         return best
 
     def _lacks_vectors(self, found: Found) -> bool:
@@ -296,11 +294,6 @@ class Search:
             nearest = (self.semantic.nearest(question, 1, scope) for question in UNRELATED)
             self._noise[key] = noise_of(hits[0][1] for hits in nearest if hits)
         return self._noise[key]
-
-    def _lexical_evidence(self, question: str, filters: Filter) -> Evidence:
-        words, phrases = query.words(question), query.phrases(question)
-        matches = self._lexical.best(words, filters, 1, phrases, query.names(question))
-        return _evidence(phrases, matches, None)
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
@@ -341,7 +334,8 @@ class Search:
         """
         known = {*found.passages}
         if closely:
-            starts = (found.sections[document] for document in documents if document in found.sections)
+            sections = found.matches.sections
+            starts = (sections[document] for document in documents if document in sections)
             known.update(passage for start in starts for passage in range(start, start + IN_SECTION))
         wanted: Row = {"ids": json_list(documents), "known": json_list(known), "most": FEW_PASSAGES}
         wanted |= {"roles": json_list(filters.kinds or ()), "trusts": json_list(filters.trusts or ())}
@@ -385,23 +379,15 @@ class Search:
     def _neighbours(self, document: int, count: int) -> list[Recollection]:
         asked = {"id": document, "limit": count}
         before, after = ([row["id"] for row in self._store.rows(side, asked)] for side in ("before", "after"))
-        nothing = Found([], {}, {}, {}, {}, {}, Evidence())
+        nothing = Found([], Matches(), {}, {}, {}, None)
         read = self._read([*reversed(before), *after], nothing, Filter())
         return [self._recollection(rows, {}, 0.0, nothing.highlighter) for rows in read.values()]
 
 
-def _evidence(phrases: Sequence[str], matches: Matches, cosine: float | None) -> Evidence:
-    return Evidence(
-        information=matches.information,
-        most=matches.most,
-        coverage=matches.coverage,
-        nearby=matches.nearby,
-        unknown=matches.unknown,
-        phrases=len(phrases),
-        side_by_side=max(matches.pairs.values(), default=0.0),
-        volume=matches.volume,
-        cosine=cosine,
-    )
+def _evidence(words: Iterable[str], question: str, found: Found) -> Evidence:
+    """How well the best match fits a question, or a sentence of it."""
+    told = found.matches.evidence(words, query.phrases(question), query.names(question))
+    return told._replace(cosine=found.cosine)
 
 
 def _long_tasks(steps: Sequence[Row]) -> set[int]:
@@ -478,7 +464,7 @@ def without_copies(ranked: Iterable[int], words: Mapping[int, frozenset[str]], l
 
 
 def _words_of(rows: list[Row]) -> frozenset[str]:
-    return frozenset(word for row in rows for word in row["text"].lower().split())
+    return frozenset("\n".join(row["text"] for row in rows).lower().split())
 
 
 def _nearly_equal(one: frozenset[str], other: frozenset[str]) -> bool:

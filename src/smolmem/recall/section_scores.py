@@ -10,12 +10,11 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import chain, pairwise
+from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
-from smolmem.store.passage_rows import with_identifiers
+from smolmem.recall.sections import Section
 from smolmem.store.terms import terms_of
 
 SATURATION, LENGTH = 1.2, 0.75
@@ -27,60 +26,34 @@ documents, no word is common."""
 
 NEARBY = 30
 """Words that are about as many as a sentence or two has."""
+Pair = tuple[str, ...]
+"""Two terms that stand side by side."""
 
 
-@dataclass
-class Section:
-    """A section of a document, known by the id of its first passage."""
-
-    id: int
-    document: int
-    texts: list[str] = field(default_factory=list)
-
-    @cached_property
-    def length(self) -> int:
-        """How many characters the section has."""
-        return sum(map(len, self.texts))
-
-    @cached_property
-    def terms(self) -> list[str]:
-        """The terms of the section, in order."""
-        return terms_of(with_identifiers("\n".join(self.texts)))
-
-
-class TextScore(NamedTuple):
-    """What the text of a section adds: for words that full text was not asked for, and for pairs of words."""
-
-    words: float
-    pairs: float
-
-
-def text_scores(
-    sections: Collection[Section], weights: Mapping[str, float], words: Iterable[str], phrases: Iterable[str], size: int
-) -> dict[int, TextScore]:
-    """The scores of some words and phrases in sections, by section.
-
-    Args:
-        sections: the sections, with their texts.
-        weights: what each word of the question tells.
-        words: the words to count.
-        phrases: the pairs of words to look for.
-        size: how many sections are searched.
-    """
+def word_scores(sections: Collection[Section], weights: Mapping[str, float]) -> dict[int, float]:
+    """The scores of words, of which each tells so much, by section."""
     weight_of = {_term(word): weight for word, weight in weights.items()}
-    counted = [_term(word) for word in words]
-    asked = {(pair[0], pair[1]) for pair in map(terms_of, phrases) if len(pair) == 2}
-    pairs = {section.id: asked.intersection(pairwise(section.terms) if asked else ()) for section in sections}
-    told = {pair: rarity(count, size) for pair, count in Counter(chain.from_iterable(pairs.values())).items()}
     average = sum(section.length for section in sections) / (len(sections) or 1) or 1.0
-    found: dict[int, TextScore] = {}
+    found: dict[int, float] = {}
     for section in sections:
         norm = SATURATION * (1 - LENGTH + LENGTH * section.length / average)
-        counts = Counter(section.terms) if counted else {}
-        by_words = sum(weight_of[term] * _share(counts[term], norm) for term in counted if term in counts)
-        by_pairs = sum(map(told.__getitem__, pairs[section.id]))
-        found[section.id] = TextScore(by_words, by_pairs)
+        here = section.places
+        shares = (weight * _share(len(here[term]), norm) for term, weight in weight_of.items() if term in here)
+        found[section.id] = sum(shares)
     return found
+
+
+def find_pairs(sections: Collection[Section], phrases: Iterable[str], size: int) -> dict[int, dict[Pair, float]]:
+    """The pairs of words that stand side by side, by section, and what each tells: the rarer it is, the more."""
+    asked = pairs_of(phrases)
+    pairs = {section.id: _pairs_in(section.places, asked) for section in sections}
+    told = {pair: rarity(count, size) for pair, count in Counter(chain.from_iterable(pairs.values())).items()}
+    return {id: {pair: told[pair] for pair in found} for id, found in pairs.items()}
+
+
+def pairs_of(phrases: Iterable[str]) -> dict[Pair, None]:
+    """The terms of phrases of two words, in order."""
+    return dict.fromkeys(pair for pair in map(_terms, phrases) if len(pair) == 2)
 
 
 class Coverage(NamedTuple):
@@ -98,40 +71,51 @@ def best_coverage(sections: Iterable[Section], told: Mapping[str, float]) -> Cov
     beginnings = [word for word in weights if word.endswith("*")]
     found = []
     for section in sections:
-        here = frozenset(section.terms)
-        known = {term: term for term in weights.keys() & here}
+        here = section.places
+        known = {term: term for term in weights if term in here}
         known |= {term: word for word in beginnings for term in here if term.startswith(word[:-1])}
-        found.append((sum(map(weights.__getitem__, {*known.values()})), known, section.terms))
+        found.append((sum(weights[word] for word in dict.fromkeys(known.values())), known, here))
     found.sort(key=lambda one: -one[0])
     nearby = 0.0
-    for most, known, terms in found:
+    for most, known, here in found:
         if most <= nearby:
             break
-        nearby = max(nearby, _most_nearby(terms, known, weights))
+        nearby = max(nearby, _most_nearby(known, here, weights))
     total = sum(told.values()) or 1.0
     return Coverage(found[0][0] / total if found else 0.0, nearby / total)
 
 
-def _most_nearby(terms: Iterable[str], known: Mapping[str, str], told: Mapping[str, float]) -> float:
+def _most_nearby(known: Mapping[str, str], here: Mapping[str, list[int]], told: Mapping[str, float]) -> float:
     """The most that is told by terms of the question which stand within a few words of each other."""
-    places = [(place, known[term]) for place, term in enumerate(terms) if term in known]
+    places = sorted((place, word) for term, word in known.items() for place in here[term])
     counts: Counter[str] = Counter()
-    best = here = 0.0
+    best = covered = 0.0
     first = 0
     for place, word in places:
         counts[word] += 1
-        here += told[word] if counts[word] == 1 else 0.0
+        covered += told[word] if counts[word] == 1 else 0.0
         while places[first][0] < place - NEARBY:
             gone = places[first][1]
             counts[gone] -= 1
-            here -= told[gone] if not counts[gone] else 0.0
+            covered -= told[gone] if not counts[gone] else 0.0
             first += 1
-        best = max(best, here)
+        best = max(best, covered)
     return best
 
 
+def _pairs_in(places: Mapping[str, list[int]], asked: Iterable[Pair]) -> list[Pair]:
+    """The pairs of terms that stand side by side."""
+    both = [pair for pair in asked if pair[0] in places and pair[1] in places]
+    return [pair for pair in both if not {place + 1 for place in places[pair[0]]}.isdisjoint(places[pair[1]])]
+
+
+@lru_cache(1_000)
+def _terms(words: str) -> tuple[str, ...]:
+    return tuple(terms_of(words))
+
+
 def _term(word: str) -> str:
-    return "".join(terms_of(word))
+    return "".join(_terms(word))
 
 
 def _share(count: int, norm: float) -> float:

@@ -495,8 +495,14 @@ SELECT * FROM recalled WHERE id > :id ORDER BY id LIMIT 500;
 -- name: there
 SELECT passage.id, passage.document FROM json_each(:ids) AS wanted JOIN passage ON passage.id = CAST(wanted.value AS BIGINT);
 
+-- name: section_hashes
+SELECT own.id AS section, part.hash
+FROM json_each(:ids) AS wanted JOIN passage AS own ON own.id = CAST(wanted.value AS BIGINT)
+    JOIN passage AS part ON part.document = own.document AND part.id >= own.id AND part.id < own.id + :most
+ORDER BY part.id;
+
 -- name: section_passages
-SELECT own.id AS section, own.document, part.step, part.text
+SELECT own.id AS section, own.document, part.step, part.text, part.hash
 FROM json_each(:ids) AS wanted JOIN passage AS own ON own.id = CAST(wanted.value AS BIGINT)
     JOIN passage AS part ON part.document = own.document AND part.id >= own.id AND part.id < own.id + :most
 ORDER BY part.id;
