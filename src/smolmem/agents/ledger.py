@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from smolmem.core.encoding import codec
+from smolmem.core.encoding import codec, wire
 from smolmem.core.encoding.codec import Encoded
 from smolmem.core.encoding.instances import NotRestored
 from smolmem.core.encoding.mutations import Outcome, mutable_parts
@@ -137,25 +137,26 @@ class Ledger:
             yield delta
         self._answered(question, began, deltas)
 
-    def _question(self, messages: Sequence[Any]) -> Encoded | None:
+    def _question(self, messages: Sequence[Any]) -> Encoded:
         """What is enough to recognise a prompt: its length, and the hash of its last message as it is stored."""
         last = self._encoded(messages[-1]) if messages else None
-        return self._encoded([len(messages), last and last.key])
+        record = wire.dumps([len(messages), last and last.key])
+        return Encoded(record, wire.fingerprint(record), {})
 
     @property
     def is_replaying(self) -> bool:
         """Whether the model's answer of this turn is one that an earlier process recorded, and may have acted on."""
         return self._replayed is not None and self._replayed == self._turn()
 
-    def _take_answer(self, question: Encoded | None) -> RecordedCall | None:
+    def _take_answer(self, question: Encoded) -> RecordedCall | None:
         recorded = self._take("model", "", question)
         if recorded is not None:
             self._replayed = self._turn()
         return recorded
 
-    def _answered(self, question: Encoded | None, began: float, answer: Any) -> None:
+    def _answered(self, question: Encoded, began: float, answer: Any) -> None:
         row, encoded = self._row("model", "", began), self._encoded(answer)
-        if row is not None and question is not None and encoded is not None:
+        if row is not None and encoded is not None:
             self._try(lambda: self._journal.begin_call({**row, "ended": time.time()}, question, encoded))
 
     # --- tools -----------------------------------------------------------------------------------------------------
@@ -264,9 +265,9 @@ class Ledger:
         """A model can call a tool that does not exist, by any text."""
         return self._journal.redactor.text(storable(name))
 
-    def _take(self, kind: str, name: str, asked: Encoded | None) -> RecordedCall | None:
+    def _take(self, kind: str, name: str, asked: Encoded) -> RecordedCall | None:
         """The recorded call that is being made again, once; calls of earlier turns are dropped."""
-        if not self._recorded or asked is None:
+        if not self._recorded:
             return None
         turn = self._turn()
         with self._lock:

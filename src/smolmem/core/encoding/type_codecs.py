@@ -16,7 +16,6 @@ from fractions import Fraction
 from pathlib import PosixPath, PurePath, PurePosixPath, PureWindowsPath, WindowsPath
 from typing import Any
 from uuid import UUID
-from zoneinfo import ZoneInfo
 
 import PIL.Image
 
@@ -55,8 +54,9 @@ def _datetime(encoder: Encoder, value: datetime) -> Json:
 
 
 def _zone(zone: Any, at: datetime | None) -> str | float:
-    if isinstance(zone, ZoneInfo) and zone.key:
-        return zone.key
+    zoneinfo = sys.modules.get("zoneinfo")  # importing it takes some milliseconds
+    if zoneinfo is not None and isinstance(zone, zoneinfo.ZoneInfo) and zone.key:
+        return str(zone.key)
     offset = zone.utcoffset(at)
     if offset is None:
         raise NotExact
@@ -64,7 +64,11 @@ def _zone(zone: Any, at: datetime | None) -> str | float:
 
 
 def _unzone(stored: str | float) -> Any:
-    return ZoneInfo(stored) if isinstance(stored, str) else timezone(timedelta(seconds=stored))
+    if not isinstance(stored, str):
+        return timezone(timedelta(seconds=stored))
+    from zoneinfo import ZoneInfo
+
+    return ZoneInfo(stored)
 
 
 def _untimed(cls: type[datetime] | type[time]) -> Decode:

@@ -29,7 +29,7 @@ import json
 import math
 import operator
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -115,7 +115,21 @@ def fingerprint(data: bytes) -> str:
 
 def dumps(value: Json) -> bytes:
     """Canonical bytes: one spelling per value; ASCII, so that lone surrogates and NUL survive."""
-    return _JSON.encode(value).encode("ascii")
+    return "".join(_pieces(value, 0)).encode("ascii")
+
+
+def _compiled() -> Callable[[Json, int], Iterable[str]]:
+    """The encoder that `_JSON` makes anew for each value, if this Python has it compiled."""
+    make: Any = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:  # pragma: no cover - PyPy
+        return lambda value, _: _JSON.iterencode(value)
+    encoder: Callable[[Json, int], Iterable[str]] = make(
+        None, _JSON.default, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, False
+    )
+    return encoder
+
+
+_pieces = _compiled()
 
 
 def loads(data: bytes) -> Json:

@@ -117,27 +117,25 @@ class SqliteStore:
 
     def transact(self, body: Callable[[], T], *, sync: bool = True, quick: bool = False, wait: bool = True) -> T:
         """One transaction; see `Store.transact`. It never conflicts: it has the lock from the beginning."""
-        with self._transaction(sync=sync):
-            return body()
-
-    @contextmanager
-    def _transaction(self, *, sync: bool) -> Iterator[None]:
         with self.lock:
             try:
-                with self._wrapped("written"):
-                    self._begin(sync=sync and self.durability == "full")
-                    faults.point("write.begun")
-                    yield
-                    faults.point("write.done")
-                    self._live().execute("COMMIT")
-                    faults.point("write.committed")
-                    if sync and not self._place.has_name:
-                        self._secure()
+                self._begin(sync=sync and self.durability == "full")
+                faults.point("write.begun")
+                done = body()
+                faults.point("write.done")
+                self._live().execute("COMMIT")
+                faults.point("write.committed")
+                if sync and not self._place.has_name:
+                    self._secure()
             except BaseException as error:
                 self._roll_back()
-                self._be_patient(1.0 if isinstance(error, Busy) else self._patience)
-                raise
+                explained = self._explained(error, "written")
+                self._be_patient(1.0 if isinstance(explained, Busy) else self._patience)
+                if explained is error:
+                    raise
+                raise explained from error
             self._be_patient(BUSY_SECONDS)
+            return done
 
     def foreign_writes(self) -> tuple[int, int]:
         """Changes when another connection has written; see `Store.foreign_writes`."""
@@ -476,10 +474,13 @@ class SqliteStore:
         """Translates errors of the driver."""
         try:
             yield
-        except apsw.Error as error:
+        except (apsw.Error, UnicodeDecodeError, Undecodable) as error:
             raise self._explained(error, done) from error
-        except (UnicodeDecodeError, Undecodable) as error:
-            raise Damaged(f"{self.path} cannot be {done}: it is damaged ({error}). {REPAIR}") from error
 
-    def _explained(self, error: apsw.Error, done: str) -> StoreError:
-        return explained(error, f"{self.path} cannot be {done}", self.path)
+    def _explained(self, error: BaseException, done: str) -> BaseException:
+        """An error of the driver, or of damaged data, as one of ours; any other error as it is."""
+        if isinstance(error, apsw.Error):
+            return explained(error, f"{self.path} cannot be {done}", self.path)
+        if isinstance(error, (UnicodeDecodeError, Undecodable)):
+            return Damaged(f"{self.path} cannot be {done}: it is damaged ({error}). {REPAIR}")
+        return error
