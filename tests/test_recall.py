@@ -20,6 +20,7 @@ from smolmem import Memory
 from smolmem.core.errors import InvalidArgument
 from smolmem.recall import indexer, sections
 from smolmem.recall.filters import Filter
+from smolmem.recall.highlight import Highlighter
 from smolmem.recall.lexical import LexicalSearch
 from smolmem.recall.passages import passages_of
 from smolmem.recall.query import match
@@ -519,3 +520,24 @@ def test_words_are_counted_while_another_thread_finds_that_all_counts_are_old(
         monkeypatch.setattr(store, "rows_of_each", add_and_search)
         assert lexical._count_all([match(["checkout"], None), match(["payment"], None)]) in ([1, 1], [2, 1])
         assert store.rows_of_each == count
+
+
+# --- marked words ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "marked"),
+    [
+        (["checkout"], "I check the checkout, and check_health", ["checkout"]),
+        (["prices"], "price Priced pricing priest", ["price", "Priced", "pricing"]),
+        (["carry"], "carries carrying cargo", ["carries", "carrying"]),
+        (["check"], "check_health checkHealth recheck", ["check", "checkHealth"]),
+        (["deploy*"], "deployment Deploys depots", ["deployment", "Deploys"]),
+        (["Émile"], "emile, ÉMILE and Emily", ["emile", "ÉMILE"]),
+        (["don"], "İstanbul don't", ["don"]),
+    ],
+)
+def test_a_mark_is_on_the_words_that_full_text_counts(words: list[str], text: str, marked: list[str]) -> None:
+    highlighter = Highlighter(words)
+    assert [text[start:end] for start, end in highlighter.marks(text)] == marked
+    assert highlighter.words_in(text) == set(words)
