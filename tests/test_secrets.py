@@ -120,6 +120,12 @@ def test_a_secret_by_its_place_is_found_where_it_is_encoded_for_a_url(text: str,
 
 
 @pytest.mark.promise("S11")
+def test_a_value_that_ends_with_the_name_of_the_next_secret_does_not_hide_that_secret() -> None:
+    text = "login?db_pass=hunter2hunter2A?pass := correct9HORSE"
+    found = [text[one.start : one.end] for one in secret_formats.find(text)]
+    assert found == ["hunter2hunter2A?pass", "correct9HORSE"]
+
+
 @pytest.mark.parametrize("first", ["/", "./", "~/", "//"])
 def test_a_key_that_begins_as_a_path_is_found_and_a_path_is_not(first: str) -> None:
     rng, redactor = random.Random(6), Redactor(b"key")

@@ -268,11 +268,10 @@ def find(text: bytes | str) -> list[Found]:
 def _find(data: bytes) -> list[Found]:
     found, lower = _by_format(data), data.lower()
     for clue in _CLUES:
-        last = 0
         for hit in clue.finditer(lower):
-            if hit.start() >= last and (one := _assigned(data, lower, hit) or _key_body(data, lower, hit)) is not None:
+            one = _assigned(data, lower, hit) or _key_body(data, lower, hit)
+            if one is not None:
                 found.append(one)
-                last = one.end
     found += [one for match in _URL.finditer(data) if (one := _by_place(match)) is not None]
     if b"authorization" in lower:
         found += [one for match in _HEADER.finditer(data) if (one := _by_place(match)) is not None]
