@@ -196,6 +196,20 @@ class Recalling:
         for question in ("chekcout", "checko", "health", "check_health", "CHECKHEALTH"):
             assert memory.recall(question), question
 
+    def test_a_name_finds_what_has_it_and_not_the_steps_beside(self, memory: Memory) -> None:
+        agent = memory.attach(
+            code_agent(
+                code("print('the invoice of the giraffe is paid')"),
+                code("print('all lights are green')"),
+                code("final_answer('the zoo is closed')"),
+            )
+        )
+        agent.run("Feed the animals")
+        memory.index()
+        assert [one.text for one in memory.recall("giraffe")] == ["the invoice of the giraffe is paid"]
+        assert len(memory.recall("giraffe", floor=0)) > 1
+        assert len(memory.recall("who has paid the invoice of the giraffe, and is it so?")) > 1
+
     def test_neighbours_tell_what_came_before_and_after(self, shop: Memory) -> None:
         found = shop.recall("the column must have another name", kind="thought")[0]
         before, after = found.neighbours()

@@ -116,8 +116,7 @@ def test_a_picture_that_its_bytes_cannot_hold_is_refused_before_it_takes_memory(
 
 @pytest.mark.parametrize("value", ["a line\n" * 3_000_000, list(range(3)) * 700_000, b"\0" * 9_000_000])
 def test_a_large_value_that_packs_well_comes_back(memory: Memory, value: Any) -> None:
-    with memory._store._transaction(sync=True):
-        number = memory._journal.keep(codec.encode(value))
+    number = memory._store.transact(lambda: memory._journal.keep(codec.encode(value)))
     assert memory._journal.value(number) == value
     assert memory.verify()
 

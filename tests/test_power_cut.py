@@ -11,6 +11,7 @@ import contextlib
 import os
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -224,8 +225,8 @@ def test_a_torn_sector_of_a_later_write_takes_no_synced_step_with_it(tmp_path: P
         disk.contents, disk.synced, disk.off = {}, {}, False
         memory = Memory(path, embedder="off")
         memory.attach(agent_of(chance, 3)).run("synced")
-        with memory._store._transaction(sync=False):
-            memory._journal.keep(codec.encode(chance.random()))
+        encoded = codec.encode(chance.random())
+        memory._store.transact(partial(memory._journal.keep, encoded), sync=False)
         disk.off = True
         close(memory)
         for name, wanted in disk.contents.items():

@@ -360,11 +360,14 @@ def test_trust_does_not_depend_on_the_order_of_indexing(memory: Memory) -> None:
     steps = [code(f"print(visit_webpage({EVIL!r}))"), *(code(f"print('hunter2 {n}')") for n in range(30))]
     agent = code_agent(*steps, code("final_answer('hunter2')"), tools=[Page()])
     memory.attach(agent).run("Ask")
-    with memory._store._transaction(sync=True):
+
+    def drop_index() -> None:
         for row in memory._store.rows("run_passages", {"run": memory.runs()[0].id}):
             memory._store.do("add_pending", {"step": row["step"], "session": row["session"]})
             drop_passages(memory._store, [row])
         memory._store.do("erase_exposure", {"sessions": f'["{memory.runs()[0].session}"]'})
+
+    memory._store.transact(drop_index)
     _index_some(memory._journal, newest=True)
     assert told_under(memory, "hunter2") == []
     assert "low" in set(trusts(memory).values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -245,8 +246,7 @@ def test_any_sequence_of_changes_comes_back_as_it_is(memory: Memory, seed: int) 
         encoded = tracked.snapshot(agent, None)
         assert encoded is not None
         if chance.random() < 0.8:  # otherwise the write failed
-            with memory._store._transaction(sync=True):
-                number = journal.keep(encoded)
+            number = memory._store.transact(partial(journal.keep, encoded))
             tracked.saved(encoded.blobs)
             found = Contents(memory._store).variables(number)
             assert found["state"] == agent.state, turn

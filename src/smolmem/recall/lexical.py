@@ -22,7 +22,16 @@ from smolmem.recall import query
 from smolmem.recall.calibration import Evidence
 from smolmem.recall.english import information
 from smolmem.recall.filters import Filter
-from smolmem.recall.section_scores import Pair, best_coverage, find_pairs, pairs_of, rarity, word_scores
+from smolmem.recall.section_scores import (
+    Pair,
+    best_coverage,
+    find_pairs,
+    known_terms,
+    pairs_of,
+    rarity,
+    term_of,
+    word_scores,
+)
 from smolmem.recall.sections import Section, SectionReader
 from smolmem.store.base import Row, Store
 from smolmem.store.passage_rows import BEFORE, documents_of, scope_term
@@ -90,6 +99,12 @@ class Matches:
     def pair_scores(self) -> dict[int, float]:
         """What the pairs in the best section of each document tell together."""
         return {document: sum(self.pairs.get(id, {}).values()) for document, id in self.sections.items()}
+
+    def documents_without(self, words: Iterable[str]) -> set[int]:
+        """The documents, of those with the best sections, that have none of some words: those before them have."""
+        asked = {term_of(word) for word in words}
+        named = {section.document for section in self.read if known_terms(section, asked)}
+        return {section.document for section in self.read} - named
 
     def evidence(self, words: Iterable[str], phrases: Sequence[str], names: Collection[str]) -> Evidence:
         """How well the best sections fit the question, or a part of it."""

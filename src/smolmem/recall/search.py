@@ -76,6 +76,8 @@ TRIES = 4
 """How often a search begins again because steps that it found were indexed again meanwhile."""
 BEST = 3
 """The best documents by words: they must have vectors before vectors tell against an answer."""
+KEYWORDS = 2
+"""Words of a question that only names what is searched for: with a floor, results have a word or a near vector."""
 LONG_QUESTION, MAX_SENTENCES = 15, 8
 """Words of a question that is looked at sentence by sentence, and how many sentences are."""
 
@@ -98,6 +100,17 @@ class Found:
     def highlighter(self) -> Highlighter:
         """Finds the words of the question in texts."""
         return Highlighter(self.words)
+
+    @property
+    def named(self) -> Collection[int] | None:
+        """The documents that match a very short question themselves; None for a longer question.
+
+        The steps behind and beside them may answer a question, and have nothing to do with a name.
+        """
+        if len(self.words) > KEYWORDS:
+            return None
+        near = {id for id, score in self.signals.get("semantic", {}).items() if score > SEMANTIC / 2}
+        return near | (self.signals["lexical"].keys() - self.matches.documents_without(self.words))
 
     @property
     def best_by_words(self) -> list[int]:
@@ -168,7 +181,10 @@ class Search:
         if reranker is not None:
             signals["reranker"] = self._rerank(question, found, filters, reranker)
         self._add_context(signals, found.pairs)
-        documents = self._best(summed(signals), found, filters, limit)
+        candidates, named = summed(signals), found.named
+        if floor and named is not None and not query.times(question, datetime.fromtimestamp(moment)):
+            candidates = {document: score for document, score in candidates.items() if document in named}
+        documents = self._best(candidates, found, filters, limit)
         if notices_new_ids:
             self._notice_new_ids(found.best_by_words, documents)
         signals["time"] = self._time_scores(question, documents, filters, datetime.fromtimestamp(moment))

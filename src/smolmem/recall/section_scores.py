@@ -63,18 +63,27 @@ class Coverage(NamedTuple):
     nearby: float
 
 
+def term_of(word: str) -> str:
+    """The term of a word of a question; a word with `*`, which is a beginning, stays as it is."""
+    return word if word.endswith("*") else _term(word)
+
+
+def known_terms(section: Section, asked: Collection[str]) -> dict[str, str]:
+    """The terms of a section that a question asks for, each with the term or the beginning that asks for it."""
+    here, beginnings = section.places, [term for term in asked if term.endswith("*")]
+    begun = {term: beginning for beginning in beginnings for term in here if term.startswith(beginning[:-1])}
+    return {term: term for term in asked if term in here} | begun
+
+
 def best_coverage(sections: Iterable[Section], told: Mapping[str, float]) -> Coverage:
-    """How much of a question the best section has; a word with `*` is a beginning."""
+    """How much of a question the best section has."""
     weights: dict[str, float] = defaultdict(float)
     for word, weight in told.items():
-        weights[word if word.endswith("*") else _term(word)] += weight
-    beginnings = [word for word in weights if word.endswith("*")]
+        weights[term_of(word)] += weight
     found = []
     for section in sections:
-        here = section.places
-        known = {term: term for term in weights if term in here}
-        known |= {term: word for word in beginnings for term in here if term.startswith(word[:-1])}
-        found.append((sum(weights[word] for word in dict.fromkeys(known.values())), known, here))
+        known = known_terms(section, weights)
+        found.append((sum(weights[word] for word in dict.fromkeys(known.values())), known, section.places))
     found.sort(key=lambda one: -one[0])
     nearby = 0.0
     for most, known, here in found:
