@@ -386,11 +386,7 @@ def _named(run: Row) -> str:
 
 
 def repair(path: str | os.PathLike[str], key: str | bytes | None = None, progress: Progress | None = None) -> Finding:
-    """Copies all rows that can be read to a new file with new indexes; the file as it was is kept beside it.
-
-    Raises:
-        StoreError: the file cannot be opened, or another program has it open; the file is unchanged.
-    """
+    """Copies all rows that can be read to a new file with new indexes; the file as it was is kept beside it."""
     done = rebuild(_path(os.fspath(path)), resolve_key(key), progress)
     merged = f", {counted(done.merged, 'content')} that were stored twice merged" if done.merged else ""
     text = (

@@ -204,11 +204,7 @@ def step_versions(memory: Memory, id: int) -> list[StepVersion]:
 
 
 def restore_version(step: Step, event: int) -> Step:
-    """Makes the texts of an earlier version the texts of a step again; a new revision, as any edit.
-
-    Raises:
-        NotFound: if the step has no such version.
-    """
+    """Makes the texts of an earlier version the texts of a step again; a new revision, as any edit."""
     revision = next((each for each in step.history() if each.event == event), None)
     if revision is None:
         raise NotFound(f"step {step.id} has no version {event}.")

@@ -35,11 +35,7 @@ def serve_stdio(url: str, *, scope: str, write: bool, key: str | bytes | None = 
 def serve_http(
     url: str, *, scope: str, write: bool, host: str, port: int, token: str, key: str | bytes | None = None
 ) -> None:
-    """Serves a memory over HTTP until the server is stopped; prints the address to standard error.
-
-    Raises:
-        InvalidArgument: the address is in use.
-    """
+    """Serves a memory over HTTP until the server is stopped; prints the address to standard error."""
     with _opened(url, scope, write, key) as memory, listen(host, port, strict=True, option="--http") as listening:
         number = listening.getsockname()[1]
         where = f"{sanitize(url)}, scope {sanitize(scope)}, at http://{in_url(host)}:{number}{PATH}"

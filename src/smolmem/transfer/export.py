@@ -77,10 +77,6 @@ def export(
 
     With a redactor, secrets that are stored are replaced with placeholders, and variables are left out: they are stored
     in chunks, and a secret can lie in two of them.
-
-    Raises:
-        Unwritable: if the path exists or cannot be written.
-        Damaged: if the store is damaged.
     """
 
     def write(store: Store) -> Exported:
@@ -97,9 +93,6 @@ def export_rows(journal: Journal, file: IO[bytes]) -> dict[str, int]:
     """Writes the lines of everything except contents and steps; returns how many of each type.
 
     The lines refer to contents by hash, and to steps by the events that made them.
-
-    Raises:
-        Damaged: if the store is damaged.
     """
 
     def write(store: Store) -> dict[str, int]:

@@ -58,7 +58,7 @@ class LineLoader:
         self._store, self._export, self._scope = journal.store, export, scope
         self._journal = Journal(journal.store, journal.redactor)  # with caches of its own, should all be undone
         self._exported_scope: str | None = None
-        self._copied = copied or CopiedPart({}, {}, {}, {}, {}, is_last=True)
+        self._copied = copied or CopiedPart()
         self._contents = LoadedContents(journal.store, export, self._copied.contents)
         self.added: Counter[str] = Counter()
         self.skipped: Counter[str] = Counter()

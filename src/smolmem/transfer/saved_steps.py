@@ -37,11 +37,7 @@ def _steps(values: list[Any]) -> list[Any]:
 
 
 def read_steps(values: list[Any], at: float) -> list[ForeignRun]:
-    """The runs of a file, in one session; `at` is when the file was written, for steps without a time.
-
-    Raises:
-        Unreadable: if a step cannot be read.
-    """
+    """The runs of a file, in one session; `at` is when the file was written, for steps without a time."""
     records = _steps(values)
     system = next((step["system_prompt"] for step in records if "system_prompt" in step), None)
     groups: list[list[Any]] = []

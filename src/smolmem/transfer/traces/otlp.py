@@ -37,9 +37,6 @@ class Collector:
             password in the URL are sent as basic authentication.
         headers: headers to send besides those of `OTEL_EXPORTER_OTLP_HEADERS`.
         project: the project of Phoenix that the traces belong to.
-
-    Raises:
-        InvalidArgument: if `url` is not a URL.
     """
 
     def __init__(self, url: str, headers: Mapping[str, str] | None = None, project: str = "default") -> None:
