@@ -7,7 +7,7 @@ which escapes its input.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timezone
 from itertools import islice
 from typing import Any
@@ -127,22 +127,20 @@ def one_line(value: Any, length: int = 160) -> str:
 def marked(excerpt: Excerpt, length: int) -> Markup:
     """The beginning of a passage in one line, with the words of the question marked."""
     start = max(0, min((mark[0] for mark in excerpt.marks), default=0) - length // 4)
-    parts, place = [Markup("…")] if start else [], start
-    for begin, end in excerpt.marks:
-        if start <= begin and end <= start + length:
-            parts += [
-                escape(_flat(excerpt.text[place:begin])),
-                Markup("<mark>{}</mark>").format(_flat(excerpt.text[begin:end])),
-            ]
-            place = end
-    rest = excerpt.text[place : start + length]
-    return Markup("").join([*parts, escape(_flat(rest)), "…" if start + length < len(excerpt.text) else ""])
+    end = start + length
+    inside = [(left - start, right - start) for left, right in excerpt.marks if start <= left and right <= end]
+    line = _with_marks(sanitize(excerpt.text[start:end]).replace("\n", " "), inside)
+    return Markup("").join(["…" if start else "", line, "…" if end < len(excerpt.text) else ""])
 
 
 def with_marks(value: str, words: Sequence[str]) -> Markup:
     """A text with the words of a question marked."""
+    return _with_marks(value, Highlighter(words).marks(value))
+
+
+def _with_marks(value: str, marks: Iterable[tuple[int, int]]) -> Markup:
     parts, place = list[Markup](), 0
-    for begin, end in Highlighter(words).marks(value):
+    for begin, end in marks:
         parts += [escape(value[place:begin]), Markup("<mark>{}</mark>").format(value[begin:end])]
         place = end
     return Markup("").join([*parts, escape(value[place:])])
@@ -166,10 +164,6 @@ SIGNALS = {
     "reranker": "reranker",
     "alone": "on its own",
 }
-
-
-def _flat(value: str) -> str:
-    return " ".join(sanitize(value).split("\n"))
 
 
 def message_text(message: Any) -> str:

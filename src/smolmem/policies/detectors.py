@@ -34,12 +34,11 @@ def calls_of(step: Any) -> list[tuple[str, Any]]:
 class SeenStep:
     """A step as rules see it."""
 
-    def __init__(self, step: Any, run: Hashable, at: float | None = None, notes: Collection[str] = ()) -> None:
-        """A step of a run; `at` is its time if it has no timing, `notes` are lines that rules have written into it."""
-        self.step = step
-        self.run = run
-        self._seen_at = time.time() if at is None else at
-        self._notes = notes
+    def __init__(self, step: Any, run: Hashable, notes: Collection[str] = ()) -> None:
+        """A step of a run; `notes` are lines that rules have written into it."""
+        self.step, self.run, self._notes = step, run, notes
+        self._seen_at = time.time()
+        """The time of a step that has no timing."""
 
     @property
     def at(self) -> float:

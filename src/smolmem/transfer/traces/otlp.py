@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
@@ -109,14 +110,11 @@ def failure_reason(error: BaseException) -> str:
 
 
 def _checked(url: str) -> SplitResult:
-    try:
+    with suppress(ValueError, TypeError, AttributeError):
         parts = urlsplit(url)
-        whole = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-    except (ValueError, TypeError, AttributeError):
-        parts, whole = SplitResult("", "", "", "", ""), False
-    if not whole:
-        raise InvalidArgument("a collector is a URL such as http://localhost:6006 or https://host/v1/traces.")
-    return parts
+        if parts.scheme in ("http", "https") and parts.hostname and (parts.port or 1) > 0:
+            return parts
+    raise InvalidArgument("a collector is a URL such as http://localhost:6006 or https://host/v1/traces.")
 
 
 def _checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
