@@ -62,10 +62,10 @@ BACKTEST_STEPS = 20_000
 def templates() -> Environment:
     """The templates, with the filters that they use."""
     loader = FileSystemLoader(HERE / "templates")
-    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    made.filters.update(formatting.FILTERS)
-    made.globals["rect"] = charts.rect
-    return made
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment.filters.update(formatting.FILTERS)
+    environment.globals["rect"] = charts.rect
+    return environment
 
 
 class Inspector:

@@ -258,20 +258,20 @@ class _Reader:
             return None
         if name == "MEMOIZE" or "PUT" in name:
             self._memo[len(self._memo) if argument is None else argument] = (taken or self._stack)[-1]
-            made = taken
+            pushed = taken
         elif name == "BUILD":
-            made, state = taken[:1], taken[1]
+            pushed, state = taken[:1], taken[1]
         elif name in ("APPEND", "APPENDS", "ADDITEMS", "SETITEM", "SETITEMS"):
-            made = [_filled(*taken)]
+            pushed = [_filled(*taken)]
         elif name in _MAKES:
-            made = [_MAKES[name](taken)]
+            pushed = [_MAKES[name](taken)]
         elif "GET" in name:
-            made = [self._memo[argument]]
+            pushed = [self._memo[argument]]
         elif name == "MARK" or isinstance(argument, (str, bytes, bytearray, int, float)):
-            made = [_MARK if name == "MARK" else argument]
+            pushed = [_MARK if name == "MARK" else argument]
         else:
             raise ValueError(name)
-        self._stack += made
+        self._stack += pushed
         return state
 
     def _taken(self, instruction: pickletools.OpcodeInfo) -> list[Any]:

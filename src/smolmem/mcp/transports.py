@@ -58,14 +58,14 @@ def http_app(server: MemoryServer) -> Any:
 @contextmanager
 def _own_streams() -> Iterator[None]:
     """Gives the SDK copies of standard input and output: it closes what it is given."""
-    given = sys.stdin, sys.stdout
+    streams = sys.stdin, sys.stdout
     sys.stdin, sys.stdout = (os.fdopen(os.dup(number), mode) for number, mode in ((0, "r"), (1, "w")))
     try:
         yield
     finally:
         for stream in (sys.stdin, sys.stdout):
             stream.close()
-        sys.stdin, sys.stdout = given
+        sys.stdin, sys.stdout = streams
 
 
 @contextmanager

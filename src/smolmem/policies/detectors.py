@@ -26,9 +26,9 @@ def alert_lines(alerts: Iterable[Alert]) -> frozenset[str]:
 
 def calls_of(step: Any) -> list[tuple[str, Any]]:
     """The calls of a step: names and arguments. Where a call failed, smolagents keeps only the model's message."""
-    made = [(call.name, call.arguments) for call in getattr(step, "tool_calls", None) or ()]
-    said = getattr(getattr(step, "model_output_message", None), "tool_calls", None) or ()
-    return made or [(call.function.name, call.function.arguments) for call in said]
+    calls = [(call.name, call.arguments) for call in getattr(step, "tool_calls", None) or ()]
+    asked = getattr(getattr(step, "model_output_message", None), "tool_calls", None) or ()
+    return calls or [(call.function.name, call.function.arguments) for call in asked]
 
 
 class SeenStep:

@@ -106,9 +106,9 @@ def _text(value: Any) -> str:
 
 
 def _footer(seconds: float | None, sent: int | None, got: int | None, prices: Prices | None) -> Text:
-    told = [] if seconds is None else [duration(seconds)]
+    facts = [] if seconds is None else [duration(seconds)]
     if sent is not None:
-        told.append(f"{sent:,} tokens in, {got or 0:,} out")
+        facts.append(f"{sent:,} tokens in, {got or 0:,} out")
     if prices is not None and sent is not None:
-        told.append(f"{(sent * prices[0] + (got or 0) * prices[1]) / 1e6:.6f}")
-    return Text(" · ".join(told), style="dim")
+        facts.append(f"{(sent * prices[0] + (got or 0) * prices[1]) / 1e6:.6f}")
+    return Text(" · ".join(facts), style="dim")

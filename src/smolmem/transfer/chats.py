@@ -341,10 +341,10 @@ def _crewai_chats(connection: apsw.Connection) -> Iterator[Chat]:
     query = "SELECT task_id, expected_output, output, timestamp FROM latest_kickoff_task_outputs ORDER BY task_index"
     for task, expected, output, created in connection.execute(query):
         parsed = _json(output, f"task {str(task)[:40]!r}")
-        told, at = parsed if isinstance(parsed, dict) else {}, _time(created)
-        asked = Message("user", text_of(told.get("description") or expected), at)
-        answer = Message("assistant", text_of(told.get("raw")), at)
-        yield f"{task} {created}", [asked, answer], text_of(told.get("agent")) or "CrewAI"
+        outcome, at = parsed if isinstance(parsed, dict) else {}, _time(created)
+        asked = Message("user", text_of(outcome.get("description") or expected), at)
+        answer = Message("assistant", text_of(outcome.get("raw")), at)
+        yield f"{task} {created}", [asked, answer], text_of(outcome.get("agent")) or "CrewAI"
 
 
 SQLITE_TOOLS: dict[str, tuple[str, set[str], Callable[[apsw.Connection], Iterator[Chat]]]] = {

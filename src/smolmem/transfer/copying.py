@@ -81,9 +81,9 @@ def copy_store(source: Journal, target: Journal, progress: Progress | None = Non
             done += batch.count
             report(contents + min(done, lines))
     for kind in ("session", "run", "note"):
-        there = added[kind] + skipped[kind]
-        if not differing and there < written.get(kind, 0):
-            raise Damaged(f"{target.store.url}: {there} of {written[kind]} {kind}s arrived. Copy again.")
+        arrived = added[kind] + skipped[kind]
+        if not differing and arrived < written.get(kind, 0):
+            raise Damaged(f"{target.store.url}: {arrived} of {written[kind]} {kind}s arrived. Copy again.")
     missing = ("index_missing_steps", "index_missing_notes")
     target.store.transact(lambda: [target.store.do(query, {}) for query in missing])
     _refuse_damaged(target)
@@ -97,11 +97,11 @@ def _copy_contents(source: Journal, target: Journal, report: Callable[[int], Non
     while rows := source.store.rows("content_hashes_after", {"id": last, "limit": COUNT}):
         last = rows[-1]["id"]
         found = target.store.rows_of_each("content_id", [{"hash": row["hash"]} for row in rows])
-        here = {row["hash"]: int(ids[0]["id"]) for row, ids in zip(rows, found, strict=True) if ids}
-        for contents in _read([row for row in rows if row["hash"] not in here], source):
+        known = {row["hash"]: int(ids[0]["id"]) for row, ids in zip(rows, found, strict=True) if ids}
+        for contents in _read([row for row in rows if row["hash"] not in known], source):
             packed = {key: packing.pack(data) for key, data in contents.items()}
-            here |= target.store.transact(lambda packed=packed: _add_contents(target, packed))  # type: ignore[misc]
-        numbers.update((key.hex(), number) for key, number in here.items())
+            known |= target.store.transact(lambda packed=packed: _add_contents(target, packed))  # type: ignore[misc]
+        numbers.update((key.hex(), number) for key, number in known.items())
         report(last)
     return numbers
 

@@ -162,8 +162,8 @@ class _Export:
     # --- lines -----------------------------------------------------------------------------------------------------
 
     def _line(self, kind: str, row: Row) -> None:
-        said = {name: value for name, value in row.items() if value is not None and name != "hash"}
-        self._writer.line({"type": kind, **(said if self._redaction is None else self._redaction.row(said))})
+        fields = {name: value for name, value in row.items() if value is not None and name != "hash"}
+        self._writer.line({"type": kind, **(fields if self._redaction is None else self._redaction.row(fields))})
         self._written[kind] += 1
         if self._progress is not None and self._writer.lines % 200 == 0:
             self._progress(min(self._writer.lines, self._total), self._total)
@@ -216,11 +216,11 @@ class _Export:
         while self._next is not None and self._next <= last:
             stored = self._hash(self._next), self._records.content(self._next)
             for key, data in [stored] if self._redaction is None else self._redaction.contents(*stored):
-                said, extension = _in_line(data)
+                fields, extension = _in_line(data)
                 if extension:
-                    said = {"file": f"media/{key}.{extension}"}
-                    self._writer.media(said["file"], data)
-                self._writer.line({"type": "content", "hash": key, **said})
+                    fields = {"file": f"media/{key}.{extension}"}
+                    self._writer.media(fields["file"], data)
+                self._writer.line({"type": "content", "hash": key, **fields})
                 self._written["content"] += 1
             self._next = next(self._coming, None)
 
@@ -374,8 +374,8 @@ class _Redaction:
             with suppress(UnicodeDecodeError):  # a picture, or numbers
                 text = self._redactor.text(data.decode("utf-8", "surrogatepass"))
                 new = text.encode("utf-8", "surrogatepass")
-        made = [(name, text) for name, text in beside.items() if name not in self._added]
+        texts = [(name, text) for name, text in beside.items() if name not in self._added]
         self._added.update(beside)
         if new != data:
             self._moved[key] = wire.fingerprint(new)
-        return [*made, (self.key(key), new)]
+        return [*texts, (self.key(key), new)]

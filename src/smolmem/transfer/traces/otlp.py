@@ -78,7 +78,7 @@ class Collector:
         try:
             unfollowed: Any = {"headers": headers, "auth": self._auth, "allow_redirects": False, "stream": True}
             with requests.post(self._url, body, timeout=TIMEOUT, **unfollowed) as answer:
-                said = answer.raw.read(500, decode_content=True) if answer.status_code != 200 else b""
+                reply = answer.raw.read(500, decode_content=True) if answer.status_code != 200 else b""
         except (requests.RequestException, OSError, ValueError) as error:
             reason = failure_reason(error)
             raise CollectorFailed(
@@ -86,7 +86,7 @@ class Collector:
             ) from error
         if answer.status_code not in (200, 202, 204):
             final = answer.status_code in (400, 413, 422)  # the same batch would be refused again
-            raise CollectorFailed(_refusal(self._url, answer.status_code, said), refused=final)
+            raise CollectorFailed(_refusal(self._url, answer.status_code, reply), refused=final)
 
 
 def _refusal(url: str, code: int, said: bytes) -> str:
