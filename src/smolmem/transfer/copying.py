@@ -171,14 +171,9 @@ _LAST = "~"
 
 
 class Batch(archive.ExportReader):
-    """Some lines of a copy, to be read like an export.
+    """The lines of some sessions and notes, the owners of the lines, to be read like an export.
 
-    Args:
-        url: the source.
-        owners: the sessions and notes whose lines these are.
-        lines: the lines, with the header.
-        part: what they can refer to.
-        until: of a batch that is not the last one of its sessions, how many events of each the target has after it.
+    If later batches continue the sessions, `until` has the number of events of each that the target has by then.
     """
 
     def __init__(

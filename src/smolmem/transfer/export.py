@@ -335,15 +335,10 @@ def _as_json(data: bytes) -> Any:
 
 
 class _Redaction:
-    """The redaction of one export.
+    """The redaction of one export; `content_of` gives the bytes of a content by its hash."""
 
-    Args:
-        redactor: finds the secrets.
-        fetch: the bytes of a content, by hash.
-    """
-
-    def __init__(self, redactor: Redactor, fetch: Callable[[str], bytes]) -> None:
-        self._redactor, self._fetch = redactor, fetch
+    def __init__(self, redactor: Redactor, content_of: Callable[[str], bytes]) -> None:
+        self._redactor, self._content_of = redactor, content_of
         self._moved: dict[str, str] = {}
         self._added: set[str] = set()
 
@@ -365,11 +360,11 @@ class _Redaction:
         tree, new = _as_json(data), data
         beside: dict[str, bytes] = {}
         if tree is not _NOT_JSON:
-            clean, beside = self._redactor.stored_record(tree, self._fetch)
+            clean, beside = self._redactor.stored_record(tree, self._content_of)
             new = wire.dumps(clean)
             named = (name.decode() for _, name in NAMED.findall(new))
             # A text that holds no secret by itself was changed as a record: both readings are kept.
-            beside |= {name: self._fetch(name) for name in named if name in self._moved and name not in beside}
+            beside |= {name: self._content_of(name) for name in named if name in self._moved and name not in beside}
         else:
             with suppress(UnicodeDecodeError):  # a picture, or numbers
                 text = self._redactor.text(data.decode("utf-8", "surrogatepass"))
