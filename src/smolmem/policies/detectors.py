@@ -145,7 +145,10 @@ class Detector(Protocol):
 
 
 class Repeated:
-    """Counts steps with the same key within a window; a step whose key is None does not count."""
+    """Counts steps with the same key within a window.
+
+    A step counts if its key is True, or if the window has the key already; a step whose key is None does not count.
+    """
 
     def __init__(self, key: Callable[[SeenStep], Hashable], window: int, threshold: int) -> None:
         self._key = key
@@ -158,10 +161,11 @@ class Repeated:
         key = self._key(seen)
         self._keys.append(key)
         self._open = {old for old in self._open if self._keys.count(old) >= self._threshold}
-        if key is None or key in self._open or self._keys.count(key) < self._threshold:
-            return key is not None, None
+        times = self._keys.count(key)
+        if key is None or key in self._open or times < self._threshold:
+            return key is True or (key is not None and times > 1), None
         self._open.add(key)
-        of = f"{self._keys.count(key)} of the last {len(self._keys)} steps"
+        of = f"{times} of the last {len(self._keys)} steps"
         text = "; ".join(f"{name}({given})" for name, given in key) if isinstance(key, tuple) else str(key)
         return True, of if key is True else f"{of}: {one_line(text, 160)}"
 
