@@ -180,13 +180,8 @@ def message_role(message: Any) -> str:
     return core_text.one_line(core_text.message_role(message), 20)
 
 
-def choice_value(option: Any) -> str:
-    """The value of an option of a list: the option itself, or the first of value and label."""
-    return option if isinstance(option, str) else str(option[0])
-
-
 _FUNCTIONS = (
-    *(number, seconds, time, ago, short, dollars, title, status, choice_value),
+    *(number, seconds, time, ago, short, dollars, title, status),
     *(with_marks, code, text, one_line, marked, message_text, message_role),
 )
 FILTERS: dict[str, Callable[..., Any]] = {
