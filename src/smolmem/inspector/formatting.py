@@ -60,11 +60,6 @@ def ago(value: datetime) -> str:
     return f"{passed / 86_400:.0f} days ago"
 
 
-def clock(value: float) -> str:
-    """A timestamp in the local time zone, to the second."""
-    return f"{datetime.fromtimestamp(value):%Y-%m-%d %H:%M:%S}"
-
-
 def short(value: int) -> str:
     """A large number in few characters: `850`, `12.3k`, `4.5M`."""
     for limit, divisor, unit in ((1_000, 1, ""), (1_000_000, 1_000, "k"), (10**18, 1_000_000, "M")):

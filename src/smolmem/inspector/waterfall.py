@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from smolmem.core.prices import cost
 from smolmem.core.totals import Totals, run_totals, summed
-from smolmem.core.values import Run
+from smolmem.core.values import Run, when
 from smolmem.inspector import formatting
 from smolmem.inspector.page_data import StepSummary, outlines, step_summaries
 from smolmem.memory import Memory
@@ -375,8 +375,8 @@ def _kills_and_alerts(memory: Memory, run: Run, lines: Lines, steps: Sequence[St
             continue
         at_step = [(each.at, each.id) for each in steps if each.kind == "action" and each.number == alert.number]
         actions = f" → {', '.join(alert.actions)}" if alert.actions else ""
-        when, step = at_step[0] if at_step else (at, None)
-        yield Mark("alert", when, f"The rule {alert.rule} fired: {alert.reason}{actions}.", step)
+        fired, step = at_step[0] if at_step else (at, None)
+        yield Mark("alert", fired, f"The rule {alert.rule} fired: {alert.reason}{actions}.", step)
 
 
 def _kill_and_resume(run: Run, lines: Lines, resumed: float, reason: str) -> Iterator[Mark]:
@@ -428,7 +428,7 @@ def _edits(memory: Memory, run: Run, steps: Sequence[StepSummary]) -> Iterator[M
         if step is None or (row["act"] == "revise" and (ended is None or row["at"] <= ended)):
             continue
         kind, verb = ("edited", "edited") if row["act"] == "revise" else ("removed", "removed from the agent's memory")
-        yield Mark(kind, step.at, f"This step was {verb} at {formatting.clock(row['at'])}.", step.id)
+        yield Mark(kind, step.at, f"This step was {verb} at {formatting.time(when(row['at']))}.", step.id)
 
 
 def _trims(memory: Memory, run: Run, steps: Sequence[StepSummary]) -> Iterator[Mark]:
