@@ -500,10 +500,13 @@ def _note(memory: Memory, text: str, number: int) -> None:
     plain, id = storable(text), f"{number:016x}"
     row = {"id": id, "scope": plain, "kind": plain, "text": f"payload {plain}", "tags": json.dumps([plain])}
     row |= {"origin": plain, "run": None, "at": time.time(), "expires": None, "supersedes": None, "sources": "[]"}
-    with memory._store._transaction(sync=True):
+
+    def add() -> None:
         memory._store.do("add_note", row | {"hash": seal("note", row)})
         owner = PassageOwner(scope=plain, session="", step=None, note=id, run=None, agent=plain, at=time.time())
         add_passages(memory._store, owner, [Passage(plain, "user", f"payload {plain}")])
+
+    memory._store.transact(add)
 
 
 LOOK = """

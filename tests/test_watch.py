@@ -274,6 +274,14 @@ def test_a_backtest_tells_when_a_rule_would_have_fired_and_does_nothing(memory: 
     assert "··▲··" in drawn
 
 
+def test_a_backtest_of_a_loop_counts_only_steps_that_repeat_an_earlier_step(memory: Memory) -> None:
+    same = code("print('again')")
+    memory.attach(code_agent(code("print('first')"), same, same, same, code("final_answer(1)"))).run("Repeat")
+    result = memory.backtest(Watch.loop())
+    assert result.counted == [False, False, True, True, False]
+    assert result.fired == [False, False, False, True, False]
+
+
 def test_what_a_backtest_finds_is_what_was_found_live(memory: Memory) -> None:
     script = [SICK if n % 5 in (1, 2, 3) else WELL for n in range(30)]
     agent = memory.attach(

@@ -386,11 +386,7 @@ def _named(run: Row) -> str:
 
 
 def repair(path: str | os.PathLike[str], key: str | bytes | None = None, progress: Progress | None = None) -> Finding:
-    """Copies all rows that can be read to a new file with new indexes; the file as it was is kept beside it.
-
-    Raises:
-        StoreError: the file cannot be opened, or another program has it open; the file is unchanged.
-    """
+    """Copies all rows that can be read to a new file with new indexes; the file as it was is kept beside it."""
     done = rebuild(_path(os.fspath(path)), resolve_key(key), progress)
     merged = f", {counted(done.merged, 'content')} that were stored twice merged" if done.merged else ""
     text = (
@@ -454,8 +450,8 @@ def _outside(url: str, key: str | bytes | None) -> Iterator[Finding]:
         version, newest = versions(url, key)
         resolved = resolve_key(key)
     except SmolmemError as error:
-        said, _, repair = str(error).partition(": ")
-        yield Finding("problem", f"{said}.", repair.removesuffix("."))
+        text, _, repair = str(error).partition(": ")
+        yield Finding("problem", f"{text}.", repair.removesuffix("."))
         return
     if version > newest:
         text = f"{path} was written by a later smolmem (format {version}, this one knows {newest})."
@@ -490,11 +486,11 @@ def _opens(path: Path, key: Key | None) -> Iterator[Finding]:
             with closing(SqliteStore(str(copy), key=key)) as store:
                 problems = [str(value) for row in store.rows("integrity_check", {}) for value in row.values()]
         except OSError as error:
-            said, advice = f"{path} cannot be read: {error.strerror}.", "check its permissions, and the disk"
+            text, advice = f"{path} cannot be read: {error.strerror}.", "check its permissions, and the disk"
         except (apsw.Error, StoreError) as error:
-            told = str(error) if isinstance(error, StoreError) else f"{path} cannot be read: {error}."
-            said, advice = told.replace(str(copy), str(path)), "restore it from a backup"
+            message = str(error) if isinstance(error, StoreError) else f"{path} cannot be read: {error}."
+            text, advice = message.replace(str(copy), str(path)), "restore it from a backup"
         else:
             wrong = next((problem for problem in problems if problem != "ok"), None)
-            said, advice = (f"{path} is damaged: {wrong}.", _repair(str(path))) if wrong else (f"{path} opens.", "")
-        yield Finding("problem" if advice else "ok", said, advice)
+            text, advice = (f"{path} is damaged: {wrong}.", _repair(str(path))) if wrong else (f"{path} opens.", "")
+        yield Finding("problem" if advice else "ok", text, advice)

@@ -20,22 +20,24 @@ ANYWHERE = ("0.0.0.0", "::")  # noqa: S104  only if the user asks for it
 def listen(host: str, port: int, *, strict: bool, option: str = "--host or --port") -> socket.socket:
     """A listening socket at the port; if the port is in use and `strict` is False, at any free port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # with the protocol, asyncio sets TCP_NODELAY
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening = socket.socket(
+        family, socket.SOCK_STREAM, socket.IPPROTO_TCP
+    )  # with the protocol, asyncio sets TCP_NODELAY
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         try:
-            made.bind((host, port))
+            listening.bind((host, port))
         except OSError:
             if strict:
                 raise
-            made.bind((host, 0))
-        made.listen(128)
+            listening.bind((host, 0))
+        listening.listen(128)
     except OSError as error:
-        made.close()
+        listening.close()
         raise InvalidArgument(
             f"cannot listen on {host}:{port} ({error.strerror}): choose another address or port with {option}."
         ) from None
-    return made
+    return listening
 
 
 def hosts_of(host: str, port: int) -> frozenset[str]:

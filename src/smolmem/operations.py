@@ -32,14 +32,7 @@ if TYPE_CHECKING:  # imported by the methods that need them: most programs need 
 
 
 class Operations(Lookup):
-    """The operations of one `Memory`.
-
-    Args:
-        journal: where runs are stored.
-        recall: the notes and what is recalled.
-        attach: records an agent in a scope; returns its recorder.
-        bounds: the scopes that runs given by id must lie in.
-    """
+    """The operations of one `Memory`; `attach` records an agent in a scope, and returns its recorder."""
 
     def __init__(
         self,

@@ -221,8 +221,8 @@ class Recalling(Queries):
             NotFound: if nothing has this id, or several ids begin with it.
         """
         notes, target = self._recall.notes, self._target(what)
-        gone = notes.undo_forget(target) if undo else notes.forget(target, influenced=influenced)
-        return [Forgotten(kind, id) for kind, id in gone]
+        changed = notes.undo_forget(target) if undo else notes.forget(target, influenced=influenced)
+        return [Forgotten(kind, id) for kind, id in changed]
 
     def erase(
         self,

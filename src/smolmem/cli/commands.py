@@ -338,21 +338,26 @@ def run_argument(name: str, metavar: str, help: str, **options: Any) -> Decorato
     return argument(name, metavar, help, shell_complete=complete_run, **options)
 
 
-def optional_run(function: Function) -> Function:
-    """`[RUN]`."""
-    help = "The beginning of the run's id (default: the newest run)."
-    return run_argument("run", "[RUN]", help, required=False, type=run_id)(function)
+_or_newest = "The beginning of the run's id (default: the newest run)."
+optional_run = run_argument("run", "[RUN]", _or_newest, required=False, type=run_id)
+agent_option = option("--agent", "NAME", "Only runs and steps of the agent with this name.")
+
+
+def together(*decorators: Decorator) -> Decorator:
+    """Several options as one decorator; the help text has them in this order."""
+
+    def decorate(function: Function) -> Function:
+        for each in reversed(decorators):
+            function = each(function)
+        return function
+
+    return decorate
 
 
 def limit_option(default: int, help: str = "The maximum number of results") -> Decorator:
     """`--limit`."""
     help = f"{help} (default: {default:,})."
     return click.option("-n", "--limit", "limit", metavar="N", help=help, type=count, default=default)
-
-
-def agent_option(function: Function) -> Function:
-    """`--agent`."""
-    return option("--agent", "NAME", "Only runs and steps of the agent with this name.")(function)
 
 
 def prices_option(help: str) -> Decorator:
@@ -362,17 +367,16 @@ def prices_option(help: str) -> Decorator:
 
 def time_options(prefix: str = "Only") -> Decorator:
     """`--since` and `--until`."""
-
-    def decorate(function: Function) -> Function:
-        since = option("--since", "TIME", f"{prefix} from this time on: 2025-03-31T12:00, yesterday, 2h.", type=past)
-        until = option("--until", "TIME", f"{prefix} before this time.", type=past)
-        return since(until(function))
-
-    return decorate
+    return together(
+        option("--since", "TIME", f"{prefix} from this time on: 2025-03-31T12:00, yesterday, 2h.", type=past),
+        option("--until", "TIME", f"{prefix} before this time.", type=past),
+    )
 
 
-def filter_options(function: Function) -> Function:
-    """The filters of both runs and steps."""
-    status = choice("--status", STATUSES, "Only runs with this status.")
-    text = option("--text", "TEXT", "Only results that contain this text, in upper or lower case.")
-    return agent_option(status(time_options()(text(function))))
+filter_options = together(
+    agent_option,
+    choice("--status", STATUSES, "Only runs with this status."),
+    time_options(),
+    option("--text", "TEXT", "Only results that contain this text, in upper or lower case."),
+)
+"""The filters of both runs and steps."""

@@ -77,11 +77,7 @@ class Environment:
 
     @cached_property
     def key(self) -> str | None:
-        """The key from `--key-file`, or typed in for an encrypted store; else none, and the library uses `SMOLMEM_KEY`.
-
-        Raises:
-            InvalidArgument: the file of the key cannot be read.
-        """
+        """The key from `--key-file`, or typed in for an encrypted store; None if the library uses `SMOLMEM_KEY`."""
         if self.key_file is not None:
             return _read_key(self.key_file)
         if KEY_VARIABLE in os.environ or not self.asks or not _can_ask() or not self._looks_encrypted():
@@ -89,11 +85,7 @@ class Environment:
         return _ask(f"Key of {self.path}")
 
     def required_key(self, title: str, file: str | None, variable: str, *, twice: bool = False) -> Key:
-        """A key from a file, else from an environment variable, else typed in; a new key is typed `twice`.
-
-        Raises:
-            InvalidArgument: there is no key, or the key is empty or malformed.
-        """
+        """A key from a file, else from an environment variable, else typed in; a new key is typed `twice`."""
         from smolmem.store.sqlite.encryption import Key, key_in_variable
 
         if file is not None:
@@ -138,11 +130,7 @@ class Environment:
 
     @property
     def writable(self) -> str:
-        """The store to change.
-
-        Raises:
-            Unwritable: the file, or its folder, is read-only.
-        """
+        """The store to change; a read-only file is refused."""
         from smolmem.store.sqlite.copies import can_be_written
 
         if self.is_file and not can_be_written(Path(self.path)):
@@ -150,12 +138,7 @@ class Environment:
         return self.url
 
     def look(self) -> Reader:
-        """Opens the store to look at runs, steps and alerts; quicker than `open`, because smolagents is not needed.
-
-        Raises:
-            NotAStore: the file does not exist.
-            StoreError: the file cannot be used.
-        """
+        """Opens the store to look at runs, steps and alerts; quicker than `open`, because smolagents is not needed."""
         from smolmem.queries import Reader
 
         return Reader(self.readable, scope="*", key=self.key)
@@ -165,12 +148,7 @@ class Environment:
         return self._memory(self.readable, options)
 
     def open(self, **options: Any) -> Memory:
-        """Opens the store for a command that changes it.
-
-        Raises:
-            NotAStore: the file does not exist.
-            StoreError: the file cannot be used, or is read-only.
-        """
+        """Opens the store for a command that changes it."""
         self.require_file()
         return self._memory(self.writable, options)
 
@@ -202,11 +180,7 @@ class Environment:
             yield Journal(store)
 
     def require_file(self) -> None:
-        """Checks that the store exists.
-
-        Raises:
-            NotAStore: the file does not exist.
-        """
+        """Checks that the store exists."""
         path = self.path
         if "://" not in path and "\0" not in path and not os.path.lexists(path):
             raise NotAStore(
@@ -222,11 +196,7 @@ class Environment:
         return f"{self.shown} holds no {what} yet."
 
     def run(self, memory: Queries, id: str | None) -> Run:
-        """The run whose id begins with `id`; without an id the newest run that no other run called.
-
-        Raises:
-            NotFound: there is no such run.
-        """
+        """The run whose id begins with `id`; without an id the newest run that no other run called."""
         if id is not None:
             return memory.run(id)
         found = memory.runs(scope=self.read_scope, managed=False, limit=1)

@@ -49,19 +49,26 @@ def erase(
     confirmation is asked for first.
     """
     target = step if id is None else id
-    chosen = target is not None or before is not None or env.scope is not None
-    if finish == chosen or (id is not None and step is not None) or (target is not None and before is not None):
+    is_chosen = target is not None or before is not None or env.scope is not None
+    if finish == is_chosen or (id is not None and step is not None) or (target is not None and before is not None):
         raise InvalidArgument(
             "give either the id of a run, note or step, or --scope SCOPE, --before TIME, or --finish."
         )
+    chosen: dict[str, Any]
     with env.open() as memory:
         if finish:
             return _finish(env, memory)
         if target is not None:
-            return _confirmed(env, memory, dry_run, yes, described(memory, target), what=target)
-        what = "all runs and notes" if before is None else "runs that ended before that time"
-        scope = env.read_scope
-        return _confirmed(env, memory, dry_run, yes, f"{what} of the scope {scope}", scope=scope, before=before)
+            chosen = {"what": target}
+            question = f"Erase {described(memory, target)}?"
+        else:
+            kind = "all runs and notes" if before is None else "runs that ended before that time"
+            chosen = {"scope": env.read_scope, "before": before}
+            question = f"Erase {kind} of the scope {env.read_scope}?"
+        if not (dry_run or yes or _agreed(env, question)):
+            return 1
+        env.output.result(memory.erase(**chosen, dry_run=dry_run))
+    return None
 
 
 def _finish(env: Environment, memory: Memory) -> int:
@@ -81,13 +88,6 @@ def _agreed(env: Environment, question: str) -> bool:
     return False
 
 
-def _confirmed(env: Environment, memory: Memory, dry_run: bool, yes: bool, described: str, **chosen: Any) -> int | None:
-    if not dry_run and not yes and not _agreed(env, f"Erase {described}?"):
-        return 1
-    env.output.result(memory.erase(**chosen, dry_run=dry_run))
-    return None
-
-
 @command(SECTION, "smolmem prune --older-than 90d --scope 'acme/*' --dry-run", "smolmem prune --older-than 52w --yes")
 @option("--older-than", "AGE", "How long runs are kept: 12h, 90d or 52w.", type=duration, required=True)
 @_dry_run
@@ -100,7 +100,7 @@ def prune(env: Environment, older_than: float, dry_run: bool, yes: bool) -> int 
     age, scope = timedelta(seconds=older_than), env.read_scope
     with env.open() as memory:
         question = f"Erase runs of the scope {scope} that ended more than {age} ago?"
-        if not dry_run and not yes and not _agreed(env, question):
+        if not (dry_run or yes or _agreed(env, question)):
             return 1
         receipts = memory.prune(age, scope=scope, dry_run=dry_run)
     env.output.result(receipts, lambda: receipts or "No run is that old.")

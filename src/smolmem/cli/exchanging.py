@@ -110,11 +110,11 @@ def copy(env: Environment, source: str, target: str) -> None:
     bar = env.output.progress(f"copying to {shown(target)}")
     with env.open_journal() as journal, closing(open_store(target, key=env.key)) as other, bar as progress:
         copied = copy_store(journal, Journal(other), progress)
-    said = ", ".join(counted(copied.added.get(name, 0), name) for name in ("run", "step", "note"))
+    counts = ", ".join(counted(copied.added.get(name, 0), name) for name in ("run", "step", "note"))
     already = f"{copied.skipped.get('run', 0):,} runs were in the target already"
     if copied.differing:
         already += f", {copied.differing:,} sessions differ in the target and were not changed"
-    env.output.result(copied, lambda: f"{copied.target}: {said} copied, {already}; both stores are verified.")
+    env.output.result(copied, lambda: f"{copied.target}: {counts} copied, {already}; both stores are verified.")
 
 
 @command(SECTION, "smolmem roles --db postgresql://owner@host/db")

@@ -131,7 +131,7 @@ def _columns() -> tuple[Column, ...]:
         Column("run", lambda run: (run.id[:8], "bold")),
         Column("status", lambda run: (run.label, STYLES[run.status])),
         Column("time", lambda run: duration(_seconds(run)), right=True),
-        Column("steps", lambda run: f"{run.step_count:,}", right=True),
+        Column("steps", lambda run: f"{run.action_count:,}", right=True),
         Column("errors", lambda run: failures(run.error_count), right=True, wide=True),
         Column("tokens", lambda run: f"{run.input_tokens + run.output_tokens:,}", right=True),
         Column("agent", lambda run: run.agent, max_width=20, wide=True),

@@ -80,14 +80,14 @@ def all_commands() -> click.Group:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; returns its exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     env = Environment()
     try:
         with _warnings_on_stderr(), env.closing:
-            code = _run(given, env)
+            code = _run(words, env)
             sys.stdout.flush()
             return code
     except BrokenPipeError:
@@ -109,14 +109,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _report(f"unexpected error ({name}); SMOLMEM_DEBUG=1 shows the traceback.", 1)
 
 
-def _run(given: list[str], env: Environment) -> int:
+def _run(words: list[str], env: Environment) -> int:
     instruction = os.environ.get(COMPLETION_VARIABLE)
-    commands = group if given and given[0] in group.commands and not instruction else all_commands()
+    commands = group if words and words[0] in group.commands and not instruction else all_commands()
     if instruction:
         from click.shell_completion import shell_complete
 
         return shell_complete(commands, {}, "smolmem", COMPLETION_VARIABLE, instruction)
-    args = [*given[1:], "--help"] if given[:1] == ["help"] else given
+    args = [*words[1:], "--help"] if words[:1] == ["help"] else words
     with commands.make_context("smolmem", args, obj=env) as ctx:
         return commands.invoke(ctx) or 0
 

@@ -330,8 +330,8 @@ def _named(action: str, name: str | None) -> Files:
     known = {files.name: files for files in _all() if action == "fetch" or files.name in LOCAL}
     found = known.get(LOCAL[name].name if name in LOCAL else str(name))
     if found is None:
-        given = "no model is named" if name is None else f"there is no model {name!r}"
-        raise InvalidArgument(f"{given}: `smolmem model {action}` takes {', '.join(known)}.")
+        reason = "no model is named" if name is None else f"there is no model {name!r}"
+        raise InvalidArgument(f"{reason}: `smolmem model {action}` takes {', '.join(known)}.")
     return found
 
 

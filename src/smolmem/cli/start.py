@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from smolmem.cli.commands import COMPLETION_VARIABLE, Function, argument, command, flag, option, port
+from smolmem.cli.commands import COMPLETION_VARIABLE, argument, command, flag, option, port, together
 from smolmem.cli.environment import Environment, read_text
 from smolmem.core.errors import InvalidArgument, SmolmemError, Unwritable
 
@@ -23,17 +23,13 @@ MIN_TOKEN = 16
 """The least number of characters of a token."""
 
 
-def _server_options(function: Function) -> Function:
-    decorators = (
-        option("--host", "HOST", f"The address to listen on (default: {HOST}, only this machine).", default=HOST),
-        option("--port", "N", "The port (default: 8265, or any free port).", type=port),
-        flag("--read-only", "Do not allow changes from the browser."),
-        flag("--no-browser", "Print the link without opening a browser."),
-        option("--token", "TOKEN", "A token of your own: the link then works more than once, also after a restart."),
-    )
-    for decorate in reversed(decorators):
-        function = decorate(function)
-    return function
+_server_options = together(
+    option("--host", "HOST", f"The address to listen on (default: {HOST}, only this machine).", default=HOST),
+    option("--port", "N", "The port (default: 8265, or any free port).", type=port),
+    flag("--read-only", "Do not allow changes from the browser."),
+    flag("--no-browser", "Print the link without opening a browser."),
+    option("--token", "TOKEN", "A token of your own: the link then works more than once, also after a restart."),
+)
 
 
 @command(SECTION, "smolmem ui", "smolmem ui agent.db", "smolmem ui --read-only --port 9000 --no-browser")

@@ -114,11 +114,7 @@ def make_rule(
     hours: float | None = None,
     prices: tuple[float, float] | None = None,
 ) -> Watch:
-    """The rule that a text on the command line stands for.
-
-    Raises:
-        InvalidArgument: the rule lacks a limit or prices, or the regular expression is wrong.
-    """
+    """The rule that a text on the command line stands for."""
     from smolmem.policies.watch import Watch
 
     given = {"name": name, "window": window, "threshold": threshold, "tool": tool or None}

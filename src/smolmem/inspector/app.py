@@ -62,10 +62,10 @@ BACKTEST_STEPS = 20_000
 def templates() -> Environment:
     """The templates, with the filters that they use."""
     loader = FileSystemLoader(HERE / "templates")
-    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    made.filters.update(formatting.FILTERS)
-    made.globals["rect"] = charts.rect
-    return made
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment.filters.update(formatting.FILTERS)
+    environment.globals["rect"] = charts.rect
+    return environment
 
 
 class Inspector:
@@ -104,8 +104,9 @@ class Inspector:
         if query.get("fragment"):
             return self.render("_runs.html", **values)
         version = page_data.data_version(self.memory)
-        orders = {"orders": run_list.ORDERS, "later_orders": [*run_list.ORDERS.items()][1:]}
-        choices = run_list.filter_choices(self.memory) | orders | {"periods": run_list.PERIODS}
+        choices = run_list.choices(self.memory, "agents", "models", "tools", "run_tags", "run_scopes")
+        orders = {"" if order == "newest" else order: label for order, label in run_list.ORDERS.items()}
+        choices |= {"orders": orders, "periods": run_list.PERIODS}
         return self.render("runs.html", **values, **choices, data_version=version)
 
     def run(self, request: Request) -> Response:
@@ -143,7 +144,7 @@ class Inspector:
             shown=shown,
             query=defaultdict(str, query),
             periods=dashboard.PERIODS,
-            scopes=run_list.scopes(self.memory),
+            **run_list.choices(self.memory, "run_scopes"),
         )
 
     def step(self, request: Request) -> Response:
@@ -211,7 +212,7 @@ class Inspector:
             return self.render("_results.html", **values)
         filters = {name: query[name] for name in ("kind", "tag") if query.get(name)}
         notes = self.memory.notes(scope=scope, **filters, past=bool(query.get("past")), limit=200)
-        return self.render("memory.html", **values, notes=notes, scopes=run_list.scopes(self.memory))
+        return self.render("memory.html", **values, notes=notes, **run_list.choices(self.memory, "run_scopes"))
 
     def note(self, request: Request) -> Response:
         """A note: its versions, its sources, and the runs that recalled it."""
@@ -237,7 +238,11 @@ class Inspector:
                 values["error"] = str(error)
         alerts = self.memory.alerts(scope="*")
         return self.render(
-            "patterns.html", **values, query=defaultdict(str, query), rules=parameters.RULES, alerts=alerts
+            "patterns.html",
+            **values,
+            query=defaultdict(str, query),
+            rules={rule: rule.replace("_", " ") for rule in parameters.RULES},
+            alerts=alerts,
         )
 
     def data_version(self, request: Request) -> Response:

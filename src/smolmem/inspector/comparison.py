@@ -77,9 +77,9 @@ class Suggestion:
     reason: str
 
 
-def choices(runs: Iterable[Run]) -> list[tuple[str, str]]:
+def choices(runs: Iterable[Run]) -> dict[str, str]:
     """The id of each run, and a line that says which run that is."""
-    return list({run.id: f"{title(run, 70)} · {run.agent} · {run.id[:8]} · {ago(run.began)}" for run in runs}.items())
+    return {run.id: f"{title(run, 70)} · {run.agent} · {run.id[:8]} · {ago(run.began)}" for run in runs}
 
 
 def compare(memory: Memory, left: Run, right: Run) -> Comparison:

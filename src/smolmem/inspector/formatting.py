@@ -7,7 +7,7 @@ which escapes its input.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timezone
 from itertools import islice
 from typing import Any
@@ -58,11 +58,6 @@ def ago(value: datetime) -> str:
         if passed < limit:
             return f"{passed / divisor:.0f} {unit} ago"
     return f"{passed / 86_400:.0f} days ago"
-
-
-def clock(value: float) -> str:
-    """A timestamp in the local time zone, to the second."""
-    return f"{datetime.fromtimestamp(value):%Y-%m-%d %H:%M:%S}"
 
 
 def short(value: int) -> str:
@@ -127,22 +122,20 @@ def one_line(value: Any, length: int = 160) -> str:
 def marked(excerpt: Excerpt, length: int) -> Markup:
     """The beginning of a passage in one line, with the words of the question marked."""
     start = max(0, min((mark[0] for mark in excerpt.marks), default=0) - length // 4)
-    parts, place = [Markup("…")] if start else [], start
-    for begin, end in excerpt.marks:
-        if start <= begin and end <= start + length:
-            parts += [
-                escape(_flat(excerpt.text[place:begin])),
-                Markup("<mark>{}</mark>").format(_flat(excerpt.text[begin:end])),
-            ]
-            place = end
-    rest = excerpt.text[place : start + length]
-    return Markup("").join([*parts, escape(_flat(rest)), "…" if start + length < len(excerpt.text) else ""])
+    end = start + length
+    inside = [(left - start, right - start) for left, right in excerpt.marks if start <= left and right <= end]
+    line = _with_marks(sanitize(excerpt.text[start:end]).replace("\n", " "), inside)
+    return Markup("").join(["…" if start else "", line, "…" if end < len(excerpt.text) else ""])
 
 
 def with_marks(value: str, words: Sequence[str]) -> Markup:
     """A text with the words of a question marked."""
+    return _with_marks(value, Highlighter(words).marks(value))
+
+
+def _with_marks(value: str, marks: Iterable[tuple[int, int]]) -> Markup:
     parts, place = list[Markup](), 0
-    for begin, end in Highlighter(words).marks(value):
+    for begin, end in marks:
         parts += [escape(value[place:begin]), Markup("<mark>{}</mark>").format(value[begin:end])]
         place = end
     return Markup("").join([*parts, escape(value[place:])])
@@ -168,10 +161,6 @@ SIGNALS = {
 }
 
 
-def _flat(value: str) -> str:
-    return " ".join(sanitize(value).split("\n"))
-
-
 def message_text(message: Any) -> str:
     """The sanitized text of a chat message."""
     content = getattr(message, "content", message)
@@ -186,13 +175,8 @@ def message_role(message: Any) -> str:
     return core_text.one_line(core_text.message_role(message), 20)
 
 
-def choice_value(option: Any) -> str:
-    """The value of an option of a list: the option itself, or the first of value and label."""
-    return option if isinstance(option, str) else str(option[0])
-
-
 _FUNCTIONS = (
-    *(number, seconds, time, ago, short, dollars, title, status, choice_value),
+    *(number, seconds, time, ago, short, dollars, title, status),
     *(with_marks, code, text, one_line, marked, message_text, message_role),
 )
 FILTERS: dict[str, Callable[..., Any]] = {

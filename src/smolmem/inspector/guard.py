@@ -85,11 +85,7 @@ MIN_TOKEN = 16
 
 
 def new_access(hosts: frozenset[str], *, read_only: bool, token: str | None = None) -> Access:
-    """A new session and a token that works once; or the given token, whose cookie stays valid after a restart.
-
-    Raises:
-        InvalidArgument: if the given token is short enough to be guessed, or cannot be part of a link.
-    """
+    """A new session and a token that works once; or the given token, whose cookie stays valid after a restart."""
     if token is None:
         return Access(hosts, secrets.token_urlsafe(32), new_token(), read_only)
     if not re.fullmatch(rf"[A-Za-z0-9_-]{{{MIN_TOKEN},200}}", token):

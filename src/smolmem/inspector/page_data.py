@@ -151,11 +151,7 @@ class EraseTarget(NamedTuple):
 
 
 def erase_target(memory: Memory, form: Mapping[str, str]) -> EraseTarget:
-    """The step that a form names, or the note or run whose id begins as its `id`.
-
-    Raises:
-        NotFound: if nothing has this id.
-    """
+    """The step that a form names, or the note or run whose id begins as its `id`."""
     number, id = parameters.number(form.get("step"), "step"), form.get("id", "")
     if number is not None:
         step = memory.step(number)

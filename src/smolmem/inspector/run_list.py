@@ -163,18 +163,7 @@ def _sparkline_bars(memory: Memory, runs: Sequence[Run]) -> dict[str, list[tuple
     return bars
 
 
-def filter_choices(memory: Memory) -> dict[str, list[str]]:
-    """The agents, models, tools, tags and scopes that a list can be filtered by."""
+def choices(memory: Memory, *queries: str) -> dict[str, dict[str, str]]:
+    """What a page can be filtered by, such as `agents`: the values that each query gives, and how they are labelled."""
     store = memory._journal.store
-    return {
-        "agents": [row["agent"] for row in store.rows("agents", {})],
-        "models": [row["model"] for row in store.rows("models", {})],
-        "tools": [row["name"] for row in store.rows("tools", {})],
-        "tags": [row["tag"] for row in store.rows("run_tags", {})],
-        "scopes": scopes(memory),
-    }
-
-
-def scopes(memory: Memory) -> list[str]:
-    """The scopes of runs and notes."""
-    return [row["scope"] for row in memory._journal.store.rows("run_scopes", {})]
+    return {query: {value: value for row in store.rows(query, {}) for value in row.values()} for query in queries}

@@ -68,18 +68,18 @@ class StepDetail:
     @property
     def sections(self) -> list[Section]:
         """The texts of the step, in order."""
-        original, made = self.original, list[Section]()
+        original, sections = self.original, list[Section]()
         if self.kind == "injected":
             return [_section(f"{original.title} · origin: {original.origin}", "text", original.observations)]
         for name, title, css_class in _SECTIONS.get(self.kind, ()):
             if name == "observations":
-                made += [_section(f"Call: {tool}", "text", arguments) for tool, arguments in self.calls]
+                sections += [_section(f"Call: {tool}", "text", arguments) for tool, arguments in self.calls]
             value = self._thought if name == "model_output" else getattr(original, name, None)
             if value is not None and (value != "" or name == "observations"):
-                made.append(_section(title, css_class, value))
+                sections.append(_section(title, css_class, value))
         if self.kind == "action" and getattr(original, "is_final_answer", False):
-            made.append(_section("Answer", "answer", getattr(original, "action_output", None)))
-        return made or [_section("", "text", self.step.text)]
+            sections.append(_section("Answer", "answer", getattr(original, "action_output", None)))
+        return sections or [_section("", "text", self.step.text)]
 
     @property
     def _thought(self) -> Any:
@@ -204,11 +204,7 @@ def step_versions(memory: Memory, id: int) -> list[StepVersion]:
 
 
 def restore_version(step: Step, event: int) -> Step:
-    """Makes the texts of an earlier version the texts of a step again; a new revision, as any edit.
-
-    Raises:
-        NotFound: if the step has no such version.
-    """
+    """Makes the texts of an earlier version the texts of a step again; a new revision, as any edit."""
     revision = next((each for each in step.history() if each.event == event), None)
     if revision is None:
         raise NotFound(f"step {step.id} has no version {event}.")

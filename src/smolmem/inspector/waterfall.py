@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from smolmem.core.prices import cost
 from smolmem.core.totals import Totals, run_totals, summed
-from smolmem.core.values import Run
+from smolmem.core.values import Run, when
 from smolmem.inspector import formatting
 from smolmem.inspector.page_data import StepSummary, outlines, step_summaries
 from smolmem.memory import Memory
@@ -367,31 +367,26 @@ def run_marks(memory: Memory, run: Run, lines: Lines) -> list[Mark]:
     return sorted(marks, key=lambda mark: mark.at)
 
 
-def _kills_and_alerts(memory: Memory, run: Run, lines: Lines, steps: Sequence[StepSummary]) -> list[Mark]:
-    marks: list[Mark] = []
+def _kills_and_alerts(memory: Memory, run: Run, lines: Lines, steps: Sequence[StepSummary]) -> Iterator[Mark]:
     for alert in memory.alerts(scope="*", run=run.id):
         at = alert.at.timestamp()
         if alert.rule == "takeover":
-            marks += _kill_and_resume(run, lines, at, alert.reason)
+            yield from _kill_and_resume(run, lines, at, alert.reason)
             continue
         at_step = [(each.at, each.id) for each in steps if each.kind == "action" and each.number == alert.number]
         actions = f" → {', '.join(alert.actions)}" if alert.actions else ""
-        text = f"The rule {alert.rule} fired: {alert.reason}{actions}."
-        when, step = at_step[0] if at_step else (at, None)
-        marks.append(Mark("alert", when, text, step))
-    return marks
+        fired, step = at_step[0] if at_step else (at, None)
+        yield Mark("alert", fired, f"The rule {alert.rule} fired: {alert.reason}{actions}.", step)
 
 
-def _kill_and_resume(run: Run, lines: Lines, resumed: float, reason: str) -> list[Mark]:
+def _kill_and_resume(run: Run, lines: Lines, resumed: float, reason: str) -> Iterator[Mark]:
     """The marks of a takeover: a process was killed after its last record, and another process resumed the run."""
     killed = max((time for time in _times(lines) if time < resumed), default=run.began.timestamp())
     inside = next((step for intervals, step in lines if _contains(intervals, killed, resumed) and step), None)
     where = "" if inside is None or inside.number is None else f", in the middle of step {inside.number}"
     later = formatting.seconds(resumed - killed)
-    return [
-        Mark("killed", killed, f"The process was killed here{where}. The run was resumed {later} later."),
-        Mark("resumed", resumed, f"The run was resumed: {reason}."),
-    ]
+    yield Mark("killed", killed, f"The process was killed here{where}. The run was resumed {later} later.")
+    yield Mark("resumed", resumed, f"The run was resumed: {reason}.")
 
 
 def _times(lines: Lines) -> Iterator[float]:
@@ -403,60 +398,53 @@ def _contains(intervals: Sequence[Interval], killed: float, resumed: float) -> b
     return any(began <= killed for began, _ in intervals) and any(ended >= resumed for _, ended in intervals)
 
 
-def _end(run: Run, lines: Lines) -> list[Mark]:
+def _end(run: Run, lines: Lines) -> Iterator[Mark]:
     last = max(_times(lines), default=run.began.timestamp())
     if run.status == "interrupted" and run.step_count:
-        if run.ended is None:
-            return [Mark("killed", last, "The process was killed here. The run can be resumed.")]
-        return [Mark("interrupted", last, "The run was interrupted here. The run can be resumed.")]
-    if run.status == "failed":
+        kind, what = ("killed", "process was killed") if run.ended is None else ("interrupted", "run was interrupted")
+        yield Mark(kind, last, f"The {what} here. The run can be resumed.")
+    elif run.status == "failed":
         at = last if run.ended is None else max(last, run.ended.timestamp())
-        return [Mark("failed", at, f"The run failed here: {run.failure}. The run can be resumed.")]
-    return []
+        yield Mark("failed", at, f"The run failed here: {run.failure}. The run can be resumed.")
 
 
-def _forks(memory: Memory, run: Run, steps: Sequence[StepSummary]) -> list[Mark]:
-    marks: list[Mark] = []
+def _forks(memory: Memory, run: Run, steps: Sequence[StepSummary]) -> Iterator[Mark]:
     if run.fork_of is not None:
         shared = [step.at for step in steps if step.run != run.id]
         text = f"Forked from run {run.fork_of[:8]} here. Both runs share the steps above."
-        marks.append(Mark("forked", max(shared, default=run.began.timestamp()), text, href=f"/runs/{run.fork_of}"))
+        yield Mark("forked", max(shared, default=run.began.timestamp()), text, href=f"/runs/{run.fork_of}")
     for row in memory._journal.store.rows("fork_points", {"run": run.id}):
-        before = [step for step in steps if step.at <= row["at"]]
+        before = [step.id for step in steps if step.at <= row["at"]]
         text = f"Run {row['id'][:8]} is a fork that begins here."
-        marks.append(Mark("fork", row["at"], text, before[-1].id if before else None, f"/runs/{row['id']}"))
-    return marks
+        yield Mark("fork", row["at"], text, before[-1] if before else None, f"/runs/{row['id']}")
 
 
-def _edits(memory: Memory, run: Run, steps: Sequence[StepSummary]) -> list[Mark]:
+def _edits(memory: Memory, run: Run, steps: Sequence[StepSummary]) -> Iterator[Mark]:
     """Changes of steps: a revision during the run is part of recording, a later one is an edit."""
     known = {step.id: step for step in steps}
     ended = run.ended.timestamp() if run.ended is not None and run.status != "running" else None
-    marks: list[Mark] = []
     for row in memory._journal.store.rows("step_changes", {"session": run.session, "run": run.id}):
         step = known.get(row["step"])
         if step is None or (row["act"] == "revise" and (ended is None or row["at"] <= ended)):
             continue
         kind, verb = ("edited", "edited") if row["act"] == "revise" else ("removed", "removed from the agent's memory")
-        marks.append(Mark(kind, step.at, f"This step was {verb} at {formatting.clock(row['at'])}.", step.id))
-    return marks
+        yield Mark(kind, step.at, f"This step was {verb} at {formatting.time(when(row['at']))}.", step.id)
 
 
-def _trims(memory: Memory, run: Run, steps: Sequence[StepSummary]) -> list[Mark]:
+def _trims(memory: Memory, run: Run, steps: Sequence[StepSummary]) -> Iterator[Mark]:
     began, ended = run.began.timestamp(), None if run.ended is None else run.ended.timestamp()
-    marks: list[Mark] = []
     for trim in memory._journal.trims.of(run.session):
         if began <= trim.at and (ended is None or trim.at <= ended):
-            step = next((each.id for each in steps if each.at >= trim.at), None)
             text = f"{trim.view} trimmed the prompt from {trim.before:,} to {trim.after:,} tokens."
-            marks.append(Mark("trimmed", trim.at, text, step))
-    return marks
+            yield Mark("trimmed", trim.at, text, _step_at(steps, trim.at))
 
 
-def _recalls(memory: Memory, run: Run, steps: Sequence[StepSummary]) -> list[Mark]:
-    marks: list[Mark] = []
+def _recalls(memory: Memory, run: Run, steps: Sequence[StepSummary]) -> Iterator[Mark]:
     for row in memory._journal.store.rows("run_recalled", {"run": run.id}):
-        step = next((each.id for each in steps if each.at >= row["at"]), None)
         text = f"Memories were recalled for: {formatting.one_line(row['query'], 100)}"
-        marks.append(Mark("recalled", row["at"], text, row["step"] or step))
-    return marks
+        yield Mark("recalled", row["at"], text, row["step"] or _step_at(steps, row["at"]))
+
+
+def _step_at(steps: Sequence[StepSummary], at: float) -> int | None:
+    """The first step that was done after a time."""
+    return next((step.id for step in steps if step.at >= at), None)

@@ -175,14 +175,11 @@ def _file(path: Path) -> tuple[int, Iterator[Document]]:
         raise NotFound(f"{path} does not exist: give a file of documents, or a folder with a docstore.json.")
     if path.stat().st_size > LARGEST:
         raise InvalidArgument(f"{path} is larger than {LARGEST >> 20} MB: import it in parts.")
-    if path.suffix not in _PICKLES:
-        found = list(_documents(path))
-        return len(found), iter(found)
     try:
-        found = list(pickled_documents(path.read_bytes()))
+        found = list(pickled_documents(path.read_bytes()) if path.suffix in _PICKLES else _documents(path))
     except InvalidArgument as error:
         raise InvalidArgument(f"{path}: {error}") from error
-    if not found:
+    if not found and path.suffix in _PICKLES:
         raise InvalidArgument(f"{path} is a pickle without documents of LangChain; it was read, and not loaded.")
     return len(found), iter(found)
 
@@ -191,15 +188,15 @@ def _documents(path: Path) -> Iterator[Document]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise InvalidArgument(f"{path} is not JSON ({error}): nothing was imported.") from None
+        raise InvalidArgument(f"the file is not JSON ({error}): nothing was imported.") from None
     if isinstance(content, dict) and isinstance(content.get("docstore/data"), dict):
         content = [entry.get("__data__") for entry in content["docstore/data"].values() if isinstance(entry, dict)]
     if not isinstance(content, list):
-        raise InvalidArgument(f"{path} is neither a list of documents nor a docstore of LlamaIndex.")
+        raise InvalidArgument("the file is neither a list of documents nor a docstore of LlamaIndex.")
     for entry in content:
         text = _text_of(entry)
         if text is None:
-            raise InvalidArgument(f"{path} holds an entry without `text` or `page_content`: {str(entry)[:80]!r}.")
+            raise InvalidArgument(f"an entry has neither `text` nor `page_content`: {str(entry)[:80]!r}.")
         metadata = entry.get("metadata") if isinstance(entry, dict) else None
         yield text, metadata if isinstance(metadata, dict) else {}
 
@@ -261,20 +258,20 @@ class _Reader:
             return None
         if name == "MEMOIZE" or "PUT" in name:
             self._memo[len(self._memo) if argument is None else argument] = (taken or self._stack)[-1]
-            made = taken
+            pushed = taken
         elif name == "BUILD":
-            made, state = taken[:1], taken[1]
+            pushed, state = taken[:1], taken[1]
         elif name in ("APPEND", "APPENDS", "ADDITEMS", "SETITEM", "SETITEMS"):
-            made = [_filled(*taken)]
+            pushed = [_filled(*taken)]
         elif name in _MAKES:
-            made = [_MAKES[name](taken)]
+            pushed = [_MAKES[name](taken)]
         elif "GET" in name:
-            made = [self._memo[argument]]
+            pushed = [self._memo[argument]]
         elif name == "MARK" or isinstance(argument, (str, bytes, bytearray, int, float)):
-            made = [_MARK if name == "MARK" else argument]
+            pushed = [_MARK if name == "MARK" else argument]
         else:
             raise ValueError(name)
-        self._stack += made
+        self._stack += pushed
         return state
 
     def _taken(self, instruction: pickletools.OpcodeInfo) -> list[Any]:

@@ -110,13 +110,13 @@ class MemoryStore(BaseStore):  # type: ignore[misc]
         return found[0] if found else None
 
     def _fields(self, note: Note) -> dict[str, Any]:
-        said = json.loads(note.text)
-        made = datetime.fromisoformat(said["created"]) if "created" in said else note.at
+        item = json.loads(note.text)
+        created = datetime.fromisoformat(item["created"]) if "created" in item else note.at
         return {
-            "value": said["value"],
-            "key": said["key"],
+            "value": item["value"],
+            "key": item["key"],
             "namespace": self._namespace(note.scope),
-            "created_at": made,
+            "created_at": created,
             "updated_at": note.at,
         }
 
@@ -126,13 +126,13 @@ class MemoryStore(BaseStore):  # type: ignore[misc]
             if before is not None:
                 self._memory.forget(before)
             return
-        said: dict[str, Any] = {"value": dict(op.value), "key": op.key}
+        item: dict[str, Any] = {"value": dict(op.value), "key": op.key}
         if before is not None:
-            said["created"] = self._fields(before)["created_at"].isoformat()
+            item["created"] = self._fields(before)["created_at"].isoformat()
         if op.index is False:
-            said["index"] = False
+            item["index"] = False
         self._memory.remember(
-            _as_json(said, op.key),
+            _as_json(item, op.key),
             kind=ITEM,
             tags=[_tag(op.key)],
             supersedes=before,

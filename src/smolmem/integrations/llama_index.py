@@ -68,11 +68,11 @@ class MemoryBlock(BaseMemoryBlock[str]):  # type: ignore[misc]
         return await asyncio.to_thread(self.memory.context, asked[-1], self.tokens) if asked else ""
 
     async def _aput(self, messages: list[ChatMessage]) -> None:
-        said = [message.model_copy() for message in messages]
-        for message in said:  # LlamaIndex's memory writes the session into each message
+        copies = [message.model_copy() for message in messages]
+        for message in copies:  # LlamaIndex's memory writes the session into each message
             extra = message.additional_kwargs.items()
             message.additional_kwargs = {name: value for name, value in extra if name != "session_id"}
-        await asyncio.to_thread(_add, Conversation(self.memory, self.session_id), said)
+        await asyncio.to_thread(_add, Conversation(self.memory, self.session_id), copies)
 
     async def atruncate(self, content: str, tokens_to_truncate: int) -> str | None:
         """Leaves the block out: a shortened quotation would lose its sources."""

@@ -35,11 +35,7 @@ def serve_stdio(url: str, *, scope: str, write: bool, key: str | bytes | None = 
 def serve_http(
     url: str, *, scope: str, write: bool, host: str, port: int, token: str, key: str | bytes | None = None
 ) -> None:
-    """Serves a memory over HTTP until the server is stopped; prints the address to standard error.
-
-    Raises:
-        InvalidArgument: the address is in use.
-    """
+    """Serves a memory over HTTP until the server is stopped; prints the address to standard error."""
     with _opened(url, scope, write, key) as memory, listen(host, port, strict=True, option="--http") as listening:
         number = listening.getsockname()[1]
         where = f"{sanitize(url)}, scope {sanitize(scope)}, at http://{in_url(host)}:{number}{PATH}"
@@ -62,14 +58,14 @@ def http_app(server: MemoryServer) -> Any:
 @contextmanager
 def _own_streams() -> Iterator[None]:
     """Gives the SDK copies of standard input and output: it closes what it is given."""
-    given = sys.stdin, sys.stdout
+    streams = sys.stdin, sys.stdout
     sys.stdin, sys.stdout = (os.fdopen(os.dup(number), mode) for number, mode in ((0, "r"), (1, "w")))
     try:
         yield
     finally:
         for stream in (sys.stdin, sys.stdout):
             stream.close()
-        sys.stdin, sys.stdout = given
+        sys.stdin, sys.stdout = streams
 
 
 @contextmanager

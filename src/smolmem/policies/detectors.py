@@ -26,20 +26,19 @@ def alert_lines(alerts: Iterable[Alert]) -> frozenset[str]:
 
 def calls_of(step: Any) -> list[tuple[str, Any]]:
     """The calls of a step: names and arguments. Where a call failed, smolagents keeps only the model's message."""
-    made = [(call.name, call.arguments) for call in getattr(step, "tool_calls", None) or ()]
-    said = getattr(getattr(step, "model_output_message", None), "tool_calls", None) or ()
-    return made or [(call.function.name, call.function.arguments) for call in said]
+    calls = [(call.name, call.arguments) for call in getattr(step, "tool_calls", None) or ()]
+    asked = getattr(getattr(step, "model_output_message", None), "tool_calls", None) or ()
+    return calls or [(call.function.name, call.function.arguments) for call in asked]
 
 
 class SeenStep:
     """A step as rules see it."""
 
-    def __init__(self, step: Any, run: Hashable, at: float | None = None, notes: Collection[str] = ()) -> None:
-        """A step of a run; `at` is its time if it has no timing, `notes` are lines that rules have written into it."""
-        self.step = step
-        self.run = run
-        self._seen_at = time.time() if at is None else at
-        self._notes = notes
+    def __init__(self, step: Any, run: Hashable, notes: Collection[str] = ()) -> None:
+        """A step of a run; `notes` are lines that rules have written into it."""
+        self.step, self.run, self._notes = step, run, notes
+        self._seen_at = time.time()
+        """The time of a step that has no timing."""
 
     @property
     def at(self) -> float:
@@ -146,7 +145,10 @@ class Detector(Protocol):
 
 
 class Repeated:
-    """Counts steps with the same key within a window; a step whose key is None does not count."""
+    """Counts steps with the same key within a window.
+
+    A step counts if its key is True, or if the window has the key already; a step whose key is None does not count.
+    """
 
     def __init__(self, key: Callable[[SeenStep], Hashable], window: int, threshold: int) -> None:
         self._key = key
@@ -159,10 +161,11 @@ class Repeated:
         key = self._key(seen)
         self._keys.append(key)
         self._open = {old for old in self._open if self._keys.count(old) >= self._threshold}
-        if key is None or key in self._open or self._keys.count(key) < self._threshold:
-            return key is not None, None
+        times = self._keys.count(key)
+        if key is None or key in self._open or times < self._threshold:
+            return key is True or (key is not None and times > 1), None
         self._open.add(key)
-        of = f"{self._keys.count(key)} of the last {len(self._keys)} steps"
+        of = f"{times} of the last {len(self._keys)} steps"
         text = "; ".join(f"{name}({given})" for name, given in key) if isinstance(key, tuple) else str(key)
         return True, of if key is True else f"{of}: {one_line(text, 160)}"
 

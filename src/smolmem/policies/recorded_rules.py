@@ -145,11 +145,7 @@ def _with_progress(steps: Sequence[RecordedStep], name: str) -> Iterator[Recorde
 class StoreWatcher:
     """Rules over the steps that are recorded after the watcher was made; earlier steps fill the rules' windows.
 
-    Args:
-        journal: the journal of the store.
-        rules: the rules.
-        scope: one scope, `acme/*` for a scope and all scopes in it, or `*` for all scopes.
-        agent: only steps of the agent with this name.
+    The steps can be those of one scope and one agent only.
     """
 
     def __init__(self, journal: Journal, rules: Sequence[Watch], *, scope: str = "*", agent: str | None = None) -> None:

@@ -345,7 +345,7 @@ class Summarize(View):
         return "\n".join(lines)
 
     def _asked(self, before: str, steps: list[Part]) -> str:
-        told = "\n\n".join(_text(part)[:4_000] for part in steps)
+        history = "\n\n".join(_text(part)[:4_000] for part in steps)
         ask = (
             "Summarize what an agent has done and found out so far, so that the agent can continue from the summary. "
             "Keep every name, number, path and decision that may matter. "
@@ -353,10 +353,14 @@ class Summarize(View):
         )
         earlier = f"The summary so far:\n{before}\n\n" if before else ""
         with ledger.unrecorded():
-            said = self.model.generate(
-                [ChatMessage(MessageRole.USER, [{"type": "text", "text": f"{ask}{earlier}What came after:\n{told}"}])]
+            answer = self.model.generate(
+                [
+                    ChatMessage(
+                        MessageRole.USER, [{"type": "text", "text": f"{ask}{earlier}What came after:\n{history}"}]
+                    )
+                ]
             )
-        text = said.content if isinstance(said.content, str) else ""
+        text = answer.content if isinstance(answer.content, str) else ""
         if not text.strip():
             raise InvalidArgument("it answered nothing")
         return text.strip()
@@ -471,10 +475,10 @@ def _text(part: Part) -> str:
 
 def _gist(part: Part) -> str:
     """One line for a step: what it did, and the beginning of what it observed."""
-    said = {
+    texts = {
         role: _text(part.showing([message for message in part.messages if message.role == role])) for role in _GISTS
     }
-    calls = _CALL.findall(said[MessageRole.TOOL_CALL])
-    did = "; ".join(f"{name}({one_line(given, 100)})" for name, given in calls) or said[MessageRole.ASSISTANT]
-    came = said[OBSERVATION].removeprefix("Observation:")
+    calls = _CALL.findall(texts[MessageRole.TOOL_CALL])
+    did = "; ".join(f"{name}({one_line(given, 100)})" for name, given in calls) or texts[MessageRole.ASSISTANT]
+    came = texts[OBSERVATION].removeprefix("Observation:")
     return f"{getattr(part.step, 'step_number', '·')}. {one_line(did, 140)} → {one_line(came, 160)}"

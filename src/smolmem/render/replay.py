@@ -30,14 +30,7 @@ LONGEST = 100_000
 
 @draws("replay")
 def replay(run: Run, console: Console, *, detailed: bool = False, prices: Prices | None = None) -> None:
-    """Prints a whole run: what was asked, planned, done, seen, and what went wrong.
-
-    Args:
-        run: the run.
-        console: the console to print to.
-        detailed: also print the messages that the model was sent for each step.
-        prices: the prices of a million input and output tokens, to show the cost of each step.
-    """
+    """Prints a whole run: what was asked, planned, done, seen, and what went wrong; see `Run.replay`."""
     head = Text.assemble((run.id[:8], "bold"), "  ", (run.status, STYLES[run.status]), "  ", sanitize(run.agent))
     console.print(Rule(head, style="cyan"))
     for step in run.steps:
@@ -106,9 +99,9 @@ def _text(value: Any) -> str:
 
 
 def _footer(seconds: float | None, sent: int | None, got: int | None, prices: Prices | None) -> Text:
-    told = [] if seconds is None else [duration(seconds)]
+    facts = [] if seconds is None else [duration(seconds)]
     if sent is not None:
-        told.append(f"{sent:,} tokens in, {got or 0:,} out")
+        facts.append(f"{sent:,} tokens in, {got or 0:,} out")
     if prices is not None and sent is not None:
-        told.append(f"{(sent * prices[0] + (got or 0) * prices[1]) / 1e6:.6f}")
-    return Text(" · ".join(told), style="dim")
+        facts.append(f"{(sent * prices[0] + (got or 0) * prices[1]) / 1e6:.6f}")
+    return Text(" · ".join(facts), style="dim")

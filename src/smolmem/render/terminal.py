@@ -188,8 +188,8 @@ def recollection(value: Recollection) -> RenderableType:
     """A recollection, and why it was returned."""
     copies = f"  ×{value.copies}" if value.copies > 1 else ""
     head = Text.assemble((f"{value.score:.2f}", "bold"), "  ", sanitize(value.source), copies)
-    said = [highlighted(excerpt) for excerpt in value.excerpts] or [Text(sanitize(value.text))]
-    return _panel(head, *said, Text(sanitize(value.why), style="dim"))
+    excerpts = [highlighted(excerpt) for excerpt in value.excerpts] or [Text(sanitize(value.text))]
+    return _panel(head, *excerpts, Text(sanitize(value.why), style="dim"))
 
 
 def highlighted(excerpt: Excerpt, lines: int = 40) -> Text:
@@ -338,10 +338,10 @@ def diagnosis(value: Diagnosis) -> RenderableType:
     table = Table.grid(padding=(0, 1))
     for finding in value.findings:
         sign, style = _SIGNS[finding.level]
-        said = Text(sanitize(finding.text))
+        text = Text(sanitize(finding.text))
         if finding.repair:
-            said.append(f"\n→ {sanitize(finding.repair)}", "dim")
-        table.add_row(Text(sign, style), said)
+            text.append(f"\n→ {sanitize(finding.repair)}", "dim")
+        table.add_row(Text(sign, style), text)
     return Group(Text(sanitize(value.url), "bold"), table)
 
 

@@ -97,11 +97,7 @@ class ExportWriter(LineWriter):
 
 @contextmanager
 def create(path: Path) -> Iterator[ExportWriter]:
-    """Creates an export that appears under its name, as a folder or as `.zip`, when it is complete.
-
-    Raises:
-        Unwritable: if the path exists, or cannot be written.
-    """
+    """Creates an export that appears under its name, as a folder or as `.zip`, when it is complete."""
     refuse_existing(path)
     work: Path | None = None
     try:
@@ -161,11 +157,7 @@ class ExportReader:
         """Closes the export."""
 
     def media(self, name: str) -> bytes:
-        """The bytes of a file in `media`.
-
-        Raises:
-            Damaged: if it is missing, or not a regular file.
-        """
+        """The bytes of a file in `media`."""
         data = bytearray()
         with self._reading(name) as (file, _):
             while part := file.read(1 << 16):
@@ -216,12 +208,7 @@ class ExportReader:
 
 @contextmanager
 def opened(path: Path) -> Iterator[ExportReader]:
-    """Opens an export, a folder or a zip file.
-
-    Raises:
-        NotAStore: if it does not exist, or is not an export.
-        Damaged: if it contains files that no export has.
-    """
+    """Opens an export, a folder or a zip file."""
     export: ExportReader
     try:
         is_folder = stat.S_ISDIR(os.stat(path).st_mode)

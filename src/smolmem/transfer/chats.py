@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,13 +29,8 @@ from smolmem.core.errors import SmolmemError
 from smolmem.transfer.foreign import ForeignCall, ForeignRun, Unreadable, role_of, tool_call
 
 MOST_ROWS = 1_000_000
-_TABLES = {
-    "openai": {"agent_sessions", "agent_messages"},
-    "langgraph": {"checkpoints", "writes"},
-    "crewai": {"latest_kickoff_task_outputs"},
-    "smolmem": {"session", "run", "event", "content"},
-}
-"""The tables that a SQLite file is recognised by."""
+_OWN_TABLES = {"session", "run", "event", "content"}
+"""The tables that a store of smolmem is recognised by."""
 _CLASSES = {"HumanMessage": "human", "AIMessage": "ai", "ToolMessage": "tool", "SystemMessage": "system"}
 
 
@@ -131,11 +126,9 @@ def is_llama_index(values: list[Any]) -> bool:
 
 def read_llama_index(values: list[Any], at: float) -> list[ForeignRun]:
     """The chats of a chat store of LlamaIndex."""
-    return [
-        run
-        for chat, messages in values[0]["store"].items()
-        for run in runs_of_chat("llama-index", chat, [_plain(each, at) for each in messages], "LlamaIndex")
-    ]
+    chats = values[0]["store"].items()
+    read = ((chat, [_plain(each, at) for each in messages]) for chat, messages in chats)
+    return [run for chat in read for run in runs_of_chat("llama-index", *chat, "LlamaIndex")]
 
 
 def is_messages(values: list[Any]) -> bool:
@@ -219,41 +212,44 @@ def text_of(content: Any) -> str:
 
 # --- SQLite files ----------------------------------------------------------------------------------------------------
 
+Chat = tuple[Any, Sequence[Message], str]
+"""A chat: its key, its messages and its agent."""
 
-@contextmanager
-def opened(path: Path) -> Iterator[apsw.Connection]:
-    """Opens a SQLite file of another tool, read only and without trusting its schema.
 
-    Raises:
-        Unreadable: if it cannot be read.
+def read_sqlite(path: Path, tool: str | None) -> list[ForeignRun]:
+    """The runs in the SQLite file of a tool, which is recognised by its tables; `tool` is the only one expected.
+
+    The file is opened read only, and its schema is not trusted.
     """
+    expected = {name: SQLITE_TOOLS[name] for name in SQLITE_TOOLS if tool in (None, name)} or SQLITE_TOOLS
     try:
         with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
             connection.execute("PRAGMA trusted_schema = OFF")
             connection.execute("PRAGMA query_only = ON")
-            yield connection
+            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            if tables >= _OWN_TABLES:
+                raise Unreadable(
+                    "this is a store of smolmem: open it with --db, or use `smolmem export` and `smolmem load`"
+                )
+            for source, (_, own, chats) in expected.items():
+                if tables >= own:
+                    return [run for chat in chats(connection) for run in runs_of_chat(source, *chat)]
     except apsw.Error as error:
         raise Unreadable(f"SQLite cannot read the file ({error}).") from error
+    names = ", ".join(name for name, _, _ in expected.values())
+    raise Unreadable(f"this SQLite file was not written by {' or '.join(names.rsplit(', ', 1))}")
 
 
-def sqlite_format(path: Path) -> str | None:
-    """The tool that wrote a SQLite file; None if unknown."""
-    with opened(path) as connection:
-        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    return next((name for name, own in _TABLES.items() if tables >= own), None)
-
-
-def read_openai(path: Path) -> list[ForeignRun]:
+def _openai_chats(connection: apsw.Connection) -> Iterator[Chat]:
     """The sessions of OpenAI Agents."""
     chats: dict[str, list[Message]] = {}
-    with opened(path) as connection:
-        rows = connection.execute("SELECT session_id, message_data, created_at FROM agent_messages ORDER BY id")
-        for number, (session, data, created) in enumerate(rows, 1):
-            record = _json(data, f"message {number}")
-            message = _openai(record, _time(created)) if isinstance(record, dict) else None
-            if message is not None and number <= MOST_ROWS:
-                chats.setdefault(str(session), []).append(message)
-    return [run for chat, found in chats.items() for run in runs_of_chat("openai", chat, found, "OpenAI Agents")]
+    rows = connection.execute("SELECT session_id, message_data, created_at FROM agent_messages ORDER BY id")
+    for number, (session, data, created) in enumerate(rows, 1):
+        record = _json(data, f"message {number}")
+        message = _openai(record, _time(created)) if isinstance(record, dict) else None
+        if message is not None and number <= MOST_ROWS:
+            chats.setdefault(str(session), []).append(message)
+    yield from ((session, messages, "OpenAI Agents") for session, messages in chats.items())
 
 
 def _openai(record: Mapping[str, Any], at: float) -> Message | None:
@@ -272,23 +268,19 @@ def _call_id(record: Mapping[str, Any]) -> str:
     return str(record.get("call_id", ""))
 
 
-def read_langgraph(path: Path) -> list[ForeignRun]:
+def _langgraph_chats(connection: apsw.Connection) -> Iterator[Chat]:
     """The threads of a LangGraph checkpointer: the messages of the newest checkpoint of each."""
     newest = (
         "SELECT thread_id, type, checkpoint FROM checkpoints AS one WHERE checkpoint_ns = '' AND checkpoint_id = "
         "(SELECT max(checkpoint_id) FROM checkpoints WHERE thread_id = one.thread_id AND checkpoint_ns = '')"
     )
-    made: list[ForeignRun] = []
-    with opened(path) as connection:
-        for thread, kind, data in connection.execute(newest):
-            found = _checkpoint(kind, data, f"thread {str(thread)[:40]!r}")
-            values = found.get("channel_values") if isinstance(found, dict) else None
-            messages = values.get("messages") if isinstance(values, dict) else None
-            if isinstance(messages, list) and found.get("ts"):
-                at = _time(found["ts"])
-                chat = [_plain(each, at) for each in messages if isinstance(each, dict)]
-                made += runs_of_chat("langgraph", thread, chat, "LangGraph")
-    return made
+    for thread, kind, data in connection.execute(newest):
+        found = _checkpoint(kind, data, f"thread {str(thread)[:40]!r}")
+        values = found.get("channel_values") if isinstance(found, dict) else None
+        messages = values.get("messages") if isinstance(values, dict) else None
+        if isinstance(messages, list) and found.get("ts"):
+            at = _time(found["ts"])
+            yield thread, [_plain(each, at) for each in messages if isinstance(each, dict)], "LangGraph"
 
 
 def _checkpoint(kind: Any, data: Any, where: str) -> Any:
@@ -344,20 +336,20 @@ def _time(value: Any) -> float:
         raise Unreadable(f"{str(value)[:40]!r} is not a time.") from error
 
 
-def read_crewai(path: Path) -> list[ForeignRun]:
+def _crewai_chats(connection: apsw.Connection) -> Iterator[Chat]:
     """The tasks of the last run of a crew: each is a run of the agent that worked on it."""
-    made: list[ForeignRun] = []
     query = "SELECT task_id, expected_output, output, timestamp FROM latest_kickoff_task_outputs ORDER BY task_index"
-    with opened(path) as connection:
-        for task, expected, output, created in connection.execute(query):
-            told = _json(output, f"task {str(task)[:40]!r}")
-            told = told if isinstance(told, dict) else {}
-            asked = text_of(told.get("description") or expected)
-            at = _time(created)
-            chat = [Message("user", asked, at), Message("assistant", text_of(told.get("raw")), at)]
-            made += runs_of_chat("crewai", f"{task} {created}", chat, text_of(told.get("agent")) or "CrewAI")
-    return made
+    for task, expected, output, created in connection.execute(query):
+        parsed = _json(output, f"task {str(task)[:40]!r}")
+        outcome, at = parsed if isinstance(parsed, dict) else {}, _time(created)
+        asked = Message("user", text_of(outcome.get("description") or expected), at)
+        answer = Message("assistant", text_of(outcome.get("raw")), at)
+        yield f"{task} {created}", [asked, answer], text_of(outcome.get("agent")) or "CrewAI"
 
 
-Reader = Callable[[Path], list[ForeignRun]]
-SQLITE_READERS: dict[str, Reader] = {"openai": read_openai, "langgraph": read_langgraph, "crewai": read_crewai}
+SQLITE_TOOLS: dict[str, tuple[str, set[str], Callable[[apsw.Connection], Iterator[Chat]]]] = {
+    "openai": ("OpenAI Agents", {"agent_sessions", "agent_messages"}, _openai_chats),
+    "langgraph": ("LangGraph", {"checkpoints", "writes"}, _langgraph_chats),
+    "crewai": ("CrewAI", {"latest_kickoff_task_outputs"}, _crewai_chats),
+}
+"""Each format: its tool, the tables that its files have, and what reads the chats in them."""

@@ -57,10 +57,6 @@ def copy_store(source: Journal, target: Journal, progress: Progress | None = Non
     """Copies everything; origins and trust stay as they are.
 
     Rows without contents are in an unnamed temporary file meanwhile, as plain text.
-
-    Raises:
-        InvalidArgument: if source and target are the same.
-        Damaged: if a side is damaged, or the copy is incomplete.
     """
     if source.store.url == target.store.url:
         raise InvalidArgument(f"{source.store.url} cannot be copied to itself: name another store.")
@@ -77,16 +73,17 @@ def copy_store(source: Journal, target: Journal, progress: Progress | None = Non
         numbers = _copy_contents(source, target, lambda number: report(min(number, contents)))
         steps, done = dict[int, int](), 0
         for batch in batches(source.store.url, file, LINES):
-            loaded = _load_batch(target, batch, numbers, steps)
+            batch.part.contents, batch.part.steps = numbers, steps
+            loaded = _load_batch(target, batch)
             added.update(loaded.added)
             skipped.update(loaded.skipped)
             differing |= loaded.differing
             done += batch.count
             report(contents + min(done, lines))
     for kind in ("session", "run", "note"):
-        there = added[kind] + skipped[kind]
-        if not differing and there < written.get(kind, 0):
-            raise Damaged(f"{target.store.url}: {there} of {written[kind]} {kind}s arrived. Copy again.")
+        arrived = added[kind] + skipped[kind]
+        if not differing and arrived < written.get(kind, 0):
+            raise Damaged(f"{target.store.url}: {arrived} of {written[kind]} {kind}s arrived. Copy again.")
     missing = ("index_missing_steps", "index_missing_notes")
     target.store.transact(lambda: [target.store.do(query, {}) for query in missing])
     _refuse_damaged(target)
@@ -100,11 +97,11 @@ def _copy_contents(source: Journal, target: Journal, report: Callable[[int], Non
     while rows := source.store.rows("content_hashes_after", {"id": last, "limit": COUNT}):
         last = rows[-1]["id"]
         found = target.store.rows_of_each("content_id", [{"hash": row["hash"]} for row in rows])
-        here = {row["hash"]: int(ids[0]["id"]) for row, ids in zip(rows, found, strict=True) if ids}
-        for contents in _read([row for row in rows if row["hash"] not in here], source):
+        known = {row["hash"]: int(ids[0]["id"]) for row, ids in zip(rows, found, strict=True) if ids}
+        for contents in _read([row for row in rows if row["hash"] not in known], source):
             packed = {key: packing.pack(data) for key, data in contents.items()}
-            here |= target.store.transact(lambda packed=packed: _add_contents(target, packed))  # type: ignore[misc]
-        numbers.update((key.hex(), number) for key, number in here.items())
+            known |= target.store.transact(lambda packed=packed: _add_contents(target, packed))  # type: ignore[misc]
+        numbers.update((key.hex(), number) for key, number in known.items())
         report(last)
     return numbers
 
@@ -133,22 +130,16 @@ def _add_contents(target: Journal, packed: dict[bytes, bytes]) -> dict[bytes, in
     return numbers
 
 
-def _load_batch(journal: Journal, part: Batch, contents: Mapping[str, int], steps: dict[int, int]) -> LineLoader:
+def _load_batch(journal: Journal, batch: Batch) -> LineLoader:
     """Loads a batch in one transaction: all of it, or nothing. Its steps and notes are not indexed yet.
 
-    A batch that the target has already is only read, to learn the numbers of its steps.
-
-    Args:
-        journal: the target.
-        part: the lines; their contents are stored already.
-        contents: the numbers of contents in the target, by hash.
-        steps: the numbers in the target of the steps of earlier batches, by their numbers in the source; the steps of
-            this batch are added.
+    A batch that the target has already is only read, to learn the numbers of its steps. The numbers of its rows in the
+    target are added to those of earlier batches.
     """
+    part = batch.part
 
     def read() -> LineLoader:
-        copied = CopiedPart(contents, steps, part.prompts, part.skip, part.forks, part.is_last)
-        return LineLoader(journal, part, None, keep=True, copied=copied).load_lines(None)
+        return LineLoader(journal, batch, None, keep=True, copied=part).load_lines(None)
 
     def write() -> LineLoader:
         last = int(journal.store.do("last_pending", {}))
@@ -156,8 +147,8 @@ def _load_batch(journal: Journal, part: Batch, contents: Mapping[str, int], step
         journal.store.do("drop_pending_after", {"id": last})
         return done
 
-    loaded = read() if part.is_in(journal.store) else journal.store.transact(write)
-    steps.update(loaded.step_numbers.new)
+    loaded = read() if batch.is_in(journal.store) else journal.store.transact(write)
+    part.steps.update(loaded.step_numbers.new)
     if not part.is_last:  # the last part counts the session
         del loaded.added["session"]
         part.prompts.update(loaded.prompt_numbers.new)
@@ -180,31 +171,28 @@ _LAST = "~"
 
 
 class Batch(archive.ExportReader):
-    """Some lines of a copy, to be read like an export.
+    """The lines of some sessions and notes, the owners of the lines, to be read like an export.
 
-    Attributes:
-        is_last: whether its sessions are complete with it.
-        skip: how many events of each session earlier batches hold.
-        until: how many events of its sessions the target has after it.
-        prompts: the numbers in the target of the prompts of those events.
-        forks: the events that forks begin after; see `CopiedPart`.
+    If later batches continue the sessions, `until` has the number of events of each that the target has by then.
     """
 
-    def __init__(self, url: str, owners: list[Owner], lines: list[bytes]) -> None:
+    def __init__(
+        self,
+        url: str,
+        owners: list[Owner],
+        lines: list[bytes],
+        part: CopiedPart | None = None,
+        until: Mapping[str, int] | None = None,
+    ) -> None:
         super().__init__(Path(url))
-        self.count = len(lines)
-        self.is_last = True
-        self.skip: Mapping[str, int] = {}
-        self.until: Mapping[str, int] = {}
-        self.prompts: dict[int, int] = {}
-        self.forks: dict[int, tuple[str, int] | None] = {}
-        self._owners, self._lines = owners, lines
+        self.count, self.part = len(lines), part or CopiedPart()
+        self._owners, self._lines, self._until = owners, lines, until or {}
 
     def is_in(self, store: Store) -> bool:
         """Whether a store has all sessions and notes of this batch, complete, or as far as this batch goes."""
-        if not self.is_last:
-            asked = [{"session": session, "skip": count - 1} for session, count in self.until.items() if count]
-            begun = store.rows_of_each("session_row", [{"id": session} for session in self.until])
+        if not self.part.is_last:
+            asked = [{"session": session, "skip": count - 1} for session, count in self._until.items() if count]
+            begun = store.rows_of_each("session_row", [{"id": session} for session in self._until])
             return all(begun) and all(store.rows("session_events", values) for values in asked)
         asked = [{"id": owner} for owner in self._owners]
         sessions = store.rows_of_each("session_row", asked)
@@ -270,15 +258,13 @@ def _parts(url: str, owners: list[Owner], lines: list[bytes], most: int) -> Iter
         if len(part) >= most:
             there = {session: text for session, (_, text) in sessions.items() if session in begun}
             named |= {first_runs[session]: runs[first_runs[session]][1] for session in there}
-            batch = Batch(url, owners, [header[1], *there.values(), *part, *named.values()])
-            batch.is_last, batch.until = False, {session: seen[session] for session in there}
-            batch.skip, batch.prompts, batch.forks = done, prompts, forks
-            yield batch
+            so_far = CopiedPart(skip=done, prompts=prompts, forks=forks, is_last=False)
+            here = [header[1], *there.values(), *part, *named.values()]
+            yield Batch(url, owners, here, so_far, until={session: seen[session] for session in there})
             done, part, named, begun = seen.copy(), [], {}, set()
     rest = [line for row, line in rows if row["type"] not in ("session", "prompt", "event")]
-    batch = Batch(url, owners, [header[1], *(text for _, text in sessions.values()), *part, *rest])
-    batch.skip, batch.prompts, batch.forks = done, prompts, forks
-    yield batch
+    last = [header[1], *(text for _, text in sessions.values()), *part, *rest]
+    yield Batch(url, owners, last, CopiedPart(skip=done, prompts=prompts, forks=forks))
 
 
 def _beginnings(sessions: Mapping[str, Row]) -> dict[int, list[str]]:

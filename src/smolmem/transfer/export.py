@@ -77,10 +77,6 @@ def export(
 
     With a redactor, secrets that are stored are replaced with placeholders, and variables are left out: they are stored
     in chunks, and a secret can lie in two of them.
-
-    Raises:
-        Unwritable: if the path exists or cannot be written.
-        Damaged: if the store is damaged.
     """
 
     def write(store: Store) -> Exported:
@@ -97,9 +93,6 @@ def export_rows(journal: Journal, file: IO[bytes]) -> dict[str, int]:
     """Writes the lines of everything except contents and steps; returns how many of each type.
 
     The lines refer to contents by hash, and to steps by the events that made them.
-
-    Raises:
-        Damaged: if the store is damaged.
     """
 
     def write(store: Store) -> dict[str, int]:
@@ -169,8 +162,8 @@ class _Export:
     # --- lines -----------------------------------------------------------------------------------------------------
 
     def _line(self, kind: str, row: Row) -> None:
-        said = {name: value for name, value in row.items() if value is not None and name != "hash"}
-        self._writer.line({"type": kind, **(said if self._redaction is None else self._redaction.row(said))})
+        fields = {name: value for name, value in row.items() if value is not None and name != "hash"}
+        self._writer.line({"type": kind, **(fields if self._redaction is None else self._redaction.row(fields))})
         self._written[kind] += 1
         if self._progress is not None and self._writer.lines % 200 == 0:
             self._progress(min(self._writer.lines, self._total), self._total)
@@ -223,11 +216,11 @@ class _Export:
         while self._next is not None and self._next <= last:
             stored = self._hash(self._next), self._records.content(self._next)
             for key, data in [stored] if self._redaction is None else self._redaction.contents(*stored):
-                said, extension = _in_line(data)
+                fields, extension = _in_line(data)
                 if extension:
-                    said = {"file": f"media/{key}.{extension}"}
-                    self._writer.media(said["file"], data)
-                self._writer.line({"type": "content", "hash": key, **said})
+                    fields = {"file": f"media/{key}.{extension}"}
+                    self._writer.media(fields["file"], data)
+                self._writer.line({"type": "content", "hash": key, **fields})
                 self._written["content"] += 1
             self._next = next(self._coming, None)
 
@@ -342,15 +335,10 @@ def _as_json(data: bytes) -> Any:
 
 
 class _Redaction:
-    """The redaction of one export.
+    """The redaction of one export; `content_of` gives the bytes of a content by its hash."""
 
-    Args:
-        redactor: finds the secrets.
-        fetch: the bytes of a content, by hash.
-    """
-
-    def __init__(self, redactor: Redactor, fetch: Callable[[str], bytes]) -> None:
-        self._redactor, self._fetch = redactor, fetch
+    def __init__(self, redactor: Redactor, content_of: Callable[[str], bytes]) -> None:
+        self._redactor, self._content_of = redactor, content_of
         self._moved: dict[str, str] = {}
         self._added: set[str] = set()
 
@@ -372,17 +360,17 @@ class _Redaction:
         tree, new = _as_json(data), data
         beside: dict[str, bytes] = {}
         if tree is not _NOT_JSON:
-            clean, beside = self._redactor.stored_record(tree, self._fetch)
+            clean, beside = self._redactor.stored_record(tree, self._content_of)
             new = wire.dumps(clean)
             named = (name.decode() for _, name in NAMED.findall(new))
             # A text that holds no secret by itself was changed as a record: both readings are kept.
-            beside |= {name: self._fetch(name) for name in named if name in self._moved and name not in beside}
+            beside |= {name: self._content_of(name) for name in named if name in self._moved and name not in beside}
         else:
             with suppress(UnicodeDecodeError):  # a picture, or numbers
                 text = self._redactor.text(data.decode("utf-8", "surrogatepass"))
                 new = text.encode("utf-8", "surrogatepass")
-        made = [(name, text) for name, text in beside.items() if name not in self._added]
+        texts = [(name, text) for name, text in beside.items() if name not in self._added]
         self._added.update(beside)
         if new != data:
             self._moved[key] = wire.fingerprint(new)
-        return [*made, (self.key(key), new)]
+        return [*texts, (self.key(key), new)]

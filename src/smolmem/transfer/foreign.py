@@ -216,8 +216,8 @@ class _Writing:
         """The prompt of a step as the beginning of the prompt before, and the rest."""
         if not encoded.model_input:
             return None
-        made = [self._journal.encode([message]) for message in encoded.model_input]
-        parts = [self._parts.get(part.key, part) for part in made]
+        encoded_messages = [self._journal.encode([message]) for message in encoded.model_input]
+        parts = [self._parts.get(part.key, part) for part in encoded_messages]
         return prompts.share(parts, len(parts), [self._prompt] if self._prompt[0] else [])
 
     def _call(self, run: str, call: ForeignCall) -> None:

@@ -38,12 +38,7 @@ class Pushed(Drawable):
 
 
 def push(folder: Path, exported: Exported, repo: str, *, private: bool, redacted: bool, token: str | None) -> Pushed:
-    """Uploads the folder of an export as one commit; files of an earlier push are replaced.
-
-    Raises:
-        InvalidArgument: the dataset is public, and `private` is true; or `repo` is not a name.
-        StoreError: the Hub cannot be reached, or refuses.
-    """
+    """Uploads the folder of an export as one commit; files of an earlier push are replaced."""
     api = _api(token)
     (folder / "README.md").write_text(card(folder, exported, repo, redacted=redacted), encoding="utf-8")
     with _explained(repo):
@@ -64,12 +59,7 @@ def push(folder: Path, exported: Exported, repo: str, *, private: bool, redacted
 
 
 def download(repo: str, folder: Path, *, revision: str | None, token: str | None) -> Path:
-    """Downloads an export.
-
-    Raises:
-        NotFound: there is no such dataset, or it holds no export.
-        StoreError: the Hub cannot be reached, or refuses.
-    """
+    """Downloads an export."""
     wanted: Any = {"repo_type": "dataset", "allow_patterns": _FILES, "max_workers": 4}
     with _explained(repo):
         _api(token).snapshot_download(repo, revision=revision, local_dir=folder, **wanted)

@@ -31,7 +31,6 @@ LARGEST = 512 << 20
 PAGE = 1_000
 MOST_PAGES = 10_000
 _SQLITE = b"SQLite format 3\0"
-_SQLITE_TOOLS = {"openai": "OpenAI Agents", "langgraph": "LangGraph", "crewai": "CrewAI"}
 _HOW = "`smolmem import --help` lists what can be imported"
 
 
@@ -76,7 +75,7 @@ def _from_file(path: Path, format: Format | None) -> list[ForeignRun]:
         with path.open("rb") as file:
             head = file.read(16)
             if head == _SQLITE:
-                return _from_sqlite(path, format)
+                return chats.read_sqlite(path, format)
             if head[:1] == b"\x80" and head[1:2] in b"\x02\x03\x04\x05":
                 raise Unreadable(
                     "this is a pickle, and loading a pickle runs whatever code is in it: save json.dumps(agent.memory."
@@ -90,16 +89,6 @@ def _from_file(path: Path, format: Format | None) -> list[ForeignRun]:
     if len(data) > LARGEST:
         raise Unreadable(f"the file is larger than {byte_size(LARGEST)}: import it in parts")
     return _from_json(json_values(data), path.name, at, format)
-
-
-def _from_sqlite(path: Path, format: Format | None) -> list[ForeignRun]:
-    found = chats.sqlite_format(path)
-    if found == "smolmem":
-        raise Unreadable("this is a store of smolmem: open it with --db, or use `smolmem export` and `smolmem load`")
-    if found is None or (format is not None and format != found):
-        tool = _SQLITE_TOOLS.get(str(format), "OpenAI Agents, LangGraph or CrewAI")
-        raise Unreadable(f"this SQLite file was not written by {tool}")
-    return chats.SQLITE_READERS[found](path)
 
 
 def _from_json(values: list[Any], name: str, at: float, format: Format | None) -> list[ForeignRun]:
@@ -117,11 +106,7 @@ def _from_json(values: list[Any], name: str, at: float, format: Format | None) -
 
 
 def json_values(data: bytes) -> list[Any]:
-    """The JSON values of a text, one after another: one value, or a value on each line.
-
-    Raises:
-        Unreadable: if it is not JSON.
-    """
+    """The JSON values of a text, one after another: one value, or a value on each line."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 from smolmem.store.base import Row, Store
 from smolmem.store.writer import COPYING
@@ -13,19 +13,20 @@ NOT_ENDED |= {"status": "running", "writer": COPYING}
 """Columns of a run while its session is incomplete."""
 
 
-class CopiedPart(NamedTuple):
-    """What a batch of a copy can refer to: numbers of earlier rows in the target, and how many events came before.
+@dataclass
+class CopiedPart:
+    """What a batch of a copy can refer to: rows of earlier batches, by their numbers in the target."""
 
-    `forks` has the events that forks begin after, each with its session and its number in the target: None for an event
-    that comes later, 0 for one that the target lacks.
-    """
-
-    contents: Mapping[str, int]
-    steps: Mapping[int, int]
-    prompts: Mapping[int, int]
-    skip: Mapping[str, int]
-    forks: Mapping[int, tuple[str, int] | None]
-    is_last: bool
+    contents: Mapping[str, int] = field(default_factory=dict)
+    steps: dict[int, int] = field(default_factory=dict)
+    prompts: dict[int, int] = field(default_factory=dict)
+    skip: Mapping[str, int] = field(default_factory=dict)
+    """How many events of each session earlier batches hold."""
+    forks: dict[int, tuple[str, int] | None] = field(default_factory=dict)
+    """The events that forks begin after, each with its session and its number in the target: None for an event that
+    comes later, 0 for one that the target lacks."""
+    is_last: bool = True
+    """Whether the sessions of the batch are complete with it."""
 
 
 def is_incomplete(store: Store, session: str) -> bool:

@@ -58,7 +58,7 @@ class LineLoader:
         self._store, self._export, self._scope = journal.store, export, scope
         self._journal = Journal(journal.store, journal.redactor)  # with caches of its own, should all be undone
         self._exported_scope: str | None = None
-        self._copied = copied or CopiedPart({}, {}, {}, {}, {}, is_last=True)
+        self._copied = copied or CopiedPart()
         self._contents = LoadedContents(journal.store, export, self._copied.contents)
         self.added: Counter[str] = Counter()
         self.skipped: Counter[str] = Counter()
@@ -186,8 +186,8 @@ class LineLoader:
         if row["keep"] > parts:
             raise InvalidLine(f"prompt {row['id']} keeps more parts than its parent has")
         suffix = [self._contents.number(key) for key in row["suffix"]]
-        made = {"parent": parent, "keep": row["keep"], "size": row["size"], "suffix": json.dumps(suffix)}
-        return int(self._add("prompt", made))
+        prompt = {"parent": parent, "keep": row["keep"], "size": row["size"], "suffix": json.dumps(suffix)}
+        return int(self._add("prompt", prompt))
 
     # --- sessions, events, steps -----------------------------------------------------------------------------------
 
@@ -242,19 +242,23 @@ class LineLoader:
         session, place = row["session"], self._matched[row["session"]]
         self._matched[session] += 1
         events = self._stored_events.get(session, [])
-        here = events[place] if place < len(events) and session not in self.differing else None
-        if here is not None and (here["act"], here["at"], here["place"]) != (row["act"], row["at"], row["place"]):
-            here = None
-        if here is None and self._lists[session] is not None:
+        stored = events[place] if place < len(events) and session not in self.differing else None
+        if stored is not None and (stored["act"], stored["at"], stored["place"]) != (
+            row["act"],
+            row["at"],
+            row["place"],
+        ):
+            stored = None
+        if stored is None and self._lists[session] is not None:
             raise InvalidLine(
                 f"session {session} changed since a part of it was copied: erase its runs in the copy first"
             )
-        if here is None and session in self._stored_events:
+        if stored is None and session in self._stored_events:
             self.differing.add(session)
-        self._put_prompts(row["prompt"], here, new=False)
-        self._events.put(row["id"], 0 if here is None else here["id"])
+        self._put_prompts(row["prompt"], stored, new=False)
+        self._events.put(row["id"], 0 if stored is None else stored["id"])
         if self.step_numbers.find(row["step"]) is None:
-            self.step_numbers.put(row["step"], 0 if here is None else here["step"])
+            self.step_numbers.put(row["step"], 0 if stored is None else stored["step"])
 
     def _begin(self, fork: Row, event: Row) -> None:
         """A fork's list begins as the list was after an event of its past."""
@@ -408,9 +412,9 @@ class LineLoader:
 
     def _call(self, row: Row) -> None:
         if self._is_new(row["run"]):
-            made = self._contents.numbered(row, "arguments", "outcome")
-            del made["id"]
-            self._add("call", made)
+            call = self._contents.numbered(row, "arguments", "outcome")
+            del call["id"]
+            self._add("call", call)
 
     def _recalled(self, row: Row) -> None:
         if not self._is_new(row["run"]):
@@ -418,11 +422,11 @@ class LineLoader:
         found = [item if not item or isinstance(item, str) else self.step_numbers.get(item) for item in row["found"]]
         step = None if row["step"] is None else self.step_numbers.get(row["step"])
         found = [item for item in found if not self._is_my_note(item)]
-        made = self._contents.numbered(row, "block") | {"step": step, "found": json.dumps(found)}
-        del made["id"]
+        recalled = self._contents.numbered(row, "block") | {"step": step, "found": json.dumps(found)}
+        del recalled["id"]
         with _refused("the reminder is not a list of messages"):
-            quoted_lines(self._journal.part(made["block"]) if made["block"] is not None else [])
-        self._add("recalled", made)
+            quoted_lines(self._journal.part(recalled["block"]) if recalled["block"] is not None else [])
+        self._add("recalled", recalled)
 
     def _cut(self, row: Row) -> None:
         if self._list_of(row) is not None:
@@ -470,11 +474,11 @@ class LineLoader:
         if isinstance(target, int) != (what == "step"):
             raise InvalidLine(f"{target!r} is not a {what}")
         if what == "step":
-            here = self.step_numbers.get(target)
-            rows = self._store.rows("step_row", {"id": here})
+            step = self.step_numbers.get(target)
+            rows = self._store.rows("step_row", {"id": step})
             if not rows or self._lists.get(rows[0]["session"]) is None:
                 return
-            row["target"] = str(here)
+            row["target"] = str(step)
         elif what == "run" and not self._is_new(target):
             return
         elif what == "note" and target not in self._notes:

@@ -228,11 +228,7 @@ class LoadedContents:
         return True
 
     def number(self, key: str | None) -> int | None:
-        """The number of a content in this store.
-
-        Raises:
-            InvalidLine: if no line before holds the content.
-        """
+        """The number of a content in this store."""
         if key is None:
             return None
         found = self._numbers.get(key) or self._store.do("content_id", {"hash": bytes.fromhex(key)})

@@ -47,11 +47,6 @@ def load(
 
     The arguments are those of `Memory.load`. Below a scope, `acme/alice` becomes `<scope>/alice` if `acme` was
     exported, and `<scope>/acme/alice` if everything was.
-
-    Raises:
-        NotAStore: if the path is not an export.
-        Damaged: if a line is wrong; the message names it.
-        TooNew: if a later smolmem wrote the export.
     """
     below = None if scope is None else check_scope(scope)
 

@@ -37,11 +37,7 @@ def _steps(values: list[Any]) -> list[Any]:
 
 
 def read_steps(values: list[Any], at: float) -> list[ForeignRun]:
-    """The runs of a file, in one session; `at` is when the file was written, for steps without a time.
-
-    Raises:
-        Unreadable: if a step cannot be read.
-    """
+    """The runs of a file, in one session; `at` is when the file was written, for steps without a time."""
     records = _steps(values)
     system = next((step["system_prompt"] for step in records if "system_prompt" in step), None)
     groups: list[list[Any]] = []
@@ -113,7 +109,7 @@ def _action(record: Mapping[str, Any]) -> ActionStep:
     code = record.get("code_action")
     if code is None:  # releases before 1.20 keep code in the call alone
         code = next((call.arguments for call in calls if call.name == "python_interpreter"), None)
-    said = record.get("model_output")
+    output = record.get("model_output")
     return ActionStep(
         step_number=int(record["step_number"]),
         timing=_timing(record.get("timing")),
@@ -121,7 +117,7 @@ def _action(record: Mapping[str, Any]) -> ActionStep:
         tool_calls=calls or None,
         error=agent_error(str(error.get("type")), str(error.get("message"))) if isinstance(error, dict) else None,
         model_output_message=None if answer is None else _message(answer),
-        model_output=said if said is None or isinstance(said, str) else _text(said),
+        model_output=output if output is None or isinstance(output, str) else _text(output),
         code_action=None if code is None else _text(code),
         observations=None if record.get("observations") is None else _text(record["observations"]),
         action_output=record.get("action_output"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
@@ -37,9 +38,6 @@ class Collector:
             password in the URL are sent as basic authentication.
         headers: headers to send besides those of `OTEL_EXPORTER_OTLP_HEADERS`.
         project: the project of Phoenix that the traces belong to.
-
-    Raises:
-        InvalidArgument: if `url` is not a URL.
     """
 
     def __init__(self, url: str, headers: Mapping[str, str] | None = None, project: str = "default") -> None:
@@ -80,7 +78,7 @@ class Collector:
         try:
             unfollowed: Any = {"headers": headers, "auth": self._auth, "allow_redirects": False, "stream": True}
             with requests.post(self._url, body, timeout=TIMEOUT, **unfollowed) as answer:
-                said = answer.raw.read(500, decode_content=True) if answer.status_code != 200 else b""
+                reply = answer.raw.read(500, decode_content=True) if answer.status_code != 200 else b""
         except (requests.RequestException, OSError, ValueError) as error:
             reason = failure_reason(error)
             raise CollectorFailed(
@@ -88,7 +86,7 @@ class Collector:
             ) from error
         if answer.status_code not in (200, 202, 204):
             final = answer.status_code in (400, 413, 422)  # the same batch would be refused again
-            raise CollectorFailed(_refusal(self._url, answer.status_code, said), refused=final)
+            raise CollectorFailed(_refusal(self._url, answer.status_code, reply), refused=final)
 
 
 def _refusal(url: str, code: int, said: bytes) -> str:
@@ -112,14 +110,11 @@ def failure_reason(error: BaseException) -> str:
 
 
 def _checked(url: str) -> SplitResult:
-    try:
+    with suppress(ValueError, TypeError, AttributeError):
         parts = urlsplit(url)
-        whole = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-    except (ValueError, TypeError, AttributeError):
-        parts, whole = SplitResult("", "", "", "", ""), False
-    if not whole:
-        raise InvalidArgument("a collector is a URL such as http://localhost:6006 or https://host/v1/traces.")
-    return parts
+        if parts.scheme in ("http", "https") and parts.hostname and (parts.port or 1) > 0:
+            return parts
+    raise InvalidArgument("a collector is a URL such as http://localhost:6006 or https://host/v1/traces.")
 
 
 def _checked_headers(headers: Mapping[str, str]) -> dict[str, str]:

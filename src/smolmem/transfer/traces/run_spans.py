@@ -211,8 +211,8 @@ class _RunSpans:
         for number, call in enumerate(asked[:-1]):
             yield self._answer(turn, self._id("model", number, turn), call, ended)
         answer = getattr(live, "model_output_message", None)
-        said = answer if answer is not None else getattr(live, "model_output", None)
-        if said is None and not asked:
+        output = answer if answer is not None else getattr(live, "model_output", None)
+        if output is None and not asked:
             return
         prompt = list(getattr(live, "model_input_messages", None) or [])
         began, ended = (asked[-1].began, asked[-1].ended or ended) if asked else (began, ended)
@@ -221,8 +221,8 @@ class _RunSpans:
             **self._llm(_tokens(usage, "input_tokens"), _tokens(usage, "output_tokens")),
             **_input(message_text(prompt[-1]) if prompt else None),
             **self._messages(spans.INPUT_MESSAGES, _fitting(prompt), turn),
-            **_output(_said(said)),
-            **self._messages(spans.OUTPUT_MESSAGES, [] if said is None else [said], turn),
+            **_output(_said(output)),
+            **self._messages(spans.OUTPUT_MESSAGES, [] if output is None else [output], turn),
         }
         yield self._model_span(turn, self._id("model", turn), began, ended, attributes)
 
@@ -257,17 +257,17 @@ class _RunSpans:
     # --- tools -----------------------------------------------------------------------------------------------------
 
     def _tools(self, turn: int, live: ActionStep, calls: Sequence[Call], ended: float) -> Iterator[Span]:
-        made = [call for call in calls if call.recorded.kind == "tool"]
+        recorded = [call for call in calls if call.recorded.kind == "tool"]
         step = above = self._id("step", turn)
         if live.code_action is not None:
             above = self._id("code", turn)
-            began = max([live_start(live, ended), *(call.ended or 0.0 for call in calls if call not in made)])
+            began = max([live_start(live, ended), *(call.ended or 0.0 for call in calls if call not in recorded)])
             attributes = {**_tool(spans.INTERPRETER), **_input(live.code_action), **_output(live.observations)}
             began = min(began, ended)
             yield self._span("TOOL", above, step, spans.INTERPRETER, began, ended, attributes, *_step_error(live))
-        for number, call in enumerate(made):
+        for number, call in enumerate(recorded):
             yield self._tool(turn, number, call, above)
-        if not made and live.code_action is None:
+        if not recorded and live.code_action is None:
             yield from self._named_tools(turn, live, ended)
 
     def _named_tools(self, turn: int, live: ActionStep, ended: float) -> Iterator[Span]:
@@ -417,11 +417,11 @@ def _tokens(usage: Any, name: str) -> int | None:
 
 def _arguments(call: RecordedCall) -> Any:
     """The arguments of a call; code gives a list and keywords."""
-    given = None
+    arguments = None
     with suppress(SmolmemError, TypeError, ValueError):
-        given = call.arguments()
-    is_code = isinstance(given, list) and [type(each) for each in given] == [list, dict]
-    return {"args": given[0], "kwargs": given[1]} if is_code and given is not None else given
+        arguments = call.arguments()
+    is_code = isinstance(arguments, list) and [type(each) for each in arguments] == [list, dict]
+    return {"args": arguments[0], "kwargs": arguments[1]} if is_code and arguments is not None else arguments
 
 
 def _result(call: RecordedCall) -> Any:

@@ -46,11 +46,7 @@ def is_spans(values: list[Any]) -> bool:
 
 
 def read_spans(values: list[Any]) -> list[Span]:
-    """The spans in JSON values; of spans with the same id the one that ended last.
-
-    Raises:
-        Unreadable: if they are not spans, or cannot be put in order.
-    """
+    """The spans in JSON values; of spans with the same id the one that ended last."""
     found: dict[tuple[str, str], Span] = {}
     for number, record in enumerate(_records(values), 1):
         if number > MOST_SPANS:

@@ -33,12 +33,12 @@ _CODE = re.compile(r"<code>\s*\n?(.*?)\n?\s*</code>|```(?:py|python)?[ \t]*\n(.*
 def runs_of(found: Sequence[Span]) -> list[ForeignRun]:
     """Spans as runs, callers first."""
     tree = _Tree(found)
-    made = [_Run(tree, agent).made() for agent in tree.agents]
+    runs = [_Run(tree, agent).made() for agent in tree.agents]
     for trace, orphans in tree.orphans().items():
         first = orphans[0]
         whole = Span(trace, f"{trace} without agent", None, "agent.run", "AGENT", first.began, _end(orphans))
-        made.append(_Run(tree, whole, orphans).made())
-    return made
+        runs.append(_Run(tree, whole, orphans).made())
+    return runs
 
 
 class _Tree:
@@ -152,19 +152,19 @@ class _Run:
         if self.orphans:
             return "interrupted", None
         about = parse_json(self.span.attributes.get(spans.METADATA))
-        told = about.get("status") if isinstance(about, dict) else self.span.attributes.get("metadata.status")
+        recorded = about.get("status") if isinstance(about, dict) else self.span.attributes.get("metadata.status")
         if self.span.status != "ERROR":
-            return ("max_steps" if told == "max_steps" else "finished"), None
-        if told == "interrupted":
+            return ("max_steps" if recorded == "max_steps" else "finished"), None
+        if recorded == "interrupted":
             return "interrupted", None
         kind, _, text = self.span.message.partition(": ")
         raised = self.span.exception or Raised(kind, text)
         return "failed", Failure(raised.type, raised.message, raised.traceback)
 
     def _agent_type(self) -> str:
-        told = self.span.attributes.get("smolagents.agent_type")
-        if told:
-            return str(told)
+        recorded = self.span.attributes.get("smolagents.agent_type")
+        if recorded:
+            return str(recorded)
         name = self.span.name.removesuffix(".run")
         if name in ("CodeAgent", "ToolCallingAgent"):
             return name
@@ -200,10 +200,10 @@ class _Run:
     def _action(self, step: Span, models: Sequence[Span], tools: Sequence[Span]) -> ActionStep:
         model = models[-1] if models else None
         answer = None if model is None else _answer(model)
-        said = answer.content if answer is not None else None
+        output = answer.content if answer is not None else None
         code = next((_text(each, spans.INPUT) for each in tools if each.name == INTERPRETER), None)
-        if code is None and isinstance(said, str) and not (answer is not None and answer.tool_calls):
-            blocks = [(first or second).strip("\n") for first, second in _CODE.findall(said)]
+        if code is None and isinstance(output, str) and not (answer is not None and answer.tool_calls):
+            blocks = [(first or second).strip("\n") for first, second in _CODE.findall(output)]
             code = "\n\n".join(blocks) or None
         tools = [each for each in tools if each.name != INTERPRETER]
         self._record(tools, is_code=code is not None)
@@ -217,7 +217,7 @@ class _Run:
             tool_calls=_calls(code, answer, tools),
             error=_error(step),
             model_output_message=answer,
-            model_output=said,
+            model_output=output,
             code_action=code,
             observations=shown,
             action_output=None if final is None else _output(final),
@@ -235,15 +235,17 @@ class _Run:
 
     def _record(self, tools: Sequence[Span], *, is_code: bool) -> None:
         for each in tools:
-            given = _input(each)
-            given = parse_json(given) if isinstance(given, str) and given.startswith("{") else given
-            args, named = (given.get("args"), given.get("kwargs")) if isinstance(given, dict) else (None, None)
+            arguments = _input(each)
+            arguments = parse_json(arguments) if isinstance(arguments, str) and arguments.startswith("{") else arguments
+            args, named = (
+                (arguments.get("args"), arguments.get("kwargs")) if isinstance(arguments, dict) else (None, None)
+            )
             if isinstance(args, list) and isinstance(named, dict):
-                given = [args, named] if is_code else named
+                arguments = [args, named] if is_code else named
             failed = each.status == "ERROR"
             result = _error(each) if failed else _output(each)
             turn = len(self.steps)
-            self.calls.append(ForeignCall(turn, _tool_name(each), given, result, each.began, each.ended, failed))
+            self.calls.append(ForeignCall(turn, _tool_name(each), arguments, result, each.began, each.ended, failed))
 
 
 def _planning(step: Span, model: Span) -> PlanningStep:
@@ -258,8 +260,8 @@ def _calls(code: str | None, answer: ChatMessage | None, tools: Sequence[Span]) 
         return [ToolCall(INTERPRETER, code, "call_1")]
     if answer is not None and answer.tool_calls:
         return [ToolCall(call.function.name, call.function.arguments, call.id) for call in answer.tool_calls]
-    made = [ToolCall(_tool_name(each), _input(each), each.id) for each in tools]
-    return made or None
+    calls = [ToolCall(_tool_name(each), _input(each), each.id) for each in tools]
+    return calls or None
 
 
 def _error(span: Span) -> Exception | None:
@@ -274,11 +276,11 @@ def _answer(model: Span) -> ChatMessage | None:
     messages = _messages(model, spans.OUTPUT_MESSAGES)
     if messages:
         return messages[0]
-    said = _text(model, spans.OUTPUT)
-    parsed = parse_json(said) if said is not None and said.startswith("{") else None
+    text = _text(model, spans.OUTPUT)
+    parsed = parse_json(text) if text is not None and text.startswith("{") else None
     if isinstance(parsed, dict) and isinstance(parsed.get("content"), str):
-        said = parsed["content"]
-    return None if said is None else ChatMessage(MessageRole.ASSISTANT, said)
+        text = parsed["content"]
+    return None if text is None else ChatMessage(MessageRole.ASSISTANT, text)
 
 
 def _numbered(fields: Mapping[str, Any], prefix: str, part: str) -> list[dict[str, Any]]:
