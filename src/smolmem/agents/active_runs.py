@@ -108,7 +108,9 @@ class ActiveRuns:
     def turn(self) -> Turn | None:
         """The run that is being worked on, and its turn; a code agent's tools ask from a thread of their own."""
         active = self.of_this_thread() or (self._active[-1] if self._active else None)
-        return None if active is None or active.run is None else Turn(active.run, self._turns.get(active.run, 0))
+        if active is None or active.run not in self._rows:  # it has not begun, or is recorded no longer
+            return None
+        return Turn(active.run, self._turns.get(active.run, 0))
 
     def run_at_work(self) -> str | None:
         """The run that is being worked on, by the agent or by hand."""
@@ -203,6 +205,13 @@ class ActiveRuns:
         if self._manual is not None:
             self.set_status(self._manual, "finished")
             self._manual = None
+
+    def leave(self) -> None:
+        """The agent is recorded no longer: runs that are in progress are interrupted."""
+        self.end_manual()
+        for active in self._active:
+            if active.run in self._rows:
+                self.set_status(active.run, "interrupted")
 
     def set_status(self, run: str, status: Status) -> None:
         """Gives a run the status it ended with."""

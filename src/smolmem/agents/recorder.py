@@ -136,8 +136,8 @@ class Recorder:
         )
 
     def release(self) -> None:
-        """Saves unsaved steps and undoes all patches of the agent."""
-        self.runs.end_manual()
+        """Saves unsaved steps, interrupts active runs and undoes all patches of the agent."""
+        self.runs.leave()
         self.flush()
         self._session.close()
         self.patches.close()
