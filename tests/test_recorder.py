@@ -366,6 +366,13 @@ def test_a_run_that_is_left_unrecorded_in_its_middle_is_interrupted(memory: Memo
         again.erase(run)
 
 
+@pytest.mark.parametrize("name", [None, 5, b"weather", ""])
+def test_a_call_of_a_tool_whose_name_is_no_text_is_the_models_mistake_as_before(memory: Memory, name: Any) -> None:
+    agent = memory.attach(calling_agent(calls((name, {})), answer("done")))
+    assert agent.run("Go") == "done"
+    assert "Unknown tool" in (only(memory).steps[1].text)
+
+
 def test_attaching_twice_changes_nothing_and_elsewhere_is_refused(memory: Memory, tmp_path: Any) -> None:
     agent = memory.attach(code_agent(code("final_answer(1)")))
     assert memory.attach(agent) is agent

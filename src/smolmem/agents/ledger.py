@@ -264,8 +264,8 @@ class Ledger:
         }
 
     def _stored_name(self, name: str) -> str:
-        """A model can call a tool that does not exist, by any text."""
-        return self._journal.redactor.text(storable(name))
+        """A model can call a tool that does not exist, by any text, or by none."""
+        return self._journal.redactor.text(storable(str(name)))
 
     def _take(self, kind: str, name: str, asked: Encoded) -> RecordedCall | None:
         """The recorded call that is being made again, once; calls of earlier turns are dropped."""

@@ -75,8 +75,8 @@ class Recorder:
         self.attachments: Any = None
         """Set by `Memory`: the agent's access to recall, its rules and its traces."""
         self.on_run_end: Callable[[], None] = lambda: None
-        self.continuations: dict[str, list[Callable[[], Any]]] = {}
-        """Interrupted runs of this managed agent by task: they continue when the parent calls it again."""
+        self.continuations: dict[tuple[str | None, str], list[Callable[[], Any]]] = {}
+        """Interrupted runs of this managed agent by parent and task: they continue when the parent calls it again."""
         self._journal = journal
         self._failures = failures
         self._lock = threading.RLock()
@@ -110,7 +110,7 @@ class Recorder:
         self._observe_memory()
         self.original_run = self.patches.run(agent, self._wrapped_run)
         self.patches.rendering(agent, self.prompts.wrap)
-        self.patches.tool_calls(agent, self.ledger.tool)
+        self.patches.tool_calls(agent, self.runs.calling(self.ledger.tool))
         self.follow_agent()
         if not compat.holds("memory"):
             self.changed()
@@ -170,8 +170,8 @@ class Recorder:
         """One run. Calls of one managed agent come one after the other: they share its memory (smolagents #1781)."""
         with self.guard():
             self.follow_agent()
-        if self.continuations.get(active.task):
-            return self.continuations[active.task].pop(0)()
+        if waiting := self.continuations.get((active.parent.run if active.parent else None, active.task)):
+            return waiting.pop(0)()
         self.drop_expired_injections()
         self._journal.redactor.refresh()
         try:

@@ -189,7 +189,8 @@ class Resumption:
                 ended.remove(done)
                 continue
             recorder = self.recorder_of(helper)
-            recorder.continuations.setdefault(task, []).append(partial(self._continue_child, recorder, child))
+            continuations = recorder.continuations.setdefault((self.run.id, task), [])
+            continuations.append(partial(self._continue_child, recorder, child))
 
     def _continue_child(self, recorder: Recorder, child: Run) -> Any:
         if child.status == "finished":
@@ -215,7 +216,8 @@ class Resumption:
         def corrected() -> None:
             active.step_number = None
             for helper in recorder.managed():
-                helper.continuations.clear()
+                for own in [key for key in helper.continuations if key[0] == row["id"]]:
+                    del helper.continuations[own]
             agent.memory.steps.extend(waiting)
 
         def rehearsed(code: str) -> None:
