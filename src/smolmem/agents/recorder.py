@@ -251,7 +251,7 @@ class Recorder:
             if keeps_list and not self.is_active and not self._session.is_stored_in(self._journal):
                 self._lose()
                 self.agent.memory.reset()
-                log.warning("smolmem: another process erased steps of this agent, whose memory is emptied.")
+                log.warning("smolmem: another process erased or continued steps of this agent: its memory is emptied.")
 
     def end(self, active: ActiveRun, *, answer: Any = None, error: BaseException | None = None) -> None:
         """Ends a run with its answer or its error."""
@@ -375,7 +375,7 @@ class Recorder:
     def adopt(self, stored: StoredSession, run: RunRow) -> None:
         """Continues a stored session and one of its runs: puts the steps onto the agent's list."""
         self._session.close()
-        self._session = Session.load(stored, self._journal.prompt)
+        self._session, self._list_is_lost = Session.load(stored, self._journal.prompt), False
         self.runs.adopt(run, stored.turns)
         self.prompts.forget_last()
         with self.paused():
