@@ -21,6 +21,7 @@ import pytest
 from contents import unpacked
 from rich.console import Console
 from scripted import answer, calling_agent, calls, code, code_agent, weather
+from smolagents.utils import AgentGenerationError
 
 from smolmem import CannotResume, Memory, Run, Watch, views
 from smolmem.core import faults
@@ -345,6 +346,21 @@ def test_one_step_can_be_erased(memory: Memory, path: Path) -> None:
     assert hits(path, "mkvar", "mkvalue", "mkstep") == 0
     assert [found.step for found in memory.recall("after", 1)] == [run.steps[1].id]
     assert sound(memory)
+
+
+def test_a_run_whose_task_is_erased_is_not_resumed_and_stays_as_it_is(memory: Memory) -> None:
+    agent = memory.attach(code_agent(code("x = 1"), ConnectionError("429")))
+    with pytest.raises(AgentGenerationError):
+        agent.run("A task")
+    memory.detach(agent)
+    memory.erase(memory.runs()[0].steps[0])
+    with pytest.raises(CannotResume, match="has no task any more"):
+        memory.resume(code_agent())
+    (run,) = memory.runs()
+    assert run.status == "failed"
+    with pytest.raises(CannotResume, match="has no task any more"):
+        run.rerun(code_agent())
+    memory.erase(run)
 
 
 def test_a_run_whose_task_or_last_step_is_erased_loses_its_title_or_answer(memory: Memory, path: Path) -> None:

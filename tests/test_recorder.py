@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import copy
 import pickle
+from pathlib import Path
 from typing import Any
 
 import PIL.Image
 import pytest
 from conftest import TORTURE
 from same import same
-from scripted import Scripted, answer, calling_agent, calls, code, code_agent
-from smolagents import ActionStep, AgentMemory, CodeAgent, TaskStep, ToolCallingAgent
+from scripted import Scripted, answer, calling_agent, calls, code, code_agent, weather
+from smolagents import ActionStep, AgentMemory, CodeAgent, TaskStep, ToolCallingAgent, tool
 from smolagents.memory import FinalAnswerStep, PlanningStep
 from smolagents.models import ChatMessage, MessageRole
 from smolagents.monitoring import Timing
@@ -344,6 +345,32 @@ def test_detach_gives_the_agent_back_as_it_was(memory: Memory) -> None:
     assert vars(agent).keys() - {"interrupt_switch"} == before.keys()
     agent.run("Not recorded")
     assert [run.title for run in memory.runs()] == ["Recorded"]
+
+
+@pytest.mark.parametrize("leave", ["detach", "close"])
+def test_a_run_that_is_left_unrecorded_in_its_middle_is_interrupted(memory: Memory, path: Path, leave: str) -> None:
+    @tool
+    def off() -> str:
+        """Ends the recording."""
+        memory.detach(agent) if leave == "detach" else memory.close()
+        return "off"
+
+    agent = memory.attach(
+        calling_agent(calls(("off", {})), calls(("weather", {"city": "Rome"})), answer("done"), tools=[off, weather])
+    )
+    assert agent.run("Go") == "done"
+    with Memory(path) as again:
+        run = only(again)
+        assert (run.status, len(run.steps)) == ("interrupted", 1)
+        assert [call.name for call in again._journal.calls(run.id) if call.kind == "tool"] == ["off"]
+        again.erase(run)
+
+
+@pytest.mark.parametrize("name", [None, 5, b"weather", ""])
+def test_a_call_of_a_tool_whose_name_is_no_text_is_the_models_mistake_as_before(memory: Memory, name: Any) -> None:
+    agent = memory.attach(calling_agent(calls((name, {})), answer("done")))
+    assert agent.run("Go") == "done"
+    assert "Unknown tool" in (only(memory).steps[1].text)
 
 
 def test_attaching_twice_changes_nothing_and_elsewhere_is_refused(memory: Memory, tmp_path: Any) -> None:

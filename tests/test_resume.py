@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -346,6 +347,56 @@ def test_the_same_task_given_twice_in_one_step_is_two_runs_after_a_cut_too(memor
     assert len(memory.runs(agent="helper")) == 3
 
 
+def with_a_shared_helper(kind: type[Any], main: list[Any], middle: list[Any], helper: list[Any]) -> Any:
+    """An agent that manages a helper, and an agent that manages the same helper."""
+    made = {"tools": [], "description": "d", "verbosity_level": -1}
+    child = CodeAgent(model=Scripted(*helper), name="helper", **made)
+    between = CodeAgent(model=Scripted(*middle), name="between", managed_agents=[child], **made)
+    return kind(model=Scripted(*main), managed_agents=[child, between], tools=[], verbosity_level=-1)
+
+
+@pytest.mark.promise("D12")
+def test_a_helper_of_two_managers_continues_for_the_one_that_called_it(memory: Memory) -> None:
+    """By chance one or the other was taken for the caller: three in a row are hardly right by chance."""
+    for _ in range(3):
+        main, middle = [code("r = between('go')\nfinal_answer(r)")], [code("s = helper('on')\nfinal_answer(s)")]
+        first = memory.attach(with_a_shared_helper(CodeAgent, main, middle, [code("x = 1"), Cut()]))
+        with pytest.raises(Cut):
+            first.run("Go")
+        memory.detach(first)
+        again = with_a_shared_helper(CodeAgent, [], [], [code("final_answer(x + 41)")])
+        assert "42" in memory.resume(again)
+        helper, between = memory.runs(agent="helper", limit=1)[0], memory.runs(agent="between", limit=1)[0]
+        assert (helper.parent, helper.step_count, between.parent) == (between.id, 2, memory.runs(managed=False)[0].id)
+    assert {run.status for run in memory.runs()} == {"finished"}
+
+
+@pytest.mark.promise("D12")
+def test_a_helper_that_waits_for_its_manager_is_not_forgotten_when_another_manager_is_done(memory: Memory) -> None:
+    done = threading.Event()
+
+    class Waiting(ToolCallingAgent):
+        def execute_tool_call(self, tool_name: str, arguments: Any) -> Any:
+            if tool_name == "helper" and resumed:
+                assert done.wait(60)
+            return super().execute_tool_call(tool_name, arguments)
+
+    resumed = False
+    both = [calls(("between", {"task": "go"}), ("helper", {"task": "on"}))]
+    first = memory.attach(with_a_shared_helper(Waiting, both, [Cut()], [code("x = 1"), Cut()]))
+    with pytest.raises(Cut):
+        first.run("Go")
+    memory.detach(first)
+    resumed = True
+    again = with_a_shared_helper(
+        Waiting, [answer("all")], [code("y = 2"), code("final_answer(y)")], [code("final_answer(x + 41)")]
+    )
+    again.managed_agents["between"].step_callbacks.register(ActionStep, lambda step, agent: done.set())
+    assert memory.resume(again) == "all"
+    (helper,) = memory.runs(agent="helper")
+    assert (helper.status, helper.step_count) == ("finished", 2)
+
+
 def test_models_are_watched_however_many_agents_come_and_go(memory: Memory) -> None:
     import gc
 
@@ -355,6 +406,18 @@ def test_models_are_watched_however_many_agents_come_and_go(memory: Memory) -> N
         gc.collect()
     answers = [call for run in memory.runs() for call in memory._journal.calls(run.id) if call.kind == "model"]
     assert len(answers) == 20
+
+
+def test_a_model_is_freed_with_its_agent(memory: Memory) -> None:
+    import gc
+    import weakref
+
+    agent = memory.attach(code_agent(code("final_answer(1)")))
+    agent.run("Go")
+    model = weakref.ref(agent.model)
+    del agent
+    gc.collect()
+    assert model() is None
 
 
 def test_a_model_method_of_ones_own_is_given_back(memory: Memory) -> None:

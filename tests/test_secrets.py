@@ -23,6 +23,7 @@ from PIL import Image
 from scripted import Scripted, answer, calling_agent, calls, code, code_agent
 from secret_samples import FORMATS, NAMED, ROOT, benign, made, placed, texts
 from smolagents import CodeAgent, tool
+from smolagents.models import ChatMessageStreamDelta, ChatMessageToolCallFunction, ChatMessageToolCallStreamDelta
 from smolagents.utils import AgentGenerationError
 from test_erase import stored_bytes
 
@@ -321,6 +322,36 @@ def test_a_tool_name_that_a_model_made_of_a_secret_is_not_stored(path: Path, mem
     agent = memory.attach(calling_agent(calls((f"curl {TOKEN}", {"q": 1})), answer("done")))
     agent.run("Go")
     assert TOKEN.encode() not in stored_bytes(path)
+
+
+class InPieces(Scripted):
+    """A model that streams its tool calls, too."""
+
+    def generate_stream(self, messages: list[Any], **kwargs: Any) -> Iterator[ChatMessageStreamDelta]:
+        said = self.generate(messages, **kwargs)
+        for number, call in enumerate(said.tool_calls or ()):
+            written, begins = json.dumps(call.function.arguments), True
+            for start in range(0, len(written), 5):
+                function = ChatMessageToolCallFunction(written[start : start + 5], call.function.name if begins else "")
+                delta = ChatMessageToolCallStreamDelta(number, call.id if begins else None, "function", function)
+                yield ChatMessageStreamDelta(tool_calls=[delta])
+                begins = False
+
+
+@pytest.mark.parametrize("kind", ["code", "calls"])
+def test_a_secret_that_is_streamed_in_pieces_is_not_stored(path: Path, memory: Memory, kind: str) -> None:
+    if kind == "code":
+        agent = code_agent(code(f"key = '{TOKEN}'"), code("final_answer(key)"), stream_outputs=True)
+    else:
+        agent = calling_agent(tools=[echo], stream_outputs=True)
+        agent.model = InPieces(calls(("echo", {"text": TOKEN})), answer(TOKEN))
+    assert memory.attach(agent).run("Go") == TOKEN
+    assert TOKEN.encode() not in stored_bytes(path)
+    recorded = [call for call in memory._journal.calls(memory.runs()[0].id) if call.kind == "model"]
+    deltas = [delta for call in recorded for delta in call.result]
+    said = [(delta.content, *(call.function.arguments for call in delta.tool_calls or ())) for delta in deltas]
+    assert "⟨secret:github:" in str(said)
+    assert TOKEN not in "".join(piece or "" for pieces in said for piece in pieces)
 
 
 def test_secrets_in_bytes_arrays_frames_and_keys_are_found_and_put_back() -> None:

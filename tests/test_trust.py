@@ -22,6 +22,7 @@ from scripted import Scripted, answer, calling_agent, calls, code, code_agent
 from smolagents import AgentMemory, CodeAgent, ToolCallingAgent, tool
 from smolagents.memory import FinalAnswerStep
 from smolagents.models import ChatMessage, MessageRole
+from smolagents.utils import AgentGenerationError
 from workers import fork
 
 from smolmem import Memory, Watch
@@ -529,6 +530,25 @@ def test_a_child_that_closes_the_memory_leaves_no_copy_of_the_parents_run_to_res
     assert [step.step_number for step in steps][-1] == 3
     assert agent.run("Next", reset=False) == 4
     assert {run.status for run in memory.runs()} == {"finished"}
+    assert memory.verify()
+    memory.close()
+
+
+@pytest.mark.promise("D12")
+def test_a_run_that_a_forked_child_resumes_is_recorded(path: Path) -> None:
+    memory = Memory(path, strict=True)
+    agent = memory.attach(code_agent(code("x = 41"), ConnectionError("429"), code("x += 1"), ConnectionError("429")))
+    with pytest.raises(AgentGenerationError):
+        agent.run("Work")
+
+    def resumed() -> None:
+        with pytest.raises(AgentGenerationError):
+            memory.resume(agent)
+        (run,) = memory.runs()
+        assert (run.status, [step.number for step in run.steps]) == ("failed", [None, 1, 2, 3])
+
+    assert os.waitpid(fork(resumed), 0)[1] == 0
+    assert memory.resume(code_agent(code("final_answer(x)"))) == 42
     assert memory.verify()
     memory.close()
 

@@ -99,7 +99,9 @@ class Operations(Lookup):
         _refuse_imported(run, "rerun", trust=trust)
         if recorder_of(agent) is not None:
             raise InvalidArgument("rerun() takes an agent that is not attached: make a new one, or detach it first.")
-        task = next(step for step in run.steps if step.kind == "task")
+        task = next((step for step in run.steps if step.kind == "task"), None)
+        if task is None:
+            raise CannotResume(f"run {run.id[:8]} has no task any more: it was erased, or taken off the list.")
         began = self._journal.step_events(task)[0]["id"]
         secrets = self._journal.redactor.learn()
         variables = self._journal.session(run.session, run.id, until=began, secrets=secrets).variables()

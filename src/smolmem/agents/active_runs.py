@@ -105,18 +105,39 @@ class ActiveRuns:
         """Whether `agent.run()` is in progress, or a user runs the agent step by step."""
         return self.is_active or self._manual is not None
 
+    def _at_work(self) -> ActiveRun | None:
+        """The run that is being worked on; a code agent's tools ask from a thread of their own."""
+        return self.of_this_thread() or (self._active[-1] if self._active else None)
+
     def turn(self) -> Turn | None:
-        """The run that is being worked on, and its turn; a code agent's tools ask from a thread of their own."""
-        active = self.of_this_thread() or (self._active[-1] if self._active else None)
-        return None if active is None or active.run is None else Turn(active.run, self._turns.get(active.run, 0))
+        """The run that is being worked on, and its turn."""
+        active = self._at_work()
+        if active is None or active.run not in self._rows:  # it has not begun, or is recorded no longer
+            return None
+        return Turn(active.run, self._turns.get(active.run, 0))
 
     def run_at_work(self) -> str | None:
         """The run that is being worked on, by the agent or by hand."""
         turn = self.turn()
         return self._manual if turn is None else turn.run
 
+    def calling(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that makes calls of tools: agents that these call are called by the run that is worked on.
+
+        A code agent runs its tools in a thread without a context.
+        """
+
+        def called(*args: Any) -> Any:
+            token = _current.set(self._at_work() or _current.get())
+            try:
+                return call(*args)
+            finally:
+                _current.reset(token)
+
+        return called
+
     def caller(self) -> ActiveRun | None:
-        """The run that calls this agent, if one does. A code agent runs its tools in a thread without a context."""
+        """The run that calls this agent, if one does; where its call is not in the ledger, a run of its managers."""
         around = _current.get()
         if around is not None and around.runs is not self:
             return around
@@ -204,6 +225,13 @@ class ActiveRuns:
             self.set_status(self._manual, "finished")
             self._manual = None
 
+    def leave(self) -> None:
+        """The agent is recorded no longer: runs that are in progress are interrupted."""
+        self.end_manual()
+        for active in self._active:
+            if active.run in self._rows:
+                self.set_status(active.run, "interrupted")
+
     def set_status(self, run: str, status: Status) -> None:
         """Gives a run the status it ended with."""
         self._rows[run] = {**self._rows[run], "status": status, "ended": time.time()}
@@ -233,8 +261,7 @@ class ActiveRuns:
         for run in self._unsaved:
             if self._rows[run]["status"] != "running" and run != self._manual:
                 del self._rows[run]
-                if run != self._latest:
-                    self._turns.pop(run, None)
+        self._turns = {run: turn for run, turn in self._turns.items() if run in self._rows or run == self._latest}
         self._unsaved.clear()
         self._results.clear()
 

@@ -18,9 +18,10 @@ from __future__ import annotations
 import inspect
 import logging
 import sys
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
@@ -198,6 +199,8 @@ class Patches(ExitStack):
     def model(self, model: Any, observe: Callable[[Any], None], unobserve: Callable[[Any], None]) -> None:
         """The class of a model (public since 1.15): replaced with its first agent, and restored with its last."""
         users = _model_users.setdefault(id(model), [model, 0])
+        with suppress(TypeError):  # a model can hold gigabytes, and goes with its agents
+            users[0] = weakref.ref(model, partial(_model_users.pop, id(model)))
         users[1] += 1
         if users[1] == 1:
             observe(model)
@@ -218,7 +221,7 @@ def _restore_attribute(owner: Any, name: str, own: Any) -> None:
 
 
 _model_users: dict[int, list[Any]] = {}
-"""The models of attached agents, by id(), and how many agents use each."""
+"""References to the models of attached agents, by id(), and how many agents use each."""
 
 
 def _release_model(model: Any, unobserve: Callable[[Any], None]) -> None:

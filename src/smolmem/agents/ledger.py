@@ -15,6 +15,8 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, Literal, NamedTuple, TypeVar
 
+from smolagents.models import ChatMessageStreamDelta, ChatMessageToolCallStreamDelta, agglomerate_stream_deltas
+
 from smolmem.core.encoding import codec, wire
 from smolmem.core.encoding.codec import Encoded
 from smolmem.core.encoding.instances import NotRestored
@@ -135,7 +137,7 @@ class Ledger:
                 break
             deltas.append(delta)
             yield delta
-        self._answered(question, began, deltas)
+        self._answered(question, began, _as_one(deltas))
 
     def _question(self, messages: Sequence[Any]) -> Encoded:
         """What is enough to recognise a prompt: its length, and the hash of its last message as it is stored."""
@@ -262,8 +264,8 @@ class Ledger:
         }
 
     def _stored_name(self, name: str) -> str:
-        """A model can call a tool that does not exist, by any text."""
-        return self._journal.redactor.text(storable(name))
+        """A model can call a tool that does not exist, by any text, or by none."""
+        return self._journal.redactor.text(storable(str(name)))
 
     def _take(self, kind: str, name: str, asked: Encoded) -> RecordedCall | None:
         """The recorded call that is being made again, once; calls of earlier turns are dropped."""
@@ -314,6 +316,19 @@ class _Changes:
         """The outcome of the call: its result, with the changed objects if there are any."""
         is_given = any(result is part for part in self._parts)
         return Outcome(result, self._parts) if is_given or self._key() != self._before else result
+
+
+def _as_one(deltas: list[Any]) -> list[Any]:
+    """A streamed answer as one delta: a secret in pieces would not be recognised, and many pieces take more space."""
+    try:
+        whole = agglomerate_stream_deltas(deltas)
+        calls = [
+            ChatMessageToolCallStreamDelta(number, call.id, call.type, call.function)
+            for number, call in enumerate(whole.tool_calls)
+        ]
+        return [ChatMessageStreamDelta(whole.content, calls or None, whole.token_usage)]
+    except Exception:  # deltas of another kind, which smolagents cannot join either
+        return deltas
 
 
 def _why_unknown(call: RecordedCall) -> str:

@@ -75,8 +75,8 @@ class Recorder:
         self.attachments: Any = None
         """Set by `Memory`: the agent's access to recall, its rules and its traces."""
         self.on_run_end: Callable[[], None] = lambda: None
-        self.continuations: dict[str, list[Callable[[], Any]]] = {}
-        """Interrupted runs of this managed agent by task: they continue when the parent calls it again."""
+        self.continuations: dict[tuple[str | None, str], list[Callable[[], Any]]] = {}
+        """Interrupted runs of this managed agent by parent and task: they continue when the parent calls it again."""
         self._journal = journal
         self._failures = failures
         self._lock = threading.RLock()
@@ -110,7 +110,7 @@ class Recorder:
         self._observe_memory()
         self.original_run = self.patches.run(agent, self._wrapped_run)
         self.patches.rendering(agent, self.prompts.wrap)
-        self.patches.tool_calls(agent, self.ledger.tool)
+        self.patches.tool_calls(agent, self.runs.calling(self.ledger.tool))
         self.follow_agent()
         if not compat.holds("memory"):
             self.changed()
@@ -136,8 +136,8 @@ class Recorder:
         )
 
     def release(self) -> None:
-        """Saves unsaved steps and undoes all patches of the agent."""
-        self.runs.end_manual()
+        """Saves unsaved steps, interrupts active runs and undoes all patches of the agent."""
+        self.runs.leave()
         self.flush()
         self._session.close()
         self.patches.close()
@@ -170,8 +170,8 @@ class Recorder:
         """One run. Calls of one managed agent come one after the other: they share its memory (smolagents #1781)."""
         with self.guard():
             self.follow_agent()
-        if self.continuations.get(active.task):
-            return self.continuations[active.task].pop(0)()
+        if waiting := self.continuations.get((active.parent.run if active.parent else None, active.task)):
+            return waiting.pop(0)()
         self.drop_expired_injections()
         self._journal.redactor.refresh()
         try:
@@ -251,7 +251,7 @@ class Recorder:
             if keeps_list and not self.is_active and not self._session.is_stored_in(self._journal):
                 self._lose()
                 self.agent.memory.reset()
-                log.warning("smolmem: another process erased steps of this agent, whose memory is emptied.")
+                log.warning("smolmem: another process erased or continued steps of this agent: its memory is emptied.")
 
     def end(self, active: ActiveRun, *, answer: Any = None, error: BaseException | None = None) -> None:
         """Ends a run with its answer or its error."""
@@ -375,7 +375,7 @@ class Recorder:
     def adopt(self, stored: StoredSession, run: RunRow) -> None:
         """Continues a stored session and one of its runs: puts the steps onto the agent's list."""
         self._session.close()
-        self._session = Session.load(stored, self._journal.prompt)
+        self._session, self._list_is_lost = Session.load(stored, self._journal.prompt), False
         self.runs.adopt(run, stored.turns)
         self.prompts.forget_last()
         with self.paused():

@@ -90,6 +90,7 @@ class Resumption:
         secrets = self.journal.redactor.learn()
         try:
             stored = self.journal.session(self.run.session, self.run.id, secrets=secrets)
+            self._check_task(stored)
             self._check_tools(stored.calls)
             check_secrets(self.journal, self.run, stored, secrets, refuse=not self.placeholders)
             if self.unknown == "raise":
@@ -122,6 +123,10 @@ class Resumption:
                 f"run {run.id[:8]} is of the agent {run.agent!r}, and this agent is {compat.agent_name(agent)!r}: give "
                 "the agent the same name, or use run.restore(agent)."
             )
+
+    def _check_task(self, stored: StoredSession) -> None:
+        if not any(isinstance(entry.step, TaskStep) for entry in stored.entries):
+            raise CannotResume(f"run {self.run.id[:8]} has no task any more: it was erased, or taken off the list.")
 
     def _check_tools(self, calls: Sequence[RecordedCall]) -> None:
         agent = self.recorder.agent
@@ -189,7 +194,8 @@ class Resumption:
                 ended.remove(done)
                 continue
             recorder = self.recorder_of(helper)
-            recorder.continuations.setdefault(task, []).append(partial(self._continue_child, recorder, child))
+            continuations = recorder.continuations.setdefault((self.run.id, task), [])
+            continuations.append(partial(self._continue_child, recorder, child))
 
     def _continue_child(self, recorder: Recorder, child: Run) -> Any:
         if child.status == "finished":
@@ -215,7 +221,8 @@ class Resumption:
         def corrected() -> None:
             active.step_number = None
             for helper in recorder.managed():
-                helper.continuations.clear()
+                for own in [key for key in helper.continuations if key[0] == row["id"]]:
+                    del helper.continuations[own]
             agent.memory.steps.extend(waiting)
 
         def rehearsed(code: str) -> None:

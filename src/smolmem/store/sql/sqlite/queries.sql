@@ -290,7 +290,7 @@ RETURNING id;
 
 -- name: end_call
 UPDATE call
-SET began = :began, ended = :ended, failed = :failed, outcome = :outcome, web = :web, hash = :hash
+SET turn = :turn, began = :began, ended = :ended, failed = :failed, outcome = :outcome, web = :web, hash = :hash
 WHERE id = :id;
 
 -- name: calls
