@@ -9,7 +9,7 @@ import numpy as np
 import PIL.Image
 from smolagents.memory import ToolCall
 
-from smolmem.core.encoding.wire import Placeholder, safe_text, type_name
+from smolmem.core.encoding.placeholders import Placeholder, safe_text, type_name
 
 
 def same(made: Any, given: Any, seen: frozenset[tuple[int, int]] = frozenset()) -> bool:

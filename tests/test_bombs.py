@@ -29,7 +29,7 @@ from smolagents.monitoring import Timing
 
 from smolmem import Memory, SmolmemError
 from smolmem.cli.main import main
-from smolmem.core.encoding import codec, packing, pictures, wire
+from smolmem.core.encoding import codec, packing, pictures, placeholders, wire
 from smolmem.core.errors import Damaged, StoreError
 from smolmem.core.rows import Batch, Change
 from smolmem.inspector import step_data
@@ -254,7 +254,7 @@ def read_steps(memory: Memory, folder: Path) -> None:
         live = step.to_smolagents()
         codec.facts(live)
         codec.encode(live)
-        wire.safe_text(repr, live)
+        placeholders.safe_text(repr, live)
 
 
 def read_load(memory: Memory, folder: Path) -> None:

@@ -25,7 +25,7 @@ from strategies import MODES, SILENT, Thing, steps, values
 
 from smolmem.core.encoding import codec, packing, wire
 from smolmem.core.encoding.packing import Undecodable
-from smolmem.core.encoding.wire import Placeholder
+from smolmem.core.encoding.placeholders import Placeholder
 
 TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))
 STEADY = settings(deadline=None, suppress_health_check=list(HealthCheck), derandomize=not TORTURE, database=None)

@@ -25,7 +25,7 @@ from workers import fork
 
 from smolmem import Memory
 from smolmem.agents.restoring.replay_guard import Guard
-from smolmem.core.encoding import codec, wire
+from smolmem.core.encoding import codec, placeholders
 from smolmem.core.errors import UnknownOutcome
 from smolmem.policies import views
 
@@ -509,7 +509,7 @@ def test_a_class_is_never_looked_up_because_a_file_names_it() -> None:
     record = codec.encode(Order(1, [])).record
     for name in ("subprocess.Popen", "os.system", "smolmem.core.values.Run", "http.HTTPStatus", f"{__name__}.Order"):
         hostile = record.replace(f"{__name__}.Order".encode(), name.encode())
-        assert isinstance(codec.decode(hostile, {}.__getitem__), wire.Placeholder)
+        assert isinstance(codec.decode(hostile, {}.__getitem__), placeholders.Placeholder)
 
 
 # --- the step that was interrupted -----------------------------------------------------------------------------------

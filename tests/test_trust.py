@@ -28,7 +28,7 @@ from workers import fork
 from smolmem import Memory, Watch
 from smolmem.core import faults
 from smolmem.core.encoding import codec
-from smolmem.core.encoding.wire import Placeholder
+from smolmem.core.encoding.placeholders import Placeholder
 from smolmem.core.errors import CannotResume, Damaged, InvalidArgument, NotFound, StoreError, UnknownOutcome, Unwritable
 from smolmem.core.text import message_text
 from smolmem.recall import indexer

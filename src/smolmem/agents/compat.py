@@ -33,7 +33,7 @@ from smolagents.memory import CallbackRegistry, TaskStep
 from smolagents.monitoring import Monitor, Timing
 from smolagents.utils import AgentMaxStepsError
 
-from smolmem.core.encoding import codec, pictures, wire
+from smolmem.core.encoding import codec, pictures, placeholders
 from smolmem.core.encoding.type_codecs import NotExact
 from smolmem.core.encoding.wire import Decoder, Encoder, Json
 from smolmem.core.injected import Injected
@@ -493,5 +493,5 @@ def _describe_image(value: Any) -> str:
 
 
 codec.register(agent_types.AgentImage, "AgentImage", _encode_image, _decode_image)
-wire.descriptions[agent_types.AgentImage] = _describe_image
+placeholders.descriptions[agent_types.AgentImage] = _describe_image
 codec.register(agent_types.AgentAudio, "AgentAudio", _encode_audio, _decode_audio)

@@ -19,7 +19,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
 from smolmem.core import text as core_text
-from smolmem.core.encoding.wire import safe_text
+from smolmem.core.encoding.placeholders import safe_text
 from smolmem.core.text import sanitize
 from smolmem.core.values import Excerpt, Run
 from smolmem.recall.highlight import Highlighter

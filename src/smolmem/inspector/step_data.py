@@ -13,7 +13,7 @@ from typing import Any
 from smolagents.memory import ActionStep, PlanningStep, TaskStep
 
 from smolmem.core.encoding import pictures
-from smolmem.core.encoding.wire import safe_text
+from smolmem.core.encoding.placeholders import safe_text
 from smolmem.core.errors import NotFound
 from smolmem.core.injected import Injected
 from smolmem.core.prices import cost

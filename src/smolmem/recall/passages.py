@@ -21,7 +21,7 @@ from typing import Any
 from smolagents.memory import ActionStep, MemoryStep, PlanningStep, SystemPromptStep, TaskStep, ToolCall
 from smolagents.utils import AgentMaxStepsError
 
-from smolmem.core.encoding import wire
+from smolmem.core.encoding import placeholders
 from smolmem.core.rows import Origin, Passage
 from smolmem.core.text import managed_task, storable
 from smolmem.store.side_tables import BEGIN, END, QUOTE
@@ -79,7 +79,7 @@ def passages_of(
     try:
         parts = list(_parts(step, asked_by, called or {}))
     except Exception:  # a step can hold anything
-        parts = [Passage("other", "agent", wire.safe_text(str, step))]
+        parts = [Passage("other", "agent", placeholders.safe_text(str, step))]
     asked = " ".join(part.text for part in parts if part.role in ("code", "call"))
     if _ASKS.search(asked):  # recalled data cannot be told from new results
         parts = [part for part in parts if part.role != "observation"]
@@ -123,7 +123,7 @@ def _action(step: ActionStep, called: Mapping[str, bool]) -> Iterator[Passage]:
     if step.is_final_answer or isinstance(step.error, AgentMaxStepsError):
         answer = _text(step.action_output) or seen
         yield Passage("answer", "model", answer)
-        seen = seen.removesuffix(answer.strip()).removesuffix(wire.safe_text(str, step.action_output).strip())
+        seen = seen.removesuffix(answer.strip()).removesuffix(placeholders.safe_text(str, step.action_output).strip())
     yield Passage("observation", origin, seen, tools)
     yield Passage("error", origin, _text(step.error), tools)
 
@@ -187,7 +187,7 @@ def _text(value: Any) -> str:
             return json.dumps(value, ensure_ascii=False)
         except (TypeError, ValueError, RecursionError):
             pass
-    return wire.safe_text(str, value)
+    return placeholders.safe_text(str, value)
 
 
 # --- splitting -----------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Literal
 
 from smolmem.core.arguments import ScopeFilter
 from smolmem.core.display import Drawable
-from smolmem.core.encoding import wire
+from smolmem.core.encoding import placeholders
 from smolmem.core.errors import Damaged
 from smolmem.core.rows import Origin
 from smolmem.core.text import one_line
@@ -98,7 +98,7 @@ def _is_source(contents: Contents, step: Row, origin: Origin | None, url: str | 
 
 def _argument(contents: Contents, call: Row) -> str:
     """The arguments of a call as text: code can build an address from parts."""
-    return wire.safe_text(str, contents.value(call["arguments"]))
+    return placeholders.safe_text(str, contents.value(call["arguments"]))
 
 
 def _holds(url: str | None, texts: Iterable[str]) -> bool:

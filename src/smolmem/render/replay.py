@@ -16,7 +16,7 @@ from smolagents.memory import PlanningStep, TaskStep
 
 from smolmem.core.display import draws
 from smolmem.core.encoding.pictures import is_small
-from smolmem.core.encoding.wire import safe_text
+from smolmem.core.encoding.placeholders import safe_text
 from smolmem.core.errors import StoreError
 from smolmem.core.injected import Injected
 from smolmem.core.text import duration, message_role, message_text, sanitize

@@ -27,7 +27,7 @@ from smolmem.agents.restoring.replay_guard import SILENT, Guard, is_confined, is
 from smolmem.core.encoding import codec
 from smolmem.core.encoding.chunks import ATOMS
 from smolmem.core.encoding.instances import NotRestored
-from smolmem.core.encoding.wire import Placeholder
+from smolmem.core.encoding.placeholders import Placeholder
 from smolmem.core.rows import LoadedOutcome, RecordedCall, RecordedCode, StoredSession
 
 Load = Callable[..., "dict[str, Any] | None"]

@@ -10,7 +10,7 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
-from smolmem.core.encoding import instances, wire
+from smolmem.core.encoding import instances, placeholders
 from smolmem.core.encoding.wire import Decode, Decoder, Encode, Encoder, Json
 
 
@@ -20,7 +20,7 @@ def _items(tag: str) -> Encode:
 
 def _set(tag: str) -> Encode:
     def encode(encoder: Encoder, value: Any) -> Json:
-        ordered = sorted(value, key=lambda item: (type(item).__name__, wire.safe_text(repr, item)))
+        ordered = sorted(value, key=lambda item: (type(item).__name__, placeholders.safe_text(repr, item)))
         return {"$": tag, "v": [encoder(item) for item in ordered]}
 
     return encode
@@ -28,7 +28,7 @@ def _set(tag: str) -> Encode:
 
 def _like(base: Callable[[Any], Any]) -> Encode:
     """A subclass of a basic type: its value is kept, the name of its class beside it."""
-    return lambda encoder, value: {"$": "like", "type": wire.type_name(value), "v": encoder(base(value))}
+    return lambda encoder, value: {"$": "like", "type": placeholders.type_name(value), "v": encoder(base(value))}
 
 
 def enum_member(encoder: Encoder, value: Any) -> Json:

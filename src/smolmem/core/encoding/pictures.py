@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import PIL.Image
 
-from smolmem.core.encoding import wire
+from smolmem.core.encoding import placeholders, wire
 from smolmem.core.encoding.packing import Undecodable, inflate
 from smolmem.core.encoding.wire import Decoder, Encoder, Json
 from smolmem.core.errors import Damaged, StoreError
@@ -174,4 +174,4 @@ def describe(value: PIL.Image.Image) -> str:
     return f"<a picture of {value.width:,} × {value.height:,} pixels>"
 
 
-wire.descriptions[PIL.Image.Image] = describe
+placeholders.descriptions[PIL.Image.Image] = describe

@@ -30,11 +30,18 @@ import math
 import operator
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 from smolmem.core.encoding import instances
 from smolmem.core.encoding.packing import Undecodable
+from smolmem.core.encoding.placeholders import (
+    MAX_REPR,
+    Placeholder,
+    make_placeholder,
+    own_attributes,
+    safe_text,
+    type_name,
+)
 from smolmem.core.errors import Undone
 
 INLINE = 4096
@@ -45,8 +52,6 @@ MAX_DEPTH = 150
 
 MAX_ATTRIBUTES = 2000
 """An unknown object whose attributes would need more nodes than this keeps its repr alone."""
-
-MAX_REPR = 10_000
 
 MAX_UNFOLDED = 500_000
 """Characters and items that a value may have when its references and repeated blobs are written out. A value that is
@@ -66,46 +71,6 @@ class Base64(str):
     """Bytes inside a record; redaction does not search them as text."""
 
     __slots__ = ()
-
-
-class Placeholder:
-    """Replaces an object that cannot be serialized: describes the object and has its attributes.
-
-    Two placeholders are equal when they describe the same.
-    """
-
-    __slots__ = ("_described",)
-    _described: dict[str, Json]
-
-    def __repr__(self) -> str:
-        return f"<placeholder for {self._described['type']}: {self._described['repr']}>"
-
-    def __str__(self) -> str:
-        return str(self._described.get("str", self._described["repr"]))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Placeholder) and self._described == other._described and _own(self) == _own(other)
-
-    def __hash__(self) -> int:
-        return hash((self._described["type"], self._described["repr"]))
-
-
-def _own(placeholder: Placeholder) -> dict[str, Any] | None:
-    return getattr(placeholder, "__dict__", None)
-
-
-@lru_cache(maxsize=1024)
-def named(base: Any, name: str, *, bare: bool = False) -> type:
-    """A subclass of `base` under a stored type's name, so that prints look the same; `bare`: with no `__dict__`."""
-    module, _, last = name.rpartition(".")
-    shown = re.sub(r"\W", "_", last, flags=re.ASCII) or "object"
-    return type(shown, (base,), {"__module__": module} | ({"__slots__": ()} if bare else {}))
-
-
-def type_name(value: object) -> str:
-    """The full name of a value's type, as stored in a placeholder."""
-    cls = type(value)
-    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def fingerprint(data: bytes) -> str:
@@ -142,20 +107,6 @@ def loads(data: bytes) -> Json:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
         raise Undecodable(f"not a record: {error}") from error
-
-
-descriptions: dict[type, Callable[[Any], str]] = {}
-"""How values are described whose own text is costly or has effects; see `pictures` and `agents.compat`."""
-
-
-def safe_text(describe: Callable[[Any], str], value: object, longest: int = MAX_REPR) -> str:
-    """`repr` or `str` of any object, also if the method raises."""
-    try:
-        own = next((descriptions[cls] for cls in type(value).__mro__ if cls in descriptions), describe)
-        text = own(value)
-    except Exception as error:
-        text = f"<{type_name(value)} whose {describe.__name__} raises {type(error).__name__}>"
-    return text if len(text) <= longest else f"{text[:longest]}… ({len(text):,} characters)"
 
 
 class Inside(NamedTuple):
@@ -306,7 +257,7 @@ class Encoder:
                 described["str"] = shown
         if not attributes:
             return described
-        own = _own(value) if issubclass(type(value), Placeholder) else instances.attributes(value)
+        own = own_attributes(value) if issubclass(type(value), Placeholder) else instances.attributes(value)
         if own is not None:
             before, outermost = len(self._keep), self._budget is None
             if outermost:
@@ -466,14 +417,6 @@ class Decoder:
             return base64.b64decode(wire["v"], validate=True)
         except binascii.Error as error:
             raise Undecodable(f"not base64: {error}") from error
-
-
-def make_placeholder(described: dict[str, Json], *, bare: bool = True) -> Placeholder:
-    """A placeholder that prints under the stored type's name."""
-    described = {key: str(text) for key, text in described.items() if key in ("type", "repr", "str", "member")}
-    made: Placeholder = object.__new__(named(Placeholder, described["type"], bare=bare))
-    made._described = described
-    return made
 
 
 def _object(decoder: Decoder, wire: dict[str, Json]) -> Any:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from smolagents.memory import ActionStep, PlanningStep, ToolCall
 
-from smolmem.core.encoding import codec, wire
+from smolmem.core.encoding import codec, placeholders
 from smolmem.core.errors import SmolmemError
 from smolmem.core.prices import Price, price_of
 from smolmem.core.rows import RecordedCall
@@ -359,7 +359,7 @@ def _step_error(live: Any) -> tuple[str, Raised | None]:
     """What went wrong in a step, and in the code that it ran; an empty text if nothing did."""
     error = getattr(live, "error", None)
     if error is not None:
-        message = _cut(wire.safe_text(str, error))
+        message = _cut(placeholders.safe_text(str, error))
         return message, Raised(type(error).__name__, message)
     return ("the step was interrupted" if codec.is_interrupted(live) else ""), None
 
@@ -395,9 +395,9 @@ def _shown(value: Any) -> tuple[str, str]:
     with suppress(TypeError, ValueError, RecursionError):
         return _cut(json.dumps(value, ensure_ascii=False, allow_nan=False)), spans.JSON_TYPE
     if isinstance(value, BaseException):
-        return _cut(wire.safe_text(str, value)), spans.TEXT_TYPE
+        return _cut(placeholders.safe_text(str, value)), spans.TEXT_TYPE
     is_media = hasattr(value, "to_raw") or hasattr(value, "getbands")  # printing an agent's image writes a file
-    return (f"[{type(value).__name__}]" if is_media else _cut(wire.safe_text(repr, value))), spans.TEXT_TYPE
+    return (f"[{type(value).__name__}]" if is_media else _cut(placeholders.safe_text(repr, value))), spans.TEXT_TYPE
 
 
 def _cut(text: str) -> str:
