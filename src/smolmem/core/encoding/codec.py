@@ -22,9 +22,10 @@ from typing import Any, NamedTuple, TypedDict, cast
 from smolagents import agent_types, agents, memory, models, monitoring
 from smolagents import utils as errors
 
-from smolmem.core.encoding import placeholders, type_codecs, wire
+from smolmem.core.encoding import type_codecs, wire
 from smolmem.core.encoding.instances import NotRestored, attributes
 from smolmem.core.encoding.mutations import Outcome
+from smolmem.core.encoding.placeholders import named, safe_text, type_name
 from smolmem.core.encoding.wire import Decode, Decoder, Encode, Encoder, Inside, Json
 from smolmem.core.injected import Injected
 from smolmem.core.redaction import Known, Redactor, may_lack_secrets
@@ -252,14 +253,14 @@ def facts(step: Any) -> Facts:
 def _text(step: Any) -> str:
     """The text of a step: task, plan, model output, observations, error."""
     if not isinstance(step, memory.MemoryStep):
-        return placeholders.safe_text(str, step)
+        return safe_text(str, step)
     named = ("task", "plan", "model_output", "observations", "error")
     said = (getattr(step, name, None) for name in named)
     return "\n\n".join(text for text in (_words(item) for item in said if item is not None) if text)
 
 
 def _words(value: Any) -> str:
-    return str.__str__(value) if isinstance(value, str) else placeholders.safe_text(str, value)
+    return str.__str__(value) if isinstance(value, str) else safe_text(str, value)
 
 
 def _is_count(value: Any) -> bool:
@@ -313,9 +314,9 @@ def _is_json(value: Any, depth: int = 0) -> bool:
 
 def _error(encoder: Encoder, value: BaseException) -> Json:
     base = next(cls for cls in type(value).__mro__ if _ERRORS.get(cls.__name__) is cls)
-    made: dict[str, Json] = {"$": "error", "class": base.__name__, "text": placeholders.safe_text(str, value)}
+    made: dict[str, Json] = {"$": "error", "class": base.__name__, "text": safe_text(str, value)}
     if base is not type(value):
-        made["type"] = placeholders.type_name(value)
+        made["type"] = type_name(value)
     made["args"] = [encoder(arg) for arg in value.args]
     if isinstance(value, errors.AgentError):
         made["message"] = encoder(getattr(value, "message", None))
@@ -365,7 +366,7 @@ def decode(
     decoder = Decoder(kinds, fetch, classes, stored=len(record), whole=whole)
     value = _plain(decoder, stored, read=decoder.value) if _has_fields(stored) else decoder.value(stored)
     if exact and (decoder.lost or not _is_alike(encode(value).record, record)):
-        raise NotRestored(decoder.lost[0] if decoder.lost else placeholders.type_name(value))
+        raise NotRestored(decoder.lost[0] if decoder.lost else type_name(value))
     return value
 
 
@@ -385,15 +386,10 @@ def _has_fields(stored: Json) -> bool:
 
 def _plain(decoder: Decoder, stored: dict[str, Json], read: Callable[[Json], Any] | None = None) -> Any:
     cls = _BY_NAME[stored["$"]]
-    made: Any = object.__new__(
-        placeholders.named(cast(Hashable, cls), str(stored["$type"])) if "$type" in stored else cls
-    )
+    made: Any = object.__new__(named(cast(Hashable, cls), str(stored["$type"])) if "$type" in stored else cls)
     if read is None:
         decoder.hold(made)
-    own: dict[str, Any] = vars(made)
-    for name, item in stored.items():
-        if not name.startswith("$"):
-            own[name] = (read or decoder)(item)
+    vars(made).update((name, (read or decoder)(item)) for name, item in stored.items() if not name.startswith("$"))
     return made
 
 
@@ -414,7 +410,7 @@ def _unerror(decoder: Decoder, stored: dict[str, Json]) -> BaseException:
 def _exception(base: type[BaseException], stored: dict[str, Json], args: tuple[Any, ...]) -> BaseException:
     """An exception of a class that Python or smolagents defines, or a `RecordedError` under its old name."""
     if base in _AGENT_ERRORS:
-        return _bare(placeholders.named(cast(Hashable, base), str(stored["type"])) if "type" in stored else base, args)
+        return _bare(named(cast(Hashable, base), str(stored["type"])) if "type" in stored else base, args)
     if "type" not in stored:
         try:
             made = base(*args)
@@ -423,7 +419,7 @@ def _exception(base: type[BaseException], stored: dict[str, Json], args: tuple[A
         if str(made) == stored["text"]:
             return made
     name = str(stored.get("type", f"builtins.{stored['class']}"))
-    made = _bare(placeholders.named(cast(Hashable, _recorded(cast(Hashable, base))), name), args)
+    made = _bare(named(cast(Hashable, _recorded(cast(Hashable, base))), name), args)
     vars(made)["$text"] = stored["text"]
     return made
 
