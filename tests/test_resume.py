@@ -355,6 +355,30 @@ def with_a_shared_helper(kind: type[Any], main: list[Any], middle: list[Any], he
     return kind(model=Scripted(*main), managed_agents=[child, between], tools=[], verbosity_level=-1)
 
 
+def test_every_call_that_was_cut_is_named_because_one_word_decides_about_all(memory: Memory) -> None:
+    begun = threading.Barrier(2)
+
+    @tool
+    def pay(amount: int) -> str:
+        """Pays.
+
+        Args:
+            amount: how much
+        """
+        begun.wait(60)
+        raise Cut
+
+    agent = memory.attach(calling_agent(calls(("pay", {"amount": 1}), ("pay", {"amount": 2})), tools=[pay]))
+    with pytest.raises(Cut):
+        agent.run("Pay")
+    memory.detach(agent)
+    with pytest.raises(UnknownOutcome) as refused:
+        memory.resume(calling_agent(tools=[pay]))
+    assert "'amount': 1" in str(refused.value)
+    assert "'amount': 2" in str(refused.value)
+    assert "call them again" in str(refused.value)
+
+
 @pytest.mark.promise("D12")
 def test_a_helper_of_two_managers_continues_for_the_one_that_called_it(memory: Memory) -> None:
     """By chance one or the other was taken for the caller: three in a row are hardly right by chance."""

@@ -94,7 +94,7 @@ class Resumption:
             self._check_tools(stored.calls)
             check_secrets(self.journal, self.run, stored, secrets, refuse=not self.placeholders)
             if self.unknown == "raise":
-                self._refuse_unknown(self.recorder.agent, self.run, stored)
+                self._refuse_unknown(stored)
         except BaseException:
             self.journal.release(before)
             raise
@@ -140,21 +140,27 @@ class Resumption:
                 "same tools, or restore() the run and continue with a new task."
             )
 
-    def _refuse_unknown(self, agent: Any, run: Run, stored: StoredSession) -> None:
-        """Refuses interrupted calls before anything is done, also in the runs of managed agents."""
+    def _refuse_unknown(self, stored: StoredSession) -> None:
+        """Refuses interrupted calls before anything is done: all of them, because `unknown` decides about all."""
+        found = list(self._unknown_calls(self.recorder.agent, self.run, stored))
+        if found:
+            which = "them" if len(found) > 1 else "it"
+            raise UnknownOutcome(
+                f"{' '.join(found)} Find out, then resume(agent, unknown='rerun') to call {which} again or "
+                "unknown='skip' to continue without; a tool with safe_to_repeat = True is always called again."
+            )
+
+    def _unknown_calls(self, agent: Any, run: Run, stored: StoredSession) -> Iterator[str]:
+        """A sentence about each interrupted call, also in the runs of managed agents."""
         for child in self.journal.called_by([run.id]):
             if child.agent in agent.managed_agents and child.status != "finished":
                 helper = agent.managed_agents[child.agent]
-                self._refuse_unknown(helper, child, self.journal.session(child.session, child.id))
+                yield from self._unknown_calls(helper, child, self.journal.session(child.session, child.id))
         for call in stored.calls:
             repeatable = call.kind != "tool" or declared(agent, call.name, "safe_to_repeat")
             why = None if repeatable or call.turn < stored.done else _why_unknown(agent, call)
             if why is not None:
-                raise UnknownOutcome(
-                    f"run {run.id[:8]} was interrupted {why} Find out, then resume(agent, unknown='rerun') to call it "
-                    "again or unknown='skip' to continue without; a tool with safe_to_repeat = True is always called "
-                    "again."
-                )
+                yield f"run {run.id[:8]} was interrupted {why}"
 
     # --- continue --------------------------------------------------------------------------------------------------
 
