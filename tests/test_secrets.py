@@ -127,6 +127,7 @@ def test_a_value_that_ends_with_the_name_of_the_next_secret_does_not_hide_that_s
     assert found == ["hunter2hunter2A?pass", "correct9HORSE"]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("first", ["/", "./", "~/", "//"])
 def test_a_key_that_begins_as_a_path_is_found_and_a_path_is_not(first: str) -> None:
     rng, redactor = random.Random(6), Redactor(b"key")
