@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import quick  # noqa: F401  makes agents quickly, in every test
 from servers import oldest_server, pg_url, server  # noqa: F401
 
 from smolmem import Memory
+from smolmem.cli.main import main
 from smolmem.core import faults
 from smolmem.recall import indexer
 from smolmem.recall.indexer import BackgroundIndexer
@@ -126,6 +127,23 @@ def memory(path: Path) -> Iterator[Memory]:
     """A strict memory: a write that fails fails the test."""
     with Memory(path, strict=True) as opened:
         yield opened
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """A command in this process, its output in a pipe."""
+
+    def call(*args: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main(args)
+        out, err = capsys.readouterr()
+        assert "Traceback" not in err
+        return code, out, err
+
+    return call
 
 
 class Clock:

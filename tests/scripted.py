@@ -95,3 +95,23 @@ def weather(city: str) -> str:
     if city == "nowhere":
         raise LookupError("no such city")
     return f"sunny in {city}"
+
+
+def team(memory: Any, **options: Any) -> CodeAgent:
+    """An attached agent that plans, asks a helper with a tool, makes a mistake, and answers."""
+    helper = code_agent(
+        code("print(weather('Rome'))"),
+        code("final_answer('sunny')"),
+        tools=[weather],
+        name="helper",
+        description="helps",
+    )
+    boss = code_agent(
+        "First ask the helper.",
+        code("said = helper('How is Rome?')\nlength = len(said)\nprint(said)"),
+        code("1 / 0"),
+        code("final_answer(said)"),
+        managed_agents=[helper],
+        planning_interval=10,
+    )
+    return memory.attach(boss, **options)

@@ -29,7 +29,7 @@ from typing import Any
 import programs
 import pytest
 from click.shell_completion import BashComplete
-from conftest import TORTURE
+from conftest import TORTURE, Run
 from rich.console import Group
 from rich.padding import Padding
 from rich.panel import Panel
@@ -104,23 +104,6 @@ def sample(made: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sam
     monkeypatch.setenv("SMOLMEM_URL", "smolmem.db")  # some tests put other stores beside it
     shutil.copy(made.path, "smolmem.db")
     return made
-
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """A command in this process, its output in a pipe."""
-
-    def call(*args: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = main(args)
-        out, err = capsys.readouterr()
-        assert "Traceback" not in err
-        return code, out, err
-
-    return call
 
 
 @contextlib.contextmanager

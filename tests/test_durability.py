@@ -28,7 +28,7 @@ from smolmem.store.sqlite.driver_errors import explained
 TORTURE = bool(os.environ.get("SMOLMEM_TORTURE"))
 CASES = 250 if TORTURE else 60
 """Damaged files and logs that a test tries."""
-KILLS = 100 if TORTURE else 50
+KILLS = 100
 """Processes that a test kills while they record."""
 HERE = Path(__file__).parent
 BASE = apsw.vfs_names()[0]
@@ -43,7 +43,7 @@ def workers(*words: object) -> dict[str, int]:
 
 
 @pytest.mark.promise("D1")
-@pytest.mark.parametrize("seed", range(20 if TORTURE else 1))
+@pytest.mark.parametrize("seed", range(20 if TORTURE else 2))
 def test_random_kills_lose_nothing_that_was_acknowledged(
     path: Path, seed: int, record_property: Callable[[str, object], None]
 ) -> None:
@@ -58,7 +58,7 @@ def test_random_kills_lose_nothing_that_was_acknowledged(
 def test_many_processes_write_one_file_without_loss_or_doubles(
     path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    processes, steps = (16, 500) if TORTURE else (6, 50)
+    processes, steps = (16, 500) if TORTURE else (8, 100)
     record_property("cases", processes * steps)
     told = workers("write", path, processes, steps)
     assert told == {"failed": 0, "right": processes, "runs": processes, "damaged": 0}

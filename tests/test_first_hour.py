@@ -12,13 +12,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import programs
 import pytest
+from conftest import Run
 from scripted import code as thought
 from scripted import code_agent
 from test_cli import on_terminal, uncoloured
@@ -27,7 +28,6 @@ from test_examples import server
 from smolmem import Memory
 from smolmem.cli import start
 from smolmem.cli.commands import past
-from smolmem.cli.main import main
 from smolmem.cli.output import Output
 from smolmem.core.arguments import MAX_TAGS
 from smolmem.core.errors import InvalidArgument, NotFound
@@ -35,7 +35,6 @@ from smolmem.core.text import counted, duration
 
 ROOT = Path(__file__).parent.parent
 NOBODY = 65534
-Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="module")
@@ -56,20 +55,6 @@ def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("SMOLMEM_URL", raising=False)
     shutil.copy(made, "agent.db")
     return tmp_path
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """A command in this process, its output in a pipe."""
-
-    def call(*args: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = main(args)
-        out, err = capsys.readouterr()
-        assert "Traceback" not in err
-        return code, out, err
-
-    return call
 
 
 # --- which store ----------------------------------------------------------------------------------------------------
@@ -561,7 +546,7 @@ def test_a_demo_that_is_terminated_leaves_no_process_behind(kind: signal.Signals
         process.send_signal(kind)
         process.communicate(timeout=240)
     assert process.returncode == (-9 if kind == signal.SIGKILL else 130)
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while processes(tmp_path) and time.monotonic() < end:
         time.sleep(0.1)
     assert processes(tmp_path) == []

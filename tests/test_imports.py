@@ -19,7 +19,7 @@ from collectors import Collected, collector
 from google.protobuf.json_format import MessageToDict
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, TracesData
 from rich.console import Console
-from scripted import answer, calling_agent, calls, code, code_agent, weather
+from scripted import answer, calling_agent, calls, code, code_agent, team, weather
 
 from smolmem import Memory, SmolmemError
 from smolmem.cli import exchanging
@@ -66,26 +66,11 @@ def otlp_json(collected: Collected) -> dict[str, Any]:
     return data
 
 
-def team_run(memory: Memory) -> Any:
-    helper = code_agent(
-        code("print(weather('Rome'))"), code("final_answer('sunny')"), tools=[weather], name="helper", description="h"
-    )
-    boss = code_agent(
-        "First ask the helper.",
-        code("said = helper('How is Rome?')\nlength = len(said)"),
-        code("1 / 0"),
-        code("final_answer(said)"),
-        managed_agents=[helper],
-        planning_interval=10,
-    )
-    memory.attach(boss, scope="live", tags=["nightly", "été"]).run("Find the weather")
-    return memory.runs(scope="live", managed=False)[0]
-
-
 @pytest.fixture
 def sent(memory: Memory) -> Iterator[tuple[Any, Collected]]:
     with collector() as collected:
-        run = team_run(memory)
+        team(memory, scope="live", tags=["nightly", "été"]).run("Find the weather")
+        (run,) = memory.runs(scope="live", managed=False)
         memory.scoped("live").trace(run, collected.url)
         yield run, collected
 

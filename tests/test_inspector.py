@@ -844,7 +844,7 @@ def test_a_run_shows_its_facts_its_chart_and_each_step(shown: Site) -> None:
     assert [int(about["data-step"] or 0) for about in lines] == [step.id for step in steps]
     assert sum("aria-current" in about for about in lines) == 1
     assert [about for tag, about in page.found if tag == "svg" and about.get("class") == "run-chart"]
-    assert "About 239 next week" in html.unescape(text) or "next week" in text
+    assert str(run.answer) in html.unescape(text)
     assert "1 failed" in text
     assert f'href="/runs/{of(shown.memory, "forecaster", fork=True).id}"' in text
     failed = next(step for step in steps if step.error)
@@ -924,7 +924,8 @@ def test_search_results_show_the_signals_of_their_score(shown: Site) -> None:
     for name in found[0].signals:
         assert f"{SIGNALS[name]} {found[0].signals[name]:.2f}" in text
     assert "<meter" in text
-    assert "low trust" in text or "medium trust" in text
+    for one in found:
+        assert f"{one.trust} trust" in text
     assert 'value="no such column: currency"' in text
     assert "No step or note contains these words" in shown.get("/memory?q=xylophone").text
     weak = shown.get("/memory?q=what+is+the+xylophone+of+the+week").text
@@ -1024,7 +1025,7 @@ def test_an_invalid_rule_is_explained_in_one_sentence(shown: Site, query: str) -
     assert "Traceback" not in found.text
     assert Page(found.text).wrong == []
     if "400" not in query:
-        assert '<p class="box bad">' in found.text or "would not have fired" in found.text
+        assert '<p class="box bad">' in found.text
 
 
 def test_a_pattern_with_catastrophic_backtracking_is_stopped(memory: Memory) -> None:

@@ -27,6 +27,7 @@ import pytest
 import uvicorn
 from chromium import browsing, needs_browser
 from scripted import Scripted, code, code_agent
+from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select, WebDriverWait
 from smolagents import CodeAgent, tool
@@ -199,7 +200,9 @@ class Browser:
         return len(self.chrome.find_elements(By.CSS_SELECTOR, found))
 
     def until(self, true: Any) -> None:
-        WebDriverWait(self.chrome, 20, 0.03).until(lambda _: true())
+        """Waits; an element that the page replaces while it is looked at is looked for again."""
+        replaced = (NoSuchElementException, StaleElementReferenceException)
+        WebDriverWait(self.chrome, 20, 0.03, ignored_exceptions=replaced).until(lambda _: true())
 
     @property
     def path(self) -> str:

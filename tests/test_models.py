@@ -913,22 +913,25 @@ def test_a_forked_child_can_use_the_local_model(monkeypatch: pytest.MonkeyPatch)
 
 
 EXIT = """
-import sys, time
+import sys, threading, time
 from smolmem import Memory
 from smolmem.recall import indexer
 
 indexer.EMBED_DELAY = 0.0
 
+begun = threading.Event()
+
 def embed(texts):
     print("begins", flush=True)
-    time.sleep(1)
+    begun.set()
+    time.sleep(0.5)
     print("ends", flush=True)
     return [[1.0, 0.0]] * len(texts)
 
 memory = Memory(sys.argv[1], embedder=embed)
 memory.remember("Deploys happen on Tuesdays")
 memory._recall.recorded()
-time.sleep(0.5)
+assert begun.wait(50)
 """
 
 

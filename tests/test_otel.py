@@ -23,7 +23,7 @@ import pytest
 import requests
 from collectors import Collected, collector, phoenix
 from conftest import TORTURE
-from scripted import answer, calling_agent, calls, code, code_agent, weather
+from scripted import answer, calling_agent, calls, code, code_agent, team, weather
 from smolagents import tool
 
 from smolmem import Memory, SmolmemError
@@ -46,25 +46,6 @@ def memory(tmp_path: Path) -> Iterator[Memory]:
 def collected() -> Iterator[Collected]:
     with collector() as opened:
         yield opened
-
-
-def team(memory: Memory, **options: Any) -> Any:
-    helper = code_agent(
-        code("print(weather('Rome'))"),
-        code("final_answer('sunny')"),
-        tools=[weather],
-        name="helper",
-        description="helps",
-    )
-    boss = code_agent(
-        "First ask the helper.",
-        code("said = helper('How is Rome?')\nprint(said)"),
-        code("1 / 0"),
-        code("final_answer(said)"),
-        managed_agents=[helper],
-        planning_interval=10,
-    )
-    return memory.attach(boss, **options)
 
 
 # --- what is sent ----------------------------------------------------------------------------------------------------
@@ -204,7 +185,7 @@ def test_a_failed_run_has_its_root_span_with_the_exception(memory: Memory, colle
 
 KILLED = """
     import os, sys
-    from scripted import code, code_agent, weather
+    from scripted import code, code_agent, team, weather
     from smolagents import tool
     from smolmem import Memory
 

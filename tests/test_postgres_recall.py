@@ -85,6 +85,7 @@ QUESTIONS = (
         ({"SMALL_SCOPE": 0, "MOST_MATCHES": 1}, "server"),
     ],
 )
+@pytest.mark.usefixtures("clock")  # the age of a memory is a part of its score
 def test_recall_has_the_scores_of_sqlite(
     request: pytest.FixtureRequest, tmp_path: Path, limits: dict[str, int], which: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -207,7 +207,7 @@ def cut(disk: Disk, path: Path, seed: int, durability: Any = "full") -> tuple[in
 def test_no_step_whose_write_returned_is_lost_in_a_power_cut(
     tmp_path: Path, disk: Disk, part: int, record_property: Callable[[str, object], None]
 ) -> None:
-    count, promised = 25 if TORTURE else 15, 0
+    count, promised = 25, 0
     record_property("cases", count)
     record_property("seeds", f"{count * part}–{count * (part + 1) - 1}")
     for seed in range(count * part, count * (part + 1)):

@@ -107,8 +107,11 @@ def test_silence_is_noticed_while_it_lasts_and_told_in_the_next_step(clock: Any)
         assert rang.wait(60)
         return WELL
 
+    def end_in_time(step: ActionStep) -> None:
+        step.timing.end_time = step.step_number / 100
+
     rule = Watch.silence(0.05, then=["note", lambda alert: rang.set()])
-    agent = code_agent(WELL, think_long, code("final_answer(1)"), step_callbacks=[rule])
+    agent = code_agent(WELL, think_long, code("final_answer(1)"), step_callbacks=[end_in_time, rule])
     agent.run("Watch")
     assert ["silence: no step" in text for text in seen(agent)] == [False, True, False]
 
