@@ -301,3 +301,18 @@ def test_threads_never_share_a_compressor_which_would_crash_the_process() -> Non
         found = list(pool.map(compressor, range(4)))
     assert len({id(each) for each in found}) == 4
     assert packing._zstd(b"") is packing._zstd(b"")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_passages_come_back_in_whatever_order_they_stand_in_the_text_of_their_step(seed: int) -> None:
+    chance = random.Random(seed)
+    whole = "".join(chance.choice("ab \n\ud800é") for _ in range(chance.choice([5, 300, 80_000])))
+    starts = [chance.randrange(len(whole)) for _ in range(30)]
+    texts = [whole[start : start + chance.choice([1, 9, 500, 70_000])] for start in starts]
+    texts += ["not in the text of the step", "", "x" * 300]
+    chance.shuffle(texts)
+    stored = list(packed_text.pieces(texts, packed_text.packed(whole)))
+    assert [packed_text.piece_text(one, packed_text.packed(whole)) for one in stored] == texts
+    long_enough = [one for one, text in zip(stored, texts, strict=True) if 8 <= len(text) < 65_536 and text in whole]
+    assert all(isinstance(one, int) for one in long_enough)
+    assert [packed_text.plain(one) for one in packed_text.pieces(texts, None)] == texts

@@ -1,15 +1,14 @@
 """Text in a SQLite file: how it is stored, and the SQL functions that read and write it.
 
 A text is stored as it is, or compressed (`packed()`, `plain()`). A passage that is a piece of the text of its step is
-stored as one number, where the piece begins and how long it is (`piece()`, `piece_text()`): so a text is in the file
+stored as one number, where the piece begins and how long it is (`pieces`, `piece_text()`): so a text is in the file
 once, however many passages it has.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import apsw
@@ -29,7 +28,6 @@ def add_functions(connection: apsw.Connection) -> None:
     functions: dict[str, Callable[..., Any]] = {
         "packed": packed,
         "plain": _plain,
-        "piece": piece,
         "piece_text": piece_text,
     }
     for name, function in functions.items():
@@ -59,14 +57,19 @@ def plain(stored: Any) -> Any:
         raise packing.Undecodable(f"is not text: {error}") from error
 
 
-def piece(text: Any, whole: Any) -> Any:
-    """A passage as it is stored: its place in the text of its step, or the packed text if it is not a piece of it."""
-    if isinstance(text, str) and SHORTEST_PIECE <= len(text) <= LONGEST_PIECE:
-        known = _last_text(whole)
-        start = known.find(text) if isinstance(known, str) else -1
-        if start >= 0:
-            return start << 16 | len(text)
-    return packed(text)
+def pieces(texts: Iterable[str], whole: Any) -> Iterator[Any]:
+    """Passages as they are stored: each as its place in the text of its step, or packed if it is not a piece of it.
+
+    They are in the order of the text, so each is searched for behind the one before: a text can have megabytes.
+    """
+    known, start = _known(whole), 0
+    for text in texts:
+        place = -1
+        if isinstance(known, str) and SHORTEST_PIECE <= len(text) <= LONGEST_PIECE:
+            place = known.find(text, start)
+            place = known.find(text) if place < 0 else place
+        start = max(start, place)
+        yield packed(text) if place < 0 else place << 16 | len(text)
 
 
 def piece_text(stored: Any, whole: Any) -> Any:
@@ -131,7 +134,3 @@ def _known(stored: Any) -> Any:
         return plain(stored)
     except packing.Undecodable:
         return None
-
-
-_last_text = lru_cache(1)(_known)
-"""The text of the step whose passages are being written."""

@@ -20,6 +20,7 @@ from typing import Any, TypedDict
 from smolmem.core.rows import Passage
 from smolmem.store.base import Row, Store
 from smolmem.store.contents import with_hash
+from smolmem.store.packed_text import pieces
 
 
 class PassageOwner(TypedDict):
@@ -54,10 +55,13 @@ def add_passages(store: Store, owner: PassageOwner, passages: Sequence[Passage])
     task = _task(store, place) if has_answer else ""
     before = "\n".join([task, *_before(store, place)])
     scope, document = _scope_terms(owner["scope"]), int(store.do("next_passage", number))
-    for own_id, passage in enumerate(passages, document):
+    texts: Iterable[Any] = (passage.text for passage in passages)
+    if not store.is_remote:
+        texts = pieces(texts, store.do("step_text", place))
+    for own_id, (passage, text) in enumerate(zip(passages, texts, strict=True), document):
         row = {**owner, "id": own_id, "document": document, "text": passage.text}
         row |= {"role": passage.role, "tool": passage.tool, "origin": passage.origin, "trust": passage.trust}
-        store.do("add_passage", with_hash("passage", row))
+        store.do("add_passage", with_hash("passage", row) | {"text": text})
     for first, text in sections(passages):
         row = {"id": document + first, "scope": scope, "date": _date(owner["at"]), "text": text}
         store.do("add_document_words", row | {"before": "" if first else before})

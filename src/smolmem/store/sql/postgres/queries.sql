@@ -111,10 +111,6 @@ FROM lease WHERE name = :name AND abs(extract(epoch FROM clock_timestamp()) - re
 -- name: next_passage
 SELECT nextval('passage_ids') FROM generate_series(1, :count) ORDER BY 1 LIMIT 1;
 
--- name: add_passage
-INSERT INTO passage (id, document, scope, session, step, note, run, agent, role, tool, origin, trust, at, text, hash)
-VALUES (:id, :document, :scope, :session, :step, :note, :run, :agent, :role, :tool, :origin, :trust, :at, :text, :hash);
-
 -- name: revise_step
 UPDATE step SET
     kind = :kind, number = :number, seconds = :seconds, error = :error, tools = :tools, input_tokens = :input_tokens,

@@ -1,6 +1,6 @@
 -- A passage that is a piece of the text of its step is stored as a number, and not as a second copy of the text.
 --
 --   passage.text  text, packed bytes, or where the passage begins in `step.text` (times 65,536) plus its length, both in
---                 characters; `piece()` and `piece_text()` write and read it
+--                 characters; `pieces` and `piece_text()` write and read it
 --
 -- Passages that are in the file stay as they are until their step is indexed again.

@@ -346,13 +346,15 @@ SELECT * FROM run ORDER BY id;
 -- name: step_texts
 SELECT id, text FROM step WHERE id IN (SELECT CAST(value AS BIGINT) FROM json_each(:ids));
 
+-- name: step_text
+SELECT text FROM step WHERE id = :step;
+
 -- name: next_passage
 SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'passage'), 0) + 1;
 
 -- name: add_passage
 INSERT INTO passage (id, document, scope, session, step, note, run, agent, role, tool, origin, trust, at, text, hash)
-VALUES (:id, :document, :scope, :session, :step, :note, :run, :agent, :role, :tool, :origin, :trust, :at,
-    piece(:text, (SELECT text FROM step WHERE id = :step)), :hash);
+VALUES (:id, :document, :scope, :session, :step, :note, :run, :agent, :role, :tool, :origin, :trust, :at, :text, :hash);
 
 -- name: add_document_words
 INSERT INTO document_words (rowid, scope, date, before, text) VALUES (:id, :scope, :date, :before, :text);
