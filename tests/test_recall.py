@@ -264,15 +264,16 @@ def test_a_section_is_split_into_terms_once_and_again_after_its_text_has_changed
         first = memory.remember("the blue door of the cellar sticks")
         reader = sections.SectionReader(memory._journal.store)
         ids = [one.passage for one in memory.recall("blue door", floor=0)]
+        words = {"blue", "red", "door"}
         split.clear()
-        before, again = reader.read(ids), reader.read(ids)
+        before, again = reader.read(ids, words), reader.read(ids, words)
         assert again == before
         assert split == ["the blue door of the cellar sticks"]
         memory._journal.store.transact(lambda: _rename(memory, ids[0], "the red door of the cellar sticks"))
-        (changed,) = reader.read(ids)
-        assert changed.places.keys() & {"red", "blue"} == {"red"}
+        (changed,) = reader.read(ids, words)
+        assert changed.places == {"red": [1], "door": [2]}
         memory.forget(first)
-        assert reader.read(ids) == []
+        assert reader.read(ids, words) == []
 
 
 def _rename(memory: Memory, passage: int, text: str) -> None:

@@ -59,6 +59,8 @@ PHRASE = 0.3
 MAX_SECONDS = 1.0
 """Seconds that one search may take."""
 SHORTEST_PREFIX = 3
+LONGER_TERMS = 1_000
+"""Terms that are looked for in texts, of those that begin with a word."""
 
 Hits = list[tuple[int, float]]
 """Documents, or sections of documents, with their scores."""
@@ -157,7 +159,7 @@ class LexicalSearch:
         listed = max(limit, FEWEST)
         found = search(words, term, filters, listed)
         ids = [id for id, _ in found.sections]
-        read = self._sections.read(ids)
+        read = self._sections.read(ids, {term_of(word.rstrip("*")) for word in words} | self._longer_terms(words))
         documents = {section.id: section.document for section in read}
         for start in range(len(documents), len(ids), listed):
             if len(set(documents.values())) < listed:
@@ -198,13 +200,19 @@ class LexicalSearch:
             return f"{word}*"
         if len(word) <= SHORTEST_PREFIX:
             return word
-        given = {"first": word[0], "last": chr(ord(word[0]) + 1), "limit": 50_000}
+        given = {"first": word[0], "last": _after(word[0]), "limit": 50_000}
         near = [row["term"] for row in self._store.rows("terms_from", given) if abs(len(row["term"]) - len(word)) <= 2]
         pieces = _pieces(word)
         near.sort(key=lambda term: -len(pieces & _pieces(term)))
         allowed = 1 if len(word) < 8 else 2
         stems = {word, word.rstrip("eys")}  # the terms of the index have no endings
         return next((term for term in near[:50] if min(_distance(stem, term) for stem in stems) <= allowed), word)
+
+    def _longer_terms(self, words: Iterable[str]) -> set[str]:
+        """The terms of the store that begin with one of the words that end with `*`."""
+        beginnings = [word[:-1] for word in words if word.endswith("*")]
+        given = [{"first": first, "last": _after(first), "limit": LONGER_TERMS} for first in beginnings]
+        return {row["term"] for each in given for row in self._store.rows("terms_from", each)}
 
     # --- searching -------------------------------------------------------------------------------------------------
 
@@ -258,6 +266,11 @@ class LexicalSearch:
         except TimeoutError as late:
             log.warning("smolmem stopped a search by words: %s. Ask for fewer or rarer words.", late)
             return [[] for _ in searches]
+
+
+def _after(beginning: str) -> str:
+    """The first text after all texts with this beginning, in alphabetical order."""
+    return beginning[:-1] + chr(ord(beginning[-1]) + 1)
 
 
 def _rarest(words: Sequence[str], counts: Mapping[str, int]) -> list[str]:

@@ -81,6 +81,9 @@ KEYWORDS = 2
 LONG_QUESTION, MAX_SENTENCES = 15, 8
 """Words of a question that is looked at sentence by sentence, and how many sentences are."""
 
+EQUAL = 0.9
+"""The share of common words from which two documents say the same."""
+
 Scores = dict[int, float]
 Group = Literal["step", "run"]
 
@@ -181,15 +184,19 @@ class Search:
         if reranker is not None:
             signals["reranker"] = self._rerank(question, found, filters, reranker)
         self._add_context(signals, found.pairs)
-        candidates, named = summed(signals), found.named
+        total, named = summed(signals), found.named
         if floor and named is not None and not query.times(question, datetime.fromtimestamp(moment)):
-            candidates = {document: score for document, score in candidates.items() if document in named}
-        documents = self._best(candidates, found, filters, limit)
+            total = {document: score for document, score in total.items() if document in named}
+        documents = self._best(total, found, filters, limit)
         if notices_new_ids:
             self._notice_new_ids(found.best_by_words, documents)
         signals["time"] = self._time_scores(question, documents, filters, datetime.fromtimestamp(moment))
         signals["recency"] = {document: _recency(moment - rows[0]["at"]) for document, rows in documents.items()}
-        total = {document: score for document, score in summed(signals).items() if document in documents}
+        total = {
+            document: score + signals["time"].get(document, 0.0) + signals["recency"][document]
+            for document, score in total.items()
+            if document in documents
+        }
         best = max(total.values(), default=0.0)
         scale = confidence / best if best else 0.0
         ranked = sorted(total, key=lambda document: (-total[document], -document))
@@ -471,7 +478,8 @@ def without_copies(ranked: Iterable[int], words: Mapping[int, frozenset[str]], l
     copies: dict[int, int] = {}
     for document in ranked:
         said = words[document]
-        known = said if said in kept else next((other for other in kept if _nearly_equal(said, other)), None)
+        similar = (other for other in kept if len(said) * EQUAL <= len(other) and len(other) * EQUAL <= len(said))
+        known = said if said in kept else next((other for other in similar if _nearly_equal(said, other)), None)
         if known is not None:
             copies[kept[known]] += 1
         elif len(kept) < limit:
@@ -484,5 +492,5 @@ def _words_of(rows: list[Row]) -> frozenset[str]:
 
 
 def _nearly_equal(one: frozenset[str], other: frozenset[str]) -> bool:
-    longer = max(len(one), len(other))
-    return min(len(one), len(other)) >= 0.9 * longer and len(one & other) >= 0.9 * len(one | other)
+    common = len(one & other)
+    return common >= EQUAL * (len(one) + len(other) - common)

@@ -14,7 +14,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple
 
-from smolmem.recall.sections import Section
+from smolmem.recall.sections import Section, Terms
 from smolmem.store.terms import terms_of
 
 SATURATION, LENGTH = 1.2, 0.75
@@ -45,8 +45,8 @@ def word_scores(sections: Collection[Section], weights: Mapping[str, float]) -> 
 
 def find_pairs(sections: Collection[Section], phrases: Iterable[str], size: int) -> dict[int, dict[Pair, float]]:
     """The pairs of words that stand side by side, by section, and what each tells: the rarer it is, the more."""
-    asked = pairs_of(phrases)
-    pairs = {section.id: _pairs_in(section.places, asked) for section in sections}
+    asked = {pair: Terms(pair) for pair in pairs_of(phrases)}
+    pairs = {section.id: [pair for pair, terms in asked.items() if section.terms.places(terms)] for section in sections}
     told = {pair: rarity(count, size) for pair, count in Counter(chain.from_iterable(pairs.values())).items()}
     return {id: {pair: told[pair] for pair in found} for id, found in pairs.items()}
 
@@ -110,12 +110,6 @@ def _most_nearby(known: Mapping[str, str], here: Mapping[str, list[int]], told: 
             first += 1
         best = max(best, covered)
     return best
-
-
-def _pairs_in(places: Mapping[str, list[int]], asked: Iterable[Pair]) -> list[Pair]:
-    """The pairs of terms that stand side by side."""
-    both = [pair for pair in asked if pair[0] in places and pair[1] in places]
-    return [pair for pair in both if not {place + 1 for place in places[pair[0]]}.isdisjoint(places[pair[1]])]
 
 
 @lru_cache(1_000)
