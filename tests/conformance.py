@@ -142,6 +142,9 @@ class Conformance:
         (run,) = busy.runs(tag="nightly")
         assert run.tags == ("release-41", "nightly")
         assert run.tag("good", "nightly").untag("nightly", "unknown").tags == ("release-41", "good")
+        imported = "two words\nin a tag of an import"
+        busy._journal.tag(run.id, [imported], [])
+        assert run.tag("other").untag(imported, "other").tags == ("release-41", "good")
         assert busy.runs(tag="nightly") == []
         assert [found.id for found in busy.runs(tag="good")] == [run.id]
         assert busy.run(run.id).fork(step=1).tags == ("release-41", "good")

@@ -116,9 +116,10 @@ class Operations(Lookup):
 
     def tag(self, run: Run, *, add: Iterable[str] = (), remove: Iterable[str] = ()) -> Run:
         """See `Run.tag` and `Run.untag`."""
-        added, removed = check_tags(add), check_tags(remove)
+        known = self.run(run.id).tags
+        added, removed = check_tags(add), check_tags(remove, known)
         if added:
-            check_tags((*self.run(run.id).tags, *added))
+            check_tags((*known, *added), known)
         return self.bind(self._journal.tag(run.id, added, removed))
 
     def fork(self, run: Run, step: int | None) -> Run:

@@ -64,11 +64,11 @@ def check_word(value: Any, name: str) -> str:
     return storable(value.strip())
 
 
-def check_tags(tags: Iterable[str]) -> tuple[str, ...]:
-    """Tags, each once, and not more than a page or a table can show."""
+def check_tags(tags: Iterable[str], known: Collection[str] = ()) -> tuple[str, ...]:
+    """Tags, each once, and not more than a page or a table can show; known ones may have come with an import."""
     if isinstance(tags, str) or not isinstance(tags, Iterable):
         raise InvalidArgument(f"tags are a list of words such as ['deploy'], not {tags!r}.")
-    found = tuple(dict.fromkeys(check_word(tag, "tag") for tag in tags))
+    found = tuple(dict.fromkeys(tag if tag in known else check_word(tag, "tag") for tag in tags))
     if len(found) > MAX_TAGS:
         raise InvalidArgument(f"a note or a run has at most {MAX_TAGS} tags, not {len(found):,}.")
     return found
