@@ -187,7 +187,8 @@ def _write(
 def _write_calls(journal: Journal, run: str, at: float, size: int) -> None:
     """The model's answer and a tool call of each of the last steps of a run."""
     content = codec.encode(sentence(4))
-    with journal.store._transaction(sync=False):
+
+    def write() -> None:
         kept = {"arguments": journal.keep(content), "outcome": journal.keep(content)}
         for number in range(max(1, size - CALLED_STEPS), size):
             began = at + 3 * number - 2
@@ -195,6 +196,8 @@ def _write_calls(journal: Journal, run: str, at: float, size: int) -> None:
                 failed = int(kind == "tool" and chance.random() < 0.05)
                 row = {"run": run, "turn": number, "kind": kind, "name": name, "failed": failed, "web": None, **kept}
                 journal.add("call", row | {"began": began + start, "ended": began + end})
+
+    journal.store.transact(write, sync=False)
 
 
 def _changes(row: RunRow, at: float, size: int, steps: tuple[list[Prepared], list[Prepared]]) -> Iterator[Change]:
@@ -240,9 +243,9 @@ def _long_run(memory: Memory) -> None:
 
 def _drop_pending(journal: Journal, indexed: int) -> None:
     """Takes all but the newest steps off the list of pending steps."""
-    with journal.store._transaction(sync=True):  # type: ignore[attr-defined]
-        connection = journal.store._connection  # type: ignore[attr-defined]
-        connection.execute("DELETE FROM pending WHERE step <= (SELECT max(id) FROM step) - ?", (indexed,))
+    connection = journal.store._connection  # type: ignore[attr-defined]
+    drop = "DELETE FROM pending WHERE step <= (SELECT max(id) FROM step) - ?"
+    journal.store.transact(lambda: connection.execute(drop, (indexed,)))
 
 
 # --- measuring -------------------------------------------------------------------------------------------------------

@@ -55,7 +55,8 @@ def clustered(rows: int) -> Any:
 def fill(memory: Memory, vectors: Any) -> None:
     """Writes passages and their vectors, without a model and without the words."""
     store, model = memory._journal.store, f"given/{SIZE}"
-    with store._transaction(sync=False):
+
+    def write() -> None:
         for number, vector in enumerate(vectors, 1):
             row = {
                 "id": number,
@@ -72,6 +73,8 @@ def fill(memory: Memory, vectors: Any) -> None:
             store.do(
                 "put_vector", {"passage": number, "model": model, "facts": facts_of(row), "numbers": numbers_of(vector)}
             )
+
+    store.transact(write, sync=False)
 
 
 def measure(search: SemanticSearch, truth: Any, filters: Filter) -> tuple[float, float]:

@@ -244,7 +244,7 @@ def test_a_backtest_decodes_only_steps_of_which_the_rule_asks_for_more_than_thei
         "failures": (Watch.failures(threshold=3), 2, []),
         "slow": (Watch.slow(), 0, []),
         "tokens": (Watch.tokens(1_000_000), 0, []),
-        "same error": (Watch.same_error(threshold=3), 2, [1, 3]),
+        "same error": (Watch.same_error(threshold=3), 1, [1, 3]),
         "pattern": (Watch("HTTP 5"), 1, [1, 2, 3, 4]),
     }
     for name, (rule, count, read) in asked.items():
