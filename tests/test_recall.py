@@ -23,6 +23,7 @@ from smolmem.recall.filters import Filter
 from smolmem.recall.highlight import Highlighter
 from smolmem.recall.lexical import LexicalSearch
 from smolmem.recall.passages import passages_of
+from smolmem.recall.provenance import Provenance
 from smolmem.recall.query import match
 from smolmem.recall.search import Search
 from smolmem.recall.vectors import CANDIDATES, Index, Where, facts_of, numbers_of
@@ -142,7 +143,7 @@ def test_a_run_is_indexed_in_the_background(tmp_path: Path) -> None:
     with Memory(tmp_path / "a.db", embedder=concepts) as memory:
         memory.attach(code_agent(code("print('a big automobile')"), code("final_answer(1)"))).run("Go")
         deadline = time.monotonic() + 20
-        while memory.stats().vectors < memory.stats().passages or not memory.stats().passages:
+        while memory._store.do("any_pending", {}) or memory.stats().vectors < memory.stats().passages:
             assert time.monotonic() < deadline
             time.sleep(0.02)
         assert memory.recall("which vehicle is large?")[0].signals["semantic"]
@@ -437,6 +438,32 @@ def test_a_search_leaves_a_large_backlog_to_the_indexer(tmp_path: Path, monkeypa
         with monkeypatch.context() as patched:
             patched.setattr(indexer, "MOST_PENDING", 2)
             assert memory.recall("who lost his key?") == []
+        assert "key" in memory.recall("who lost his key?")[0].text
+
+
+def test_a_search_does_not_follow_a_long_run_again_before_the_indexer_has_done_half_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Memory(tmp_path / "agent.db", embedder="off") as memory:
+        monkeypatch.setattr(memory._recall._indexer, "wake", lambda: None)
+        asked, original = list[Any](), Provenance.catch_up
+
+        def catch_up(self: Provenance, *args: Any) -> bool:
+            asked.append(args)
+            return original(self, *args)
+
+        monkeypatch.setattr(Provenance, "catch_up", catch_up)
+        idle = [code(f"print('Room {number} is empty.')") for number in range(30)]
+        memory.attach(code_agent(*idle, code("final_answer('the key is lost')"), max_steps=40)).run("Look around")
+        monkeypatch.setattr(indexer, "FOLLOW_SECONDS", -1.0)
+        for _ in range(3):
+            assert memory.recall("who lost his key?") == []
+        assert len(asked) == 1
+        monkeypatch.undo()
+        monkeypatch.setattr(memory._recall._indexer, "wake", lambda: None)
+        while memory._store.do("count_pending", {}) > 16:
+            assert memory.recall("who lost his key?") == []
+            indexer._index_some(memory._journal)
         assert "key" in memory.recall("who lost his key?")[0].text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
@@ -54,6 +55,7 @@ class RecallEngine:
         self._external = _external_index(journal, vectors)
         self._sources: list[Source] = []
         self._indexer = BackgroundIndexer(journal, self._open_embedder, self._external)
+        self._most_pending = math.inf
 
     def find(
         self,
@@ -93,7 +95,7 @@ class RecallEngine:
         """Indexes a little of what is pending, and leaves the rest to the indexer."""
         try:
             with self._indexer.batch:
-                is_pending = index_for(self._journal, query.words(question))
+                is_pending, self._most_pending = index_for(self._journal, query.words(question), self._most_pending)
         except (Unwritable, Busy):  # such as a full disk: what is indexed is found, and the indexer says what is wrong
             is_pending = True
         if is_pending:

@@ -73,24 +73,27 @@ CLOSE_SECONDS = 5.0
 """How long closing waits for a batch: a server may take much longer to answer, or never answer."""
 
 
-def index_for(journal: Journal, words: list[str]) -> bool:
+def index_for(journal: Journal, words: list[str], most: float = math.inf) -> tuple[bool, float]:
     """Indexes, for a moment, what was recorded last; then what has a word of the question.
 
     Returns:
-        Whether something is still pending.
+        Whether something is still pending, and with how many pending steps at most the next search should index some:
+        where too many steps came before the newest, the indexer must have done half of them first.
     """
-    if int(journal.store.do("count_pending", {})) > MOST_PENDING:
-        return True
+    pending = int(journal.store.do("count_pending", {}))
+    if not pending or pending > min(most, MOST_PENDING):
+        return bool(pending), most if pending else math.inf
     end = time.monotonic() + (REMOTE_SEARCH_SECONDS if journal.store.is_remote else SEARCH_SECONDS)
     while time.monotonic() < end:
         if not _index_some(journal, newest=True):
-            return bool(journal.store.do("any_pending", {}))
+            left = int(journal.store.do("count_pending", {}))
+            return bool(left), left // 2 if left else math.inf
     asked = {"words": json_list(words), "limit": MATCHING}
     with suppress(TimeoutError):
         rows = journal.store.rows("pending_with", asked, MATCHING_SECONDS)
         for start in range(0, len(rows), BATCH):
             _index_some(journal, json_list(row["step"] for row in rows[start : start + BATCH]))
-    return True
+    return True, math.inf
 
 
 def _index_some(journal: Journal, steps: str | None = None, *, newest: bool = False) -> int:
