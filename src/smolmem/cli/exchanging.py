@@ -61,7 +61,7 @@ def trace(
     "smolmem import traces.json",
     "smolmem import http://localhost:6006 --scope phoenix",
     "smolmem import steps.json --format steps",
-    "smolmem import chroma:///home/me/chroma/articles",
+    "smolmem import chroma:///srv/chroma/articles",
     "smolmem import faiss_index",
 )
 @argument("source", "SOURCE", "A file, a folder, a URL of Phoenix, or a collection of Chroma.", type=click.Path())
