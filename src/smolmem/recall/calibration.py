@@ -48,7 +48,7 @@ TOO_LITTLE = 1.0
 """What one word of everyday English tells: a match needs more, unless it is half of the question."""
 NO_WORDS = -3.3
 """What words tell, at least, where vectors decide: about as much as those of an unrelated question."""
-SEMANTIC, AGREEMENT, DOUBT = 0.6, 1.5, 3.0
+SEMANTIC, AGREEMENT, DOUBT = 0.7, 1.2, 3.0
 """What a spread above the noise tells, where it tells for a match, and what vectors tell against one at most."""
 LEAST_SPREAD = 0.01
 """How much the nearest cosine differs between unrelated questions, at least."""
