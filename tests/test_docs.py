@@ -116,4 +116,4 @@ def test_the_demo_prints_its_chapters(tmp_path: Path) -> None:
         "I remember this problem and its remedy.",
         "agent.db: intact",
     ):
-        assert expected in printed, expected
+        assert expected in printed, f"{expected!r} is missing:\n{done.stdout}"

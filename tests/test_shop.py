@@ -191,6 +191,16 @@ def test_a_stale_state_never_hits_another_process(shop: Shop) -> None:
     assert shop.health().ok
 
 
+def test_a_rollback_wins_against_a_shop_that_a_killed_process_was_starting(shop: Shop) -> None:
+    for delay in (0.0, 0.03, 0.06, 0.1):
+        shop.deploy(41)
+        shop.stop()
+        shop._spawn(0)
+        time.sleep(delay)  # the other shop starts before, while or after this one does
+        shop.rollback()
+        assert (shop.release, shop.health().status) == (40, 200)
+
+
 def test_a_shop_that_cannot_start_says_why(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     with pytest.raises(ShopError, match=r"the shop did not start: .*invalid choice: 77"):

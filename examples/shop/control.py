@@ -41,6 +41,7 @@ BAD_RELEASE = 41
 VISITS = 10
 """Requests that are made after a leak begins."""
 PATIENCE = 10.0
+RESTARTS = 3
 
 _children: set[int] = set()
 """Processes started by this process; they are reaped, so that none stays a zombie."""
@@ -185,9 +186,19 @@ class Shop:
         _until(lambda: not self.running() and _ended(pid), PATIENCE / 2)
 
     def restart(self) -> None:
-        """Restarts the shop with its current release."""
-        self.stop()
-        self.start()
+        """Restarts the shop with its current release.
+
+        A process that was killed in a restart leaves a shop that is just starting, perhaps with another release.
+
+        Raises:
+            ShopError: if another release is started each time.
+        """
+        for _ in range(RESTARTS):
+            self.stop()
+            self.start()
+            if self._state()["release"] == self.release:
+                return
+        raise ShopError("another process keeps starting the shop with another release")
 
     def deploy(self, release: int) -> None:
         """Deploys a release and restarts the shop."""
