@@ -33,6 +33,7 @@ from smolagents.memory import CallbackRegistry, TaskStep
 from smolagents.monitoring import Monitor, Timing
 from smolagents.utils import AgentMaxStepsError
 
+from smolmem.agents.prompting import step_messages
 from smolmem.core.encoding import codec, pictures, placeholders
 from smolmem.core.encoding.type_codecs import NotExact
 from smolmem.core.encoding.wire import Decoder, Encoder, Json
@@ -95,6 +96,11 @@ ASSUMPTIONS: dict[str, Assumption] = {
         "agent.write_memory_to_messages() renders the memory",
         "views and reminders are not applied",
         lambda: callable(getattr(MultiStepAgent, "write_memory_to_messages", None)),
+    ),
+    "messages": Assumption(
+        "the messages of a step are made from its output, calls, observations, images and error, its task or its plan",
+        "the messages of all steps are made anew for each prompt",
+        step_messages.reads_known_fields,
     ),
     "callbacks": Assumption(
         "CallbackRegistry keeps its callbacks in lists by class",
@@ -369,11 +375,6 @@ def restore_monitor(agent: Any, steps: Sequence[Any]) -> None:
             if step.token_usage is not None:
                 agent.monitor.total_input_token_count += step.token_usage.input_tokens
                 agent.monitor.total_output_token_count += step.token_usage.output_tokens
-
-
-def renders_as_documented(render: Any) -> bool:
-    """Whether a bound `write_memory_to_messages` is smolagents' own, not a subclass's."""
-    return getattr(render, "__func__", None) is MultiStepAgent.write_memory_to_messages
 
 
 # --- the interpreter of a code agent ---------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ length of the list, unless something other than an append was done to it.
 
 from __future__ import annotations
 
-import itertools
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -16,12 +15,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Protocol
 
 from smolmem.agents.observing import observed_steps
+from smolmem.agents.prompting import step_messages
+from smolmem.agents.prompting.step_messages import StepMessages
 from smolmem.core import prompts
 from smolmem.core.encoding import codec
 from smolmem.core.encoding.codec import MODEL_INPUT, Encoded
 from smolmem.core.errors import NotFound
 from smolmem.core.injected import Injected
-from smolmem.core.prompts import Look, Part
+from smolmem.core.prompts import Part
 from smolmem.core.rows import Act, Batch, Change, RunRow, Saved, SessionRow, SharedPrompt, StoredEntry, StoredSession
 from smolmem.core.timeline import Timeline
 from smolmem.store.journal import Journal
@@ -45,7 +46,7 @@ class Entry:
     key: str
     prompt: int | None
     rendered: int | None
-    looks: list[Look]
+    messages: StepMessages
     fields: dict[str, Any]
 
 
@@ -58,7 +59,7 @@ class Draft:
     step: Any
     key: str = ""
     prompt: Sequence[Part] = ()
-    looks: list[Look] = field(default_factory=list)
+    messages: StepMessages = field(default_factory=StepMessages)
     fields: dict[str, Any] = field(default_factory=dict)
     """The fields of a new step when it was encoded."""
 
@@ -105,8 +106,6 @@ class Session:
     _part_ids: dict[str, int] = field(default_factory=dict)
     _unsaved: dict[int, Draft] = field(default_factory=dict)
     _unsaved_parts: dict[str, Encoded] = field(default_factory=dict)
-    _rendered: list[int] = field(default_factory=list)
-    _looks: list[Look] = field(default_factory=list)
     _tasks: list[Entry] = field(default_factory=list)
     _suspects: list[Entry] = field(default_factory=list)
     _compared_at: int = 0
@@ -225,7 +224,7 @@ class Session:
             if prompt is None:
                 parts = self._parts_of(encoded.model_input)
                 prompt = prompts.share(parts, len(encoded.model_input), self._prompts.values())
-        rendered, looks = prompts.rendered(step, encoded, self._surroundings.encode)
+        messages = StepMessages.of(step)
         variables = self._surroundings.variables(step) if entry is None else None
         change = Change(
             act=act,
@@ -235,50 +234,45 @@ class Session:
             step=None if entry is None else entry.id,
             encoded=encoded,
             facts=codec.stored_facts(step, encoded),
-            rendered=rendered,
+            rendered=prompts.encoded_messages(messages.messages, step, encoded, self._surroundings.encode),
             prompt=prompt,
             last=last,
             variables=variables,
             sources=step.sources if entry is None and isinstance(step, Injected) else (),
         )
-        return Draft(change, entry, step, encoded.key, parts, looks)
+        return Draft(change, entry, step, encoded.key, parts, messages)
 
     # --- prompts ---------------------------------------------------------------------------------------------------
 
-    def rendered_parts(self, messages: Sequence[Any], encode: Encode) -> list[Part] | None:
-        """The parts of a prompt rendered from all entries, and from steps that are not saved yet; None for any other.
+    def render(self, system: Any, steps: Sequence[Any], encode: Encode) -> tuple[list[Any], list[Part]]:
+        """The messages of all steps, and the parts of a prompt that they are.
 
-        Setting a field is noticed, but not an edit of the object in it, such as a tool call. Every step is rendered for
-        each prompt anyway, so such an edit is noticed here: the step looks different.
+        Setting a field is noticed, but not an edit of the object in it, such as a tool call. A step that does not look
+        as it was saved is found here, for each prompt.
         """
-        saved = self._saved_looks()
-        if prompts.look_like(messages[: len(saved)], saved):
-            self._suspects = []
-            own = [] if self.system is None or self.system.rendered is None else [self.system.rendered]
-            return [*own, *self._rendered, *(encode(message) for message in messages[len(saved) :])]
-        pairs = self._split(messages)
-        self._suspects = [entry for entry, shown in pairs if not prompts.look_like(shown, entry.looks)]
-        suspects = {entry.id for entry in self._suspects}
-        return [
-            encode(shown) if entry.rendered is None or entry.id in suspects else entry.rendered
-            for entry, shown in pairs
-        ] or None
+        saved = {id(entry.step): entry for entry in self.entries}
+        if self.system is not None:
+            saved[id(self.system.step)] = self.system
+        messages, parts, self._suspects = list[Any](), list[Part](), []
+        keeps = step_messages.are_made_as_known()
+        for step in (system, *steps):
+            entry = saved.get(id(step))
+            unchanged = entry.messages.for_prompt(step) if keeps and entry is not None else None
+            shown = step.to_messages() if unchanged is None else unchanged
+            messages += shown
+            if entry is None:
+                parts += map(encode, shown)
+            elif unchanged is None and not entry.messages.look_like(shown):
+                self._suspects.append(entry)
+                parts.append(encode(shown))
+            elif shown:
+                parts.append(encode(shown) if entry.rendered is None else entry.rendered)
+        return messages, parts
 
     @property
     def has_suspects(self) -> bool:
         """Whether steps looked otherwise in the last prompt than when they were saved; they are to be saved again."""
         return bool(self._suspects)
-
-    def _saved_looks(self) -> list[Look]:
-        return self._looks if self.system is None else [*self.system.looks, *self._looks]
-
-    def _split(self, messages: Sequence[Any]) -> list[tuple[Entry, Sequence[Any]]]:
-        """The messages of each entry; none if there are not as many as there should be."""
-        shown = [entry for entry in (self.system, *self.entries) if entry is not None and entry.looks]
-        ends = list(itertools.accumulate(len(entry.looks) for entry in shown))
-        if not ends or ends[-1] != len(messages):
-            return []
-        return [(entry, messages[end - len(entry.looks) : end]) for entry, end in zip(shown, ends, strict=True)]
 
     def _parts_of(self, messages: Sequence[Any]) -> Sequence[Part]:
         known = self._surroundings.recognised(messages)
@@ -329,7 +323,7 @@ class Session:
             new = zip(draft.prompt[keep:], ids.suffix, strict=True)
             self._part_ids.update((part.key, number) for part, number in new if isinstance(part, Encoded))
         return self._observed(
-            Entry(step, ids.step, change.run, draft.key, ids.prompt, ids.rendered, draft.looks, _fields(step))
+            Entry(step, ids.step, change.run, draft.key, ids.prompt, ids.rendered, draft.messages, _fields(step))
         )
 
     def _observed(self, entry: Entry) -> Entry:
@@ -338,15 +332,10 @@ class Session:
         return entry
 
     def _count(self, start: int) -> None:
-        """Keeps the parts of a prompt of all entries, so that they need not be gathered at every step."""
+        """Keeps the tasks of all entries, so that they need not be gathered at every step."""
         if start == 0:
-            self._rendered, self._looks, self._tasks = [], [], []
-        for entry in self._slice(start, None):
-            self._looks += entry.looks
-            if codec.kind_of(entry.step) == "task":
-                self._tasks.append(entry)
-            if entry.rendered is not None:
-                self._rendered.append(entry.rendered)
+            self._tasks = []
+        self._tasks += [entry for entry in self._slice(start, None) if codec.kind_of(entry.step) == "task"]
 
     @classmethod
     def load(cls, stored: StoredSession, parts: Callable[[int], list[int]]) -> Session:
@@ -365,11 +354,11 @@ class Session:
         return session
 
     def _loaded(self, stored: StoredEntry) -> Entry:
-        step, looks = stored.step, prompts.looks(prompts.rendered_messages(stored.step))
+        step, messages = stored.step, StepMessages.of(stored.step)
         if stored.prompt is not None and MODEL_INPUT in vars(step):
             vars(step)[MODEL_INPUT].of_live_step = True
         return self._observed(
-            Entry(step, stored.id, stored.run, stored.key, stored.prompt, stored.rendered, looks, _fields(step))
+            Entry(step, stored.id, stored.run, stored.key, stored.prompt, stored.rendered, messages, _fields(step))
         )
 
     def forked(self, row: SessionRow) -> Session:
@@ -438,7 +427,7 @@ def _has_fields(step: Any, fields: dict[str, Any]) -> bool:
 
 
 def _shows_the_same(entry: Entry) -> bool:
-    return prompts.look_like(prompts.rendered_messages(entry.step), entry.looks)
+    return entry.messages.look_like(prompts.rendered_messages(entry.step))
 
 
 def _same_field(now: Any, then: Any) -> bool:

@@ -6,7 +6,6 @@ run's length; stored as "the first `keep` parts of prompt `parent`, then `suffix
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -17,12 +16,6 @@ if TYPE_CHECKING:
 
 Part: TypeAlias = "int | Encoded"
 """A part of a prompt: the id of stored content, or content that is not stored yet."""
-
-
-Look = Any
-"""What a model sees of a message: its content. The role of a rendered message never changes."""
-
-_look = operator.attrgetter("content")
 
 
 class PromptLink(NamedTuple):
@@ -78,35 +71,16 @@ def expand(number: int, link: Callable[[int], PromptLink], known: tuple[int, lis
     return [part for piece in reversed(pieces) for part in piece]
 
 
-def rendered(
-    step: Any, record: Encoded, encode: Callable[[Any, Encoded | None], Encoded]
-) -> tuple[Encoded | None, list[Look]]:
-    """Renders a step for a model: its messages, encoded, and how they look; none if it cannot be rendered.
+def encoded_messages(
+    messages: Sequence[Any], step: Any, record: Encoded, encode: Callable[[Any, Encoded | None], Encoded]
+) -> Encoded | None:
+    """The messages that a step is rendered to, encoded; None if there are none.
 
     smolagents makes them from the fields of the step; a step class of the user may show more than its record holds.
     """
     from smolmem.core.encoding.codec import KINDS, original_class  # only callers with live steps need smolagents
 
-    messages = rendered_messages(step)
-    made_from = record if original_class(step) in KINDS else None
-    return (encode(messages, made_from), looks(messages)) if messages else (None, [])
-
-
-def looks(messages: Sequence[Any]) -> list[Look]:
-    """Copies of what a model sees of messages, to notice later edits."""
-    return [_kept(content) for content in map(_look, messages)]
-
-
-def _kept(content: Any) -> Look:
-    return [dict(item) if type(item) is dict else item for item in content] if type(content) is list else content
-
-
-def look_like(messages: Sequence[Any], before: list[Look]) -> bool:
-    """Whether messages look as they did."""
-    try:
-        return list(map(_look, messages)) == before
-    except Exception:  # messages of any class: not known
-        return False
+    return encode(messages, record if original_class(step) in KINDS else None) if messages else None
 
 
 def rendered_messages(step: Any) -> list[Any]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from smolmem.core.encoding import codec
 from smolmem.core.errors import CannotResume, InvalidArgument
-from smolmem.core.prompts import common_length, rendered
+from smolmem.core.prompts import common_length, encoded_messages, rendered_messages
 from smolmem.core.rows import Batch, Change, RunRow, SessionRow
 from smolmem.core.values import Diff, Revision, Run, Step, when
 from smolmem.store.journal import Journal
@@ -89,7 +89,7 @@ def edit(journal: Journal, step: Step, changes: dict[str, Any]) -> Step:
         step.id,
         encoded,
         facts,
-        rendered(live, encoded, journal.encode)[0],
+        encoded_messages(rendered_messages(live), live, encoded, journal.encode),
         prompt,
     )
     journal.save(Batch(journal.session_row(step.session), new_session=False, changes=[change]))

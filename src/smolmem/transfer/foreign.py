@@ -194,7 +194,7 @@ class _Writing:
 
     def _step(self, session: str, run: str, step: Any, position: int | None, at: float) -> None:
         encoded = self._journal.encode(step)
-        rendered, _ = prompts.rendered(step, encoded, self._journal.encode)
+        rendered = prompts.encoded_messages(prompts.rendered_messages(step), step, encoded, self._journal.encode)
         prompt = self._shared(encoded)
         change = Change(
             act="insert",

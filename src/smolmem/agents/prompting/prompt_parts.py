@@ -9,7 +9,7 @@ from typing import Any, Literal
 from smolagents.memory import SystemPromptStep, TaskStep
 
 from smolmem.agents.compat import NEW_TASK
-from smolmem.core.prompts import Look, look_like
+from smolmem.agents.prompting.step_messages import StepMessages
 from smolmem.core.text import message_role, message_texts
 
 Role = Literal["system", "task", "step", "reminder", "note"]
@@ -41,8 +41,8 @@ class ListedStep:
     id: int | None = None
     recorded: bool = False
     stored: int | None = None
-    looks: list[Look] | None = None
-    """How the stored messages look."""
+    saved: StepMessages | None = None
+    """The stored messages."""
 
 
 def messages_of(parts: Iterable[Part]) -> list[Any]:
@@ -57,11 +57,11 @@ def parts_of(messages: list[Any], listed: Sequence[ListedStep], *, summary: bool
     """
     parts, position = [], 0
     for one in listed:
-        looks = None if summary else one.looks
-        size = len(one.step.to_messages(summary_mode=summary)) if looks is None else len(looks)
+        saved = None if summary else one.saved
+        size = len(one.step.to_messages(summary_mode=summary)) if saved is None else len(saved.kept)
         taken = messages[position : position + size]
         position += size
-        known = looks is not None and look_like(taken, looks)
+        known = saved is not None and saved.look_like(taken)
         parts.append(Part(taken, _role(one.step), one.step, one.id, one.recorded, one.stored if known else None))
     if position != len(messages):
         return [Part([message], _role_of_message(message), None, place) for place, message in enumerate(messages)]

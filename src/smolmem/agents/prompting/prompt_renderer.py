@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from smolmem.agents import compat
 from smolmem.agents.prompting.prompt_parts import ListedStep, Part, messages_of, parts_of
+from smolmem.agents.prompting.step_messages import renders_as_documented
 from smolmem.agents.prompting.view_chain import View, ViewChain
 from smolmem.agents.session import Entry, Session
 from smolmem.core.encoding.codec import Encoded
@@ -69,17 +70,19 @@ class PromptRenderer:
         """
         self.chain.views, original = _views_before(original)
         self._original = original
-        as_documented = compat.renders_as_documented(original)
+        as_documented = renders_as_documented(original)
 
         @wraps(original)
         def render(*args: Any, **kwargs: Any) -> list[Any]:
             self._state.save_edits()
-            messages = original(*args, **kwargs)
+            messages: list[Any] | None = None
             known: Sequence[int | Encoded] | None = None
             due: list[tuple[Entry, Reminder]] = []
             with self._state.guard():
                 if as_documented and not args and not kwargs:
-                    known = self._known_parts(messages)
+                    messages, known = self._messages_and_parts()
+            if messages is None:
+                messages = original(*args, **kwargs)
             with self._state.guard():
                 due = self._due()
             if due or self.chain.views:
@@ -93,13 +96,13 @@ class PromptRenderer:
         vars(render)["chain"] = self.chain
         return render
 
-    def _known_parts(self, messages: list[Any]) -> Sequence[int | Encoded] | None:
-        session = self._state.session()
-        known = session.rendered_parts(messages, self._journal.encode)
+    def _messages_and_parts(self) -> tuple[list[Any], Sequence[int | Encoded]]:
+        memory, session = self._agent.memory, self._state.session()
+        rendered = session.render(memory.system_prompt, memory.steps, self._journal.encode)
         if session.has_suspects:
             self._state.save_shown_edits()
-            known = session.rendered_parts(messages, self._journal.encode)
-        return known
+            rendered = session.render(memory.system_prompt, memory.steps, self._journal.encode)
+        return rendered
 
     def _shown(self, messages: list[Any], due: list[tuple[Entry, Reminder]], *, summary: bool) -> list[Any]:
         chain = self.chain if self._state.is_working() else self.chain.preview()
@@ -143,7 +146,7 @@ class PromptRenderer:
 
 
 def _listed(step: Any, entry: Entry | None) -> ListedStep:
-    return ListedStep(step) if entry is None else ListedStep(step, entry.id, True, entry.rendered, entry.looks)
+    return ListedStep(step) if entry is None else ListedStep(step, entry.id, True, entry.rendered, entry.messages)
 
 
 def _with_reminders(parts: list[Part], due: list[tuple[Entry, Reminder]]) -> list[Part]:
