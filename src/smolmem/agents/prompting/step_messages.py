@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from types import CodeType
 from typing import Any, cast
@@ -21,6 +22,10 @@ from smolmem.core.encoding.codec import original_class
 from smolmem.core.prompts import rendered_messages
 
 
+def _nothing(step: Any) -> None:
+    """Of a step whose messages are made in another way."""
+
+
 @dataclass(slots=True)
 class StepMessages:
     """The messages of one step."""
@@ -29,22 +34,33 @@ class StepMessages:
     """Those of the last prompt: whoever got it may have changed them."""
     kept: list[dict[str, Any]] = field(default_factory=list)
     """Their fields when the step was saved; nobody else has them."""
-    made_from: Any = None
+    made_from: tuple[Any, ...] | None = None
     """What they were made from; None if that is not known."""
+    read: Callable[[Any], tuple[Any, ...] | None] = _nothing
+    """Reads from a step what its messages are made from."""
 
     @classmethod
     def of(cls, step: Any) -> StepMessages:
         """The messages of a step as it is now; none if it cannot be rendered."""
-        made_from = _shown_fields(step) if are_made_as_known() else None
+        read = _SHOWN[original_class(step)][1] if _is_rendered_as_known(step) else _nothing
+        made_from = None
+        with suppress(Exception):
+            made_from = read(step)
         messages = rendered_messages(step)
-        return cls(messages, [_copied(vars(message)) for message in messages], made_from)
+        kept = [_copied(vars(message)) for message in messages]
+        return cls(messages, kept, made_from if _is_plain(made_from) else None, read)
 
     def for_prompt(self, step: Any) -> list[Any] | None:
         """The messages for another prompt; None if the fields of the step do not say that they are still these.
 
         Ask `are_made_as_known` before.
         """
-        if self.made_from is None or _shown_fields(step) != self.made_from:
+        if self.made_from is None or "to_messages" in vars(step):
+            return None
+        try:
+            if self.read(step) != self.made_from:
+                return None
+        except Exception:  # the user has set a field to something else
             return None
         if list(map(vars, self.messages)) != self.kept:
             self.messages = [ChatMessage(**_copied(message)) for message in self.kept]
@@ -72,52 +88,33 @@ def _of_action(step: Any) -> tuple[Any, ...]:
     """An error and the arguments of a call can be edited in place, and an image is shown as the object that it is."""
     calls, error, images = step.tool_calls, step.error, step.observations_images
     return (
-        _text(step.model_output),
-        _text(step.observations),
+        step.model_output,
+        step.observations,
         None if error is None else str(error),
-        calls and [*map(_of_call, calls)],
+        calls and [(call.id, call.name, _written(call.arguments), type(call) is ToolCall) for call in calls],
         images and [*map(id, images)],
     )
 
 
-def _of_call(call: Any) -> tuple[Any, ...]:
-    if type(call) is not ToolCall:
-        raise _NotKnown
-    arguments = call.arguments
-    return call.id, call.name, arguments if type(arguments) is str else json.dumps(arguments)
+def _written(arguments: Any) -> str:
+    """An object of another class than JSON has can change while it compares equal: json does not take it."""
+    return arguments if type(arguments) is str else json.dumps(arguments)
 
 
-def _of_task(step: Any) -> tuple[Any, ...]:
-    return _text(step.task), [*map(id, step.task_images or ())]
+def _is_plain(value: Any) -> bool:
+    """Whether values of these classes that are equal look the same."""
+    if type(value) in (tuple, list):
+        return all(map(_is_plain, value))
+    return value is None or value is True or type(value) in (str, int)
 
 
-def _text(value: Any) -> Any:
-    if value is None or type(value) is str:
-        return value
-    raise _NotKnown
-
-
-class _NotKnown(Exception):
-    """An object of another class can change while it compares equal, or is shown in another way."""
-
-
-_SHOWN: dict[Any, tuple[set[str], Callable[[Any], Any]]] = {
+_SHOWN: dict[Any, tuple[set[str], Callable[[Any], tuple[Any, ...]]]] = {
     ActionStep: ({"model_output", "observations", "error", "tool_calls", "observations_images"}, _of_action),
-    PlanningStep: ({"plan"}, lambda step: _text(step.plan)),
-    SystemPromptStep: ({"system_prompt"}, lambda step: _text(step.system_prompt)),
-    TaskStep: ({"task", "task_images"}, _of_task),
+    PlanningStep: ({"plan"}, lambda step: (step.plan,)),
+    SystemPromptStep: ({"system_prompt"}, lambda step: (step.system_prompt,)),
+    TaskStep: ({"task", "task_images"}, lambda step: (step.task, [*map(id, step.task_images or ())])),
 }
 """The fields that the messages of a step are made from, and their values."""
-
-
-def _shown_fields(step: Any) -> Any:
-    shown = _SHOWN.get(original_class(step))
-    if shown is None or "to_messages" in vars(step):
-        return None
-    try:
-        return shown[1](step)
-    except Exception:
-        return None
 
 
 def _names(code: CodeType) -> Iterator[str]:
@@ -136,6 +133,10 @@ def reads_known_fields() -> bool:
 
 
 _AS_KNOWN = reads_known_fields()
+
+
+def _is_rendered_as_known(step: Any) -> bool:
+    return are_made_as_known() and original_class(step) in _SHOWN and "to_messages" not in vars(step)
 
 
 def are_made_as_known() -> bool:
