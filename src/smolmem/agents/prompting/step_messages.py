@@ -34,9 +34,9 @@ class StepMessages:
     """Those of the last prompt: whoever got it may have changed them."""
     kept: list[dict[str, Any]] = field(default_factory=list)
     """Their fields when the step was saved; nobody else has them."""
-    made_from: tuple[Any, ...] | None = None
+    made_from: list[Any] | None = None
     """What they were made from; None if that is not known."""
-    read: Callable[[Any], tuple[Any, ...] | None] = _nothing
+    read: Callable[[Any], list[Any] | None] = _nothing
     """Reads from a step what its messages are made from."""
 
     @classmethod
@@ -48,7 +48,7 @@ class StepMessages:
             made_from = read(step)
         messages = rendered_messages(step)
         kept = [_copied(vars(message)) for message in messages]
-        return cls(messages, kept, made_from if _is_plain(made_from) else None, read)
+        return cls(messages, kept, made_from if made_from and _is_known(made_from) else None, read)
 
     def for_prompt(self, step: Any) -> list[Any] | None:
         """The messages for another prompt; None if the fields of the step do not say that they are still these.
@@ -84,35 +84,34 @@ def _copied(message: dict[str, Any]) -> dict[str, Any]:
 # --- what messages are made from -------------------------------------------------------------------------------------
 
 
-def _of_action(step: Any) -> tuple[Any, ...]:
-    """An error and the arguments of a call can be edited in place, and an image is shown as the object that it is."""
-    calls, error, images = step.tool_calls, step.error, step.observations_images
-    return (
-        step.model_output,
-        step.observations,
-        None if error is None else str(error),
-        calls and [(call.id, call.name, _written(call.arguments), type(call) is ToolCall) for call in calls],
-        images and [*map(id, images)],
-    )
+def _of_action(step: Any) -> list[Any]:
+    """An error and the arguments of a call can be edited in place, and an image is shown as the object that it is.
+
+    An argument of another class than JSON has can change while it compares equal: json does not take it.
+    """
+    calls, error = step.tool_calls, step.error
+    found = [step.model_output, step.observations, None if error is None else str(error)]
+    found.append(None if calls is None else len(calls))
+    for call in calls or ():
+        if type(call) is not ToolCall:
+            raise TypeError("a call of another class can be rendered in another way")
+        arguments = call.arguments
+        found += call.id, call.name, type(arguments) is str
+        found.append(arguments if type(arguments) is str else json.dumps(arguments))
+    found += map(id, step.observations_images or ())
+    return found
 
 
-def _written(arguments: Any) -> str:
-    """An object of another class than JSON has can change while it compares equal: json does not take it."""
-    return arguments if type(arguments) is str else json.dumps(arguments)
-
-
-def _is_plain(value: Any) -> bool:
+def _is_known(made_from: list[Any]) -> bool:
     """Whether values of these classes that are equal look the same."""
-    if type(value) in (tuple, list):
-        return all(map(_is_plain, value))
-    return value is None or value is True or type(value) in (str, int)
+    return all(type(value) in (str, int, bool, type(None)) for value in made_from)
 
 
-_SHOWN: dict[Any, tuple[set[str], Callable[[Any], tuple[Any, ...]]]] = {
+_SHOWN: dict[Any, tuple[set[str], Callable[[Any], list[Any]]]] = {
     ActionStep: ({"model_output", "observations", "error", "tool_calls", "observations_images"}, _of_action),
-    PlanningStep: ({"plan"}, lambda step: (step.plan,)),
-    SystemPromptStep: ({"system_prompt"}, lambda step: (step.system_prompt,)),
-    TaskStep: ({"task", "task_images"}, lambda step: (step.task, [*map(id, step.task_images or ())])),
+    PlanningStep: ({"plan"}, lambda step: [step.plan]),
+    SystemPromptStep: ({"system_prompt"}, lambda step: [step.system_prompt]),
+    TaskStep: ({"task", "task_images"}, lambda step: [step.task, *map(id, step.task_images or ())]),
 }
 """The fields that the messages of a step are made from, and their values."""
 
