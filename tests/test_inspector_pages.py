@@ -36,7 +36,7 @@ from smolmem import Memory
 from smolmem.cli import sample
 from smolmem.core import prices
 from smolmem.core.errors import InvalidArgument
-from smolmem.core.text import managed_task
+from smolmem.core.smolagents_texts import managed_task
 from smolmem.core.totals import Totals
 from smolmem.core.values import Run
 from smolmem.inspector import charts, comparison, dashboard, formatting, page_data, run_list, step_data

@@ -25,6 +25,7 @@ from smolmem.cli.commands import (
 from smolmem.cli.environment import Environment
 from smolmem.cli.output import Column
 from smolmem.core.errors import InvalidArgument
+from smolmem.core.smolagents_texts import in_short
 from smolmem.core.text import counted, one_line, sanitize
 
 if TYPE_CHECKING:
@@ -263,7 +264,7 @@ def described(memory: Memory, target: int | str) -> str:
     kind, id = memory._target(target)
     if kind == "step":
         step = memory.step(int(id))
-        return f"step {step.reference}, {one_line(step.text, 60)!r}"
+        return f"step {step.reference}, {one_line(in_short(step.text), 60)!r}"
     if kind == "note":
         note = memory.note(id)
         return f"the note {note.id[:8]}, {one_line(note.text, 60)!r}"

@@ -18,6 +18,7 @@ from typing import Any, Literal
 from smolmem.core.display import Drawable
 from smolmem.core.errors import SmolmemError
 from smolmem.core.rows import Act, Origin, Status, Trust
+from smolmem.core.smolagents_texts import in_short
 from smolmem.core.text import counted, one_line
 
 
@@ -189,7 +190,7 @@ class Step(Drawable):
         parts += [f"{self.seconds:.1f} s"] if self.seconds is not None else []
         parts += [f"tools={list(self.tools)}"] if self.tools else []
         parts += [f"error={self.error!r}"] if self.error else []
-        return f"Step({self.id}, {', '.join(parts)}, {one_line(self.text, 60)!r})"
+        return f"Step({self.id}, {', '.join(parts)}, {one_line(in_short(self.text), 60)!r})"
 
 
 @dataclass(frozen=True)
