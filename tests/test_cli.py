@@ -688,7 +688,7 @@ def test_exit_codes(sample: Sample, run: Run, monkeypatch: pytest.MonkeyPatch) -
         (["runs", "--since", "soon"], 2, "'soon' is not a time"),
         (["runs", "--scope", "/"], 2, "a scope is a path"),
         (["runs", "--nothing"], 2, "--nothing"),
-        (["diff", "a"], 2, "Missing argument 'B'"),
+        (["diff", "a"], 2, "Missing argument 'OTHER'"),
         (["search", " "], 2, ""),
         (["purge"], 2, "name the source to erase: --origin web, --url https://…, or both"),
         (["steps", "xyz"], 2, "'xyz' is not a step: give a run and a number such as 3f9a2c1b/2"),

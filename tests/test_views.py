@@ -290,6 +290,7 @@ def test_preview_tells_what_would_be_sent_and_leaves_no_trace(memory: Memory) ->
             break
     seen = memory.preview(agent)
     assert seen == memory.preview(agent)
+    assert repr(seen) == f"Preview({len(seen.messages)} messages, {seen.tokens:,} tokens, {seen.whole:,} without views)"
     assert seen.tokens <= 3_600 < seen.whole
     assert [view.name for view in seen.views] == ["TrimObservations", "TokenBudget"]
     assert seen.whole - sum(view.trimmed for view in seen.views) == seen.tokens

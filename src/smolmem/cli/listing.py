@@ -276,8 +276,8 @@ def steps(env: Environment, id: int | str | None, error: str | None, no_error: b
 
 
 @command(SECTION, "smolmem diff 3f9a2c1b 8d2e01aa")
-@run_argument("left", "A", "The beginning of a run's id.")
-@run_argument("right", "B", "The beginning of another run's id.")
+@run_argument("left", "RUN", "The beginning of a run's id.")
+@run_argument("right", "OTHER", "The beginning of another run's id.")
 def diff(env: Environment, left: str, right: str) -> None:
     """Show where two runs begin to differ."""
     with env.read() as memory:

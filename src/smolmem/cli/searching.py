@@ -278,9 +278,9 @@ ACTIONS = ("list", "fetch", "use")
 MODEL_COLUMNS = (
     Column("name", lambda state: state["name"]),
     Column("size", lambda state: f"{state['megabytes']} MB", right=True),
-    Column("languages", lambda state: state["languages"]),
-    Column("state", lambda state: _model_state(state)),
-    Column("needs", lambda state: ", ".join(state["needs"]), wide=True),
+    Column("languages", lambda state: state["languages"], wide=True),
+    Column("state", lambda state: "used" if state["used"] else "here" if state["here"] else "not here"),
+    Column("lacks", lambda state: ", ".join(state["missing"])),
     Column("comes from", lambda state: " or ".join(state["sources"]), wide=True, rest=True),
 )
 
@@ -350,11 +350,6 @@ def _state(files: Files) -> dict[str, Any]:
         "sources": files.sources,
         "path": str(files.path),
     }
-
-
-def _model_state(state: dict[str, Any]) -> str:
-    place = "used" if state["used"] else "here" if state["here"] else "not here"
-    return f"{place}, lacks {', '.join(state['missing'])}" if state["missing"] else place
 
 
 def _sentence(state: dict[str, Any]) -> str:
