@@ -458,8 +458,8 @@ class Recollection(Drawable):
 
     @property
     def source(self) -> str:
-        """Where the passage comes from, in words."""
-        return self.cited(f"note {self.note[:8]}" if self.note else f"run {(self.run or '')[:8]} step {self.step}")
+        """Where the passage comes from, in words; `memory.step` and `smolmem show` take the reference of the step."""
+        return self.cited(f"note {self.note[:8]}" if self.note else f"step {(self.run or '')[:8]}/@{self.step}")
 
     def cited(self, place: str) -> str:
         """The source with other words for the step or note."""
