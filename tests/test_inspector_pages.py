@@ -488,7 +488,7 @@ def test_an_edit_is_undone_with_an_earlier_version(chrome: Any, copy: Memory) ->
         chrome.find_element(By.CSS_SELECTOR, "form[action$='/restore'] button").click()
         browser.until(lambda: "3 versions" in browser.one("#step-detail").text)
         assert "21 offers" not in browser.path
-    assert copy.step(step.id).to_smolagents().observations.startswith("Opened page 2: Bowls, 22 offers.")
+    assert copy.step(step.id).to_smolagents().observations.startswith("Opened page 2: Bowls, 22 offers:")
 
 
 # --- the list of runs -------------------------------------------------------------------------------------------------
