@@ -48,6 +48,7 @@ from smolmem.cli.main import all_commands, main
 from smolmem.cli.output import Output
 from smolmem.cli.watching import make_rule, watch
 from smolmem.core import rows
+from smolmem.core.smolagents_texts import in_short
 from smolmem.core.text import sanitize as harmless
 from smolmem.core.values import Alert
 from smolmem.policies.recorded_rules import StoreWatcher
@@ -282,9 +283,30 @@ def test_a_pipe_holds_plain_aligned_lines(sample: Sample, run: Run) -> None:
         out = run(*args)[1]
         assert not BOX.search(out), args
         assert "\x1b" not in out
-    long = run("steps", "--text", "n += 1")[1].splitlines()
+    long = run("steps", "--error")[1].splitlines()
     assert len(long) == 2
     assert len(long[1]) > 120
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            "Thought: I count.\n<code>\nprint(1)\n</code>\n\nExecution logs:\n1\nLast output from code snippet:\nNone",
+            "I count. 1",
+        ),
+        (
+            "I count.\n```python\nprint(1)\n```\n\nZeroDivisionError: division by zero",
+            "I count. ZeroDivisionError: division by zero",
+        ),
+        ("<code>\nx = 1\n</code>", "<code> x = 1 </code>"),
+        ("I count.\n<code>\nwhile True:", "I count."),
+        ("The plan:\n```\n1. Ask.\n```", "The plan: ``` 1. Ask. ```"),
+        ("You're a helpful agent named 'a'. --- Task: Find it --- You're helping your manager: do.", "Find it"),
+    ],
+)
+def test_a_list_shows_what_a_step_thought_and_saw_without_code_and_frames(text: str, line: str) -> None:
+    assert in_short(text) == line
 
 
 def test_plain_lines_are_whole_and_hold_no_frame_picture_or_control_character() -> None:
@@ -666,7 +688,7 @@ def test_exit_codes(sample: Sample, run: Run, monkeypatch: pytest.MonkeyPatch) -
         (["runs", "--since", "soon"], 2, "'soon' is not a time"),
         (["runs", "--scope", "/"], 2, "a scope is a path"),
         (["runs", "--nothing"], 2, "--nothing"),
-        (["diff", "a"], 2, "Missing argument 'B'"),
+        (["diff", "a"], 2, "Missing argument 'OTHER'"),
         (["search", " "], 2, ""),
         (["purge"], 2, "name the source to erase: --origin web, --url https://…, or both"),
         (["steps", "xyz"], 2, "'xyz' is not a step: give a run and a number such as 3f9a2c1b/2"),

@@ -36,7 +36,7 @@ from smolmem import Memory
 from smolmem.cli import sample
 from smolmem.core import prices
 from smolmem.core.errors import InvalidArgument
-from smolmem.core.text import managed_task
+from smolmem.core.smolagents_texts import managed_task
 from smolmem.core.totals import Totals
 from smolmem.core.values import Run
 from smolmem.inspector import charts, comparison, dashboard, formatting, page_data, run_list, step_data
@@ -488,7 +488,7 @@ def test_an_edit_is_undone_with_an_earlier_version(chrome: Any, copy: Memory) ->
         chrome.find_element(By.CSS_SELECTOR, "form[action$='/restore'] button").click()
         browser.until(lambda: "3 versions" in browser.one("#step-detail").text)
         assert "21 offers" not in browser.path
-    assert copy.step(step.id).to_smolagents().observations.startswith("Opened page 2: Bowls, 22 offers.")
+    assert copy.step(step.id).to_smolagents().observations.startswith("Opened page 2: Bowls, 22 offers:")
 
 
 # --- the list of runs -------------------------------------------------------------------------------------------------

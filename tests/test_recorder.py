@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from smolagents.monitoring import Timing
 from smolagents.utils import AgentError, AgentGenerationError
 
 from smolmem import Memory, Run
-from smolmem.core.errors import InvalidArgument
+from smolmem.core.errors import InvalidArgument, NotFound
 
 
 def recorded(run: Run) -> list[Any]:
@@ -264,6 +265,35 @@ def test_memory_can_be_handed_from_agent_to_agent(memory: Memory) -> None:
     assert recorded(handed) == recorded(only(memory, agent="first"))
     assert (newest.session, handed.status) == (handed.session, "finished")
     assert newest.steps[-1].to_smolagents().model_input_messages == second.model.prompts[0]
+
+
+@pytest.mark.parametrize(
+    "agent",
+    [
+        code_agent(code("print(1)"), code("final_answer(13)")),
+        calling_agent(calls(("weather", {"city": "Rome"})), answer(13)),
+    ],
+    ids=["code", "calls"],
+)
+def test_the_documented_loop_ends_its_run_with_the_final_answer(memory: Memory, agent: Any) -> None:
+    """Otherwise the run is interrupted once the process ends, and `resume` asks the model again."""
+    memory.attach(agent)
+    if isinstance(agent, CodeAgent):
+        agent.python_executor.send_tools({**agent.tools})
+    agent.memory.steps.append(TaskStep(task="What is the seventh Fibonacci number?"))
+    given, number = None, 1
+    while given is None and number <= 10:
+        step = ActionStep(step_number=number, timing=Timing(start_time=time.time()), observations_images=[])
+        output = agent.step(step)
+        given = output.output if output.is_final_answer else None
+        agent.memory.steps.append(step)
+        assert memory.runs()[0].status == ("running" if given is None else "finished")
+        number += 1
+    run = memory.runs()[0]
+    assert (given, run.answer, run.step_count) == (13, 13, 2)
+    assert run.ended is not None
+    with pytest.raises(NotFound):
+        memory.resume(agent)
 
 
 def test_steps_put_on_the_list_by_hand_are_a_run_of_their_own(memory: Memory) -> None:

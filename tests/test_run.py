@@ -295,3 +295,10 @@ def test_messages_about_wrong_arguments_name_what_is_expected(memory: Memory) ->
         Memory(5)  # type: ignore[arg-type]
     injected = memory.inject(code_agent(*COUNT), "The shop is closed on Sundays.", title="hours")
     assert repr(injected) == "Injection('hours', 'The shop is closed on Sundays.')"
+
+
+def test_a_printed_step_begins_with_the_reference_that_the_memory_takes(memory: Memory) -> None:
+    memory.attach(code_agent(code("print(1)"), code("final_answer(2)"))).run("Count")
+    step = memory.runs()[0].steps[1]
+    assert repr(step).startswith(f"Step('{step.run[:8]}/1', action, ")
+    assert memory.step(repr(step).split("'")[1]) == step

@@ -290,6 +290,7 @@ def test_preview_tells_what_would_be_sent_and_leaves_no_trace(memory: Memory) ->
             break
     seen = memory.preview(agent)
     assert seen == memory.preview(agent)
+    assert repr(seen) == f"Preview({len(seen.messages)} messages, {seen.tokens:,} tokens, {seen.whole:,} without views)"
     assert seen.tokens <= 3_600 < seen.whole
     assert [view.name for view in seen.views] == ["TrimObservations", "TokenBudget"]
     assert seen.whole - sum(view.trimmed for view in seen.views) == seen.tokens
@@ -498,3 +499,14 @@ def test_the_agent_asks_for_a_step_by_its_number_alone(memory: Memory) -> None:
     stranger = elsewhere.attach(code_agent(), tools=True)
     assert stranger.tools["recall_memory"](query="step 3") == "There is no step 3."
     elsewhere.close()
+
+
+def test_the_source_of_a_quote_is_a_reference_that_the_memory_and_its_tools_take(memory: Memory) -> None:
+    """A number alone would read as the number of the step in its run, which is another one."""
+    memory.attach(code_agent(code("print('the cellar key hangs behind the clock')"), code("final_answer(1)"))).run("Go")
+    found = memory.recall("where is the cellar key?")[0]
+    reference = found.source.split()[3]
+    assert memory.step(reference).id == found.step
+    agent = memory.attach(code_agent(), tools=True)
+    assert "behind the clock" in agent.tools["recall_memory"](query=f"step {reference}")
+    assert f"step {reference} " in agent.tools["recall_memory"](query="cellar key")

@@ -55,24 +55,19 @@ _NETWORKS = (
     *("nfs", "cifs", "smb", "afs", "ncp", "9p", "ceph", "gluster", "lustre"),
     *("fuse.sshfs", "fuse.rclone", "drvfs"),
 )
-PACKAGES = {
-    "mcp": "mcp",
-    "opentelemetry-proto": "otel",
-    "langchain-core": "langchain",
-    "langgraph-checkpoint": "langchain",
-    "llama-index-core": "llama-index",
-    "chromadb": "chroma",
-    "faiss-cpu": "faiss",
-    "qdrant-client": "qdrant",
-    "lancedb": "lancedb",
-    "pymilvus": "milvus",
-    "psycopg": "postgres",
-    "starlette": "ui",
-    "onnxruntime": "semantic",
-    "gradio": "",
-    "huggingface_hub": "",
-}
-"""The package of each integration, and the extra that installs it."""
+PACKAGES = (
+    *(
+        "mcp",
+        "opentelemetry-proto",
+        "langchain-core",
+        "langgraph-checkpoint",
+        "llama-index-core",
+        "chromadb",
+        "faiss-cpu",
+    ),
+    *("qdrant-client", "lancedb", "pymilvus", "psycopg", "starlette", "onnxruntime", "gradio", "huggingface_hub"),
+)
+"""The packages of integrations."""
 _TABLES = {
     "contents": ("content",),
     "prompts": ("prompt",),
@@ -278,10 +273,7 @@ def version(package: str) -> str | None:
 def _integrations() -> Iterator[Finding]:
     found = {package: version(package) for package in PACKAGES}
     here = ", ".join(f"{package} {number}" for package, number in found.items() if number is not None)
-    extras = ",".join(sorted({PACKAGES[package] for package, number in found.items() if number is None} - {""}))
-    yield Finding(
-        "ok", f"Integrations: {here or 'none'}.", f"pip install 'smolmem[{extras}]' for more" if extras else ""
-    )
+    yield Finding("ok", f"Integrations: {here or 'none'}.")
     release = (found["mcp"] or "").partition(".")[0]
     if version("mcpadapt") is not None and release.isdigit() and int(release) >= 2:
         text = f"smolagents' MCPClient cannot import mcp {found['mcp']}; `smolmem mcp` can."

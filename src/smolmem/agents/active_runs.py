@@ -5,7 +5,8 @@
     agent.run() returns, raises, is left   the run ends, with a status and an answer or a failure
     its row is saved                       nothing of it is kept here
 
-A user can also append a task to the list and run the agent step by step: such a run ends when the next one begins.
+A user can also append a task to the list and call `agent.step()` in a loop: such a run ends with the step that gave the
+final answer, else when the next run begins.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from smolagents.memory import TaskStep
+from smolagents.memory import ActionStep, TaskStep
 
 from smolmem.agents import compat
 from smolmem.agents.ledger import Turn
@@ -59,13 +60,21 @@ _current: ContextVar[ActiveRun | None] = ContextVar("smolmem_run", default=None)
 class ActiveRuns:
     """The runs of one agent."""
 
-    def __init__(self, agent: Any, scope: str, writer: Callable[[], str], redacted: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        agent: Any,
+        scope: str,
+        writer: Callable[[], str],
+        redacted: Callable[[str], str],
+        encode: Callable[[Any], Encoded],
+    ) -> None:
         """Has no runs yet; `redacted` removes secrets from a title before the title is shortened."""
         self.agent = agent
         self.scope = scope
         self.tags: tuple[str, ...] = ()
         self._writer = writer
         self._redacted = redacted
+        self._encode = encode
         self.parents: weakref.WeakSet[ActiveRuns] = weakref.WeakSet()
         self._active: list[ActiveRun] = []
         self._thread = threading.local()
@@ -74,6 +83,7 @@ class ActiveRuns:
         self._unsaved: set[str] = set()
         self._results: dict[tuple[str, str], Encoded] = {}
         self._manual: str | None = None
+        self._manual_answer: list[Any] = []  # the final answer of the step that is being made by hand, if it gave one
         self._latest: str | None = None
 
     # --- which run -------------------------------------------------------------------------------------------------
@@ -127,12 +137,15 @@ class ActiveRuns:
         A code agent runs its tools in a thread without a context.
         """
 
-        def called(*args: Any) -> Any:
+        def called(name: str, *args: Any) -> Any:
             token = _current.set(self._at_work() or _current.get())
             try:
-                return call(*args)
+                result = call(name, *args)
             finally:
                 _current.reset(token)
+            if name == "final_answer" and self._manual is not None and self._at_work() is None:
+                self._manual_answer = [result]
+            return result
 
         return called
 
@@ -148,6 +161,9 @@ class ActiveRuns:
         """The run that a new step belongs to; a task opens a run, whether `agent.run()` or a user appended it."""
         run = self._find_or_open(step, session)
         self._turns[run] = self._turns.get(run, 0) + 1
+        if self._manual_answer and run == self._manual and isinstance(step, ActionStep):
+            self._results[run, "answer"] = self._encode(self._manual_answer[0])
+            self.end_manual()
         return run
 
     def _find_or_open(self, step: Any, session: str) -> str:
@@ -223,7 +239,7 @@ class ActiveRuns:
         """Ends a run that was driven by hand."""
         if self._manual is not None:
             self.set_status(self._manual, "finished")
-            self._manual = None
+            self._manual, self._manual_answer = None, []
 
     def leave(self) -> None:
         """The agent is recorded no longer: runs that are in progress are interrupted."""

@@ -1,6 +1,7 @@
 """Everything of smolagents that is private, undocumented or patched, in this one file.
 
 smolmem needs more than smolagents documents. No other module names any of these things; a test reads the syntax trees.
+The texts that smolagents writes are in `core.smolagents_texts`.
 `check()` tests the assumptions at the first `attach` of a process and in `smolmem doctor`: where one no longer holds,
 one sentence says which feature is off. These are patched, on instances only, and restored by `Patches.close()`:
 
@@ -38,8 +39,6 @@ from smolmem.core.encoding import codec, pictures, placeholders
 from smolmem.core.encoding.type_codecs import NotExact
 from smolmem.core.encoding.wire import Decoder, Encoder, Json
 from smolmem.core.injected import Injected
-from smolmem.core.text import register_task_frame
-from smolmem.recall import passages
 
 log = logging.getLogger("smolmem")
 
@@ -48,23 +47,6 @@ OLDEST, NEWEST = (1, 24), (1, 26)
 """The releases that smolmem is tested with."""
 IMPORTING = evaluate_import.__code__
 """The code that imports a module for an interpreter and copies its attributes (since 1.0)."""
-
-# --- texts that smolagents writes (since 1.0) ------------------------------------------------------------------------
-
-EXECUTION_LOGS = "Execution logs:"
-"""Begins the observation of a code step; what the code printed follows."""
-LAST_OUTPUT = "Last output from code snippet:"
-"""Follows what the code printed."""
-NEW_TASK = "New task:"
-"""Begins the message of a task."""
-passages.ignore_lines(EXECUTION_LOGS, LAST_OUTPUT, "None")
-register_task_frame("You're a helpful agent named", "--- Task:", "--- You're helping your manager")
-
-
-def printed_by(observations: str | None, printed: str) -> bool:
-    """Whether an observation says that code printed exactly this."""
-    return (observations or "").startswith(f"{EXECUTION_LOGS}\n{printed}{LAST_OUTPUT}\n")
-
 
 # --- assumptions -----------------------------------------------------------------------------------------------------
 

@@ -68,7 +68,7 @@ class Recorder:
         self.agent = agent
         self.scope = scope
         self.strict = strict
-        self.runs = ActiveRuns(agent, scope, lambda: journal.writer, journal.redactor.text)
+        self.runs = ActiveRuns(agent, scope, lambda: journal.writer, journal.redactor.text, journal.encode)
         self.injections = Injections()
         self.patches = compat.Patches()
         """All patches of the agent; other parts of smolmem add theirs."""

@@ -35,7 +35,7 @@ MEMORY_TOOLS = frozenset({"recall_memory", "remember", "forget", "memory"})
 """Names under which an agent reaches its memory."""
 EXCERPT = 3_000
 """Characters of a step in one answer."""
-_STEP = re.compile(r"\s*step\s+(\d{1,18})\s*(?::(.*))?$", re.IGNORECASE | re.DOTALL)
+_STEP = re.compile(r"\s*step\s+(?:[0-9a-f]+/@)?(\d{1,18})\s*(?::(.*))?$", re.IGNORECASE | re.DOTALL)
 RESULTS = 5
 """Recollections for one question of an agent."""
 MAX_RESULTS = 50
@@ -79,7 +79,7 @@ class MemoryAccess:
     # --- what the agent asks for -----------------------------------------------------------------------------------
 
     def ask(self, query: str) -> str:
-        """A block of recollections; for `step 17`, or `step 17: some words`, an excerpt of that step."""
+        """A block of recollections; an excerpt for `step 17`, `step 3f9a2c1b/@17` or `step 17: some words`."""
         named = _STEP.match(query)
         if named is not None:
             return self._step(int(named[1]), named[2] or "")

@@ -26,6 +26,7 @@ from smolmem.cli.commands import (
 from smolmem.cli.environment import Environment
 from smolmem.cli.output import Column, failures
 from smolmem.core.errors import InvalidArgument, NotFound
+from smolmem.core.smolagents_texts import in_short
 from smolmem.core.text import counted, duration, one_line
 
 if TYPE_CHECKING:
@@ -265,7 +266,7 @@ def steps(env: Environment, id: int | str | None, error: str | None, no_error: b
         Column("at", lambda step: env.output.time(step.at), wide=True),
         Column("took", lambda step: duration(step.seconds), right=True, wide=True),
         Column("tools", lambda step: ", ".join(step.tools), max_width=20, wide=True),
-        Column("text", lambda step: (step.text, "red" if step.error else ""), rest=True),
+        Column("text", lambda step: (in_short(step.text), "red" if step.error else ""), rest=True),
     )
     filtered = {**filters, "error": failed}
     env.output.rows(found, columns, env.nothing_found("steps", filtered), filters["limit"])
@@ -275,8 +276,8 @@ def steps(env: Environment, id: int | str | None, error: str | None, no_error: b
 
 
 @command(SECTION, "smolmem diff 3f9a2c1b 8d2e01aa")
-@run_argument("left", "A", "The beginning of a run's id.")
-@run_argument("right", "B", "The beginning of another run's id.")
+@run_argument("left", "RUN", "The beginning of a run's id.")
+@run_argument("right", "OTHER", "The beginning of another run's id.")
 def diff(env: Environment, left: str, right: str) -> None:
     """Show where two runs begin to differ."""
     with env.read() as memory:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from smolmem.cli.commands import agent_option, command, count, flag, option, optional_run, prices_option
 from smolmem.cli.environment import Environment
 from smolmem.cli.output import Column, Output, failures
+from smolmem.core.smolagents_texts import in_short
 from smolmem.core.text import counted, duration, one_line
 
 if TYPE_CHECKING:
@@ -57,12 +58,13 @@ def _steps(env: Environment, memory: Queries, agent: str | None, first: int, *, 
 
 
 def _line(env: Environment, step: Step) -> list[tuple[str, str]]:
-    tools = f"{', '.join(step.tools)}: " if step.tools else ""
+    called = ", ".join(tool for tool in step.tools if tool != "python_interpreter")
+    tools = f"{called}: " if called else ""
     return [
         (f"{env.output.time(step.at)}  ", "dim"),
         (f"{step.reference:12}", "bold"),
         (f"  {one_line(step.agent, 20)}  {step.kind}  ", "cyan"),
-        (one_line(f"{tools}{step.text}", 400), "red" if step.error else ""),
+        (one_line(f"{tools}{in_short(step.text)}", 400), "red" if step.error else ""),
     ]
 
 

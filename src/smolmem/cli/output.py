@@ -170,8 +170,9 @@ class Output:
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", expand=self.terminal)
         shown = [column for column in columns if column.shown and not (column.wide and self.narrow)]
+        expand = self.terminal and any(column.rest for column in shown)
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", expand=expand)
         for column in shown:
             table.add_column(
                 column.name,

@@ -101,6 +101,9 @@ def _forecast(memory: Memory) -> None:
     memory.resume(_agent(CodeAgent, "forecaster", other), fork.id)
 
 
+COLOURS = ("blue", "red", "green", "white", "black", "grey")
+
+
 @tool  # type: ignore[untyped-decorator]
 def open_page(number: int) -> str:
     """Opens a page of the shop in a browser.
@@ -109,9 +112,9 @@ def open_page(number: int) -> str:
         number: the number of the page.
     """
     time.sleep(Script.pace)
-    return (
-        f"Opened page {number}: {['Mugs', 'Cups', 'Bowls', 'Plates', 'Jugs'][number % 5]}, {20 + number} offers. " * 3
-    )
+    offers = [f"{colour} for ${3 + (7 * number + place) % 11}" for place, colour in enumerate(COLOURS)]
+    kind = ["Mugs", "Cups", "Bowls", "Plates", "Jugs"][number % 5]
+    return f"Opened page {number}: {kind}, {20 + number} offers: {', '.join(offers)}, …"
 
 
 def _picture(step: Any, agent: Any) -> None:

@@ -25,6 +25,7 @@ from smolmem.cli.commands import (
 from smolmem.cli.environment import Environment
 from smolmem.cli.output import Column
 from smolmem.core.errors import InvalidArgument
+from smolmem.core.smolagents_texts import in_short
 from smolmem.core.text import counted, one_line, sanitize
 
 if TYPE_CHECKING:
@@ -263,7 +264,7 @@ def described(memory: Memory, target: int | str) -> str:
     kind, id = memory._target(target)
     if kind == "step":
         step = memory.step(int(id))
-        return f"step {step.reference}, {one_line(step.text, 60)!r}"
+        return f"step {step.reference}, {one_line(in_short(step.text), 60)!r}"
     if kind == "note":
         note = memory.note(id)
         return f"the note {note.id[:8]}, {one_line(note.text, 60)!r}"
@@ -277,9 +278,9 @@ ACTIONS = ("list", "fetch", "use")
 MODEL_COLUMNS = (
     Column("name", lambda state: state["name"]),
     Column("size", lambda state: f"{state['megabytes']} MB", right=True),
-    Column("languages", lambda state: state["languages"]),
-    Column("state", lambda state: _model_state(state)),
-    Column("needs", lambda state: ", ".join(state["needs"]), wide=True),
+    Column("languages", lambda state: state["languages"], wide=True),
+    Column("state", lambda state: "used" if state["used"] else "here" if state["here"] else "not here"),
+    Column("lacks", lambda state: ", ".join(state["missing"])),
     Column("comes from", lambda state: " or ".join(state["sources"]), wide=True, rest=True),
 )
 
@@ -349,11 +350,6 @@ def _state(files: Files) -> dict[str, Any]:
         "sources": files.sources,
         "path": str(files.path),
     }
-
-
-def _model_state(state: dict[str, Any]) -> str:
-    place = "used" if state["used"] else "here" if state["here"] else "not here"
-    return f"{place}, lacks {', '.join(state['missing'])}" if state["missing"] else place
 
 
 def _sentence(state: dict[str, Any]) -> str:

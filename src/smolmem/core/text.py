@@ -78,18 +78,3 @@ def _text_or_name(value: Any) -> str:
 def message_text(message: Any) -> str:
     """The text of a chat message."""
     return "\n".join(message_texts(message))
-
-
-_task_frames: list[re.Pattern[str]] = []
-
-
-def register_task_frame(beginning: str, before: str, after: str) -> None:
-    """Makes the text known that an agent's task is put into by its manager (see `agents.compat`)."""
-    begin, left, right = (r"\s+".join(map(re.escape, part.split())) for part in (beginning, before, after))
-    _task_frames.append(re.compile(rf"{begin}.*?{left}\s(?:(.+)\s{right}|(.+?)(?:\s---|$))", re.DOTALL))
-
-
-def managed_task(text: str) -> str:
-    """The task of a managed agent without the text around it, also if the end of that is cut off, as in titles."""
-    found = next(filter(None, (frame.match(text) for frame in _task_frames)), None)
-    return (found[1] or found[2]).strip() if found else text

@@ -18,7 +18,8 @@ from typing import Any, Literal
 from smolmem.core.display import Drawable
 from smolmem.core.errors import SmolmemError
 from smolmem.core.rows import Act, Origin, Status, Trust
-from smolmem.core.text import counted, one_line
+from smolmem.core.smolagents_texts import in_short
+from smolmem.core.text import counted, duration, one_line
 
 
 def when(seconds: float) -> datetime:
@@ -185,11 +186,10 @@ class Step(Drawable):
         return self._operations.step_history(self)
 
     def __repr__(self) -> str:
-        parts = [f"{self.kind}{'' if self.number is None else f' {self.number}'}", f"run={self.run[:8]!r}"]
-        parts += [f"{self.seconds:.1f} s"] if self.seconds is not None else []
+        parts = [self.kind] + ([duration(self.seconds)] if self.seconds is not None else [])
         parts += [f"tools={list(self.tools)}"] if self.tools else []
         parts += [f"error={self.error!r}"] if self.error else []
-        return f"Step({self.id}, {', '.join(parts)}, {one_line(self.text, 60)!r})"
+        return f"Step({self.reference!r}, {', '.join(parts)}, {one_line(in_short(self.text), 60)!r})"
 
 
 @dataclass(frozen=True)
@@ -356,7 +356,7 @@ class Run(Drawable):
         return self._operations.as_of(self, event)
 
     def __repr__(self) -> str:
-        took = "" if self.seconds is None else f", {self.seconds:.1f} s"
+        took = "" if self.seconds is None else f", {duration(self.seconds)}"
         return (
             f"Run({self.id[:8]!r}, {self.label}, {self.agent!r}, {one_line(self.title, 50)!r}, "
             f"{counted(self.step_count, 'step')}{' of its own' if self.fork_of else ''}{took})"
@@ -457,8 +457,8 @@ class Recollection(Drawable):
 
     @property
     def source(self) -> str:
-        """Where the passage comes from, in words."""
-        return self.cited(f"note {self.note[:8]}" if self.note else f"run {(self.run or '')[:8]} step {self.step}")
+        """Where the passage comes from, in words; `memory.step` and `smolmem show` take the reference of the step."""
+        return self.cited(f"note {self.note[:8]}" if self.note else f"step {(self.run or '')[:8]}/@{self.step}")
 
     def cited(self, place: str) -> str:
         """The source with other words for the step or note."""

@@ -28,7 +28,7 @@ from starlette.staticfiles import StaticFiles
 
 from smolmem.core.errors import InvalidArgument, NotFound, SmolmemError, StoreError
 from smolmem.core.rows import STATUSES
-from smolmem.core.text import managed_task
+from smolmem.core.smolagents_texts import managed_task
 from smolmem.core.values import Recollection, Run
 from smolmem.inspector import (
     charts,

@@ -20,6 +20,7 @@ from pygments.lexers import PythonLexer
 
 from smolmem.core import text as core_text
 from smolmem.core.encoding.placeholders import safe_text
+from smolmem.core.smolagents_texts import managed_task
 from smolmem.core.text import sanitize
 from smolmem.core.values import Excerpt, Run
 from smolmem.recall.highlight import Highlighter
@@ -77,7 +78,7 @@ def dollars(value: float | None) -> str:
 
 def title(run: Run, length: int = 110) -> str:
     """What a run is about, in one line; for a managed agent, the task that it was given."""
-    return core_text.one_line(core_text.managed_task(run.title) if run.parent else run.title, length)
+    return core_text.one_line(managed_task(run.title) if run.parent else run.title, length)
 
 
 STATUS_LABELS = {"max_steps": "out of steps", "forked": "fork, not started"}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from smolmem.core.errors import NotFound
-from smolmem.core.text import managed_task
+from smolmem.core.smolagents_texts import in_short
 from smolmem.core.values import Note, Run, Step, when
 from smolmem.inspector import formatting, parameters
 from smolmem.memory import Memory
@@ -86,7 +86,7 @@ def _step_summary(row: dict[str, Any]) -> StepSummary:
         output_tokens=row["output_tokens"] or 0,
         tools=json.loads(row["tools"]),
         removed=row["place"] is None,
-        text=" ".join(managed_task(row["text"]).partition("<code>")[0].split()).removeprefix("Thought: "),
+        text=in_short(row["text"]),
     )
 
 

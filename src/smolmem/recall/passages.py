@@ -23,7 +23,8 @@ from smolagents.utils import AgentMaxStepsError
 
 from smolmem.core.encoding import placeholders
 from smolmem.core.rows import Origin, Passage
-from smolmem.core.text import managed_task, storable
+from smolmem.core.smolagents_texts import managed_task, own_lines
+from smolmem.core.text import storable
 from smolmem.store.side_tables import BEGIN, END, QUOTE
 
 LONGEST = 1_000
@@ -51,12 +52,6 @@ _HINTS = (
 _ASKS = re.compile(r"\bmemory\s*\.\s*(search|steps|sql|diff)\b")
 _FENCE = re.compile(r"</?code>|```(?:py|python)?|<end_code>")
 _BOUNDARIES = (re.compile(r"\n\s*\n"), re.compile(r"\n"), re.compile(r"(?<=[.!?…。！？])\s*"), re.compile(r"\s"))
-_ignored_lines: set[str] = set()
-
-
-def ignore_lines(*lines: str) -> None:
-    """Leaves these lines out of observations: smolagents writes them into every one (see `agents.compat`)."""
-    _ignored_lines.update(lines)
 
 
 def passages_of(
@@ -119,7 +114,7 @@ def _action(step: ActionStep, called: Mapping[str, bool]) -> Iterator[Passage]:
             yield Passage("call", "model", f"{call.name} {_arguments(call.arguments)}", call.name)
     tools = ", ".join(dict.fromkeys(call.name for call in calls)) or None
     origin: Origin = "web" if reads_web(step, called) else "tool"
-    seen = _own_lines(_text(step.observations))
+    seen = own_lines(_text(step.observations))
     if step.is_final_answer or isinstance(step.error, AgentMaxStepsError):
         answer = _text(step.action_output) or seen
         yield Passage("answer", "model", answer)
@@ -160,10 +155,6 @@ def may_read_web(text: str) -> bool:
     """Whether a text may name something that reads the web: a quick filter."""
     lower = text.lower()
     return any(word in lower for word in _HINTS)
-
-
-def _own_lines(text: str) -> str:
-    return "\n".join("" if line in _ignored_lines else line for line in text.split("\n")).strip()
 
 
 def _thought(said: str, code: str) -> str:

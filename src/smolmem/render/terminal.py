@@ -15,6 +15,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from smolmem.core.display import draws
+from smolmem.core.smolagents_texts import in_short
 from smolmem.core.text import byte_size, counted, duration, one_line, sanitize
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def steps(values: Iterable[Step]) -> RenderableType:
     numbers = (Column("step", justify="right"), "kind", Column("took", justify="right"))
     table = Table(*numbers, text, box=None, pad_edge=False, expand=True)
     for value in values:
-        line = Text(" ".join(sanitize(value.text[:400]).split()), style="red" if value.error else "")
+        line = Text(one_line(in_short(value.text), 400), style="red" if value.error else "")
         table.add_row("" if value.number is None else str(value.number), value.kind, duration(value.seconds), line)
     return table
 

@@ -23,7 +23,8 @@ from smolmem.core.encoding import codec
 from smolmem.core.encoding.codec import Encoded
 from smolmem.core.errors import SmolmemError
 from smolmem.core.rows import NO_RESULT, Change, RunRow, SessionRow, SharedPrompt, Status
-from smolmem.core.text import managed_task, storable
+from smolmem.core.smolagents_texts import managed_task
+from smolmem.core.text import storable
 from smolmem.core.values import Failure
 from smolmem.store.base import Progress, Row
 from smolmem.store.contents import with_hash

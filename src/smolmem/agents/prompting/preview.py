@@ -12,6 +12,7 @@ from smolmem.agents.prompting.prompt_parts import Part, messages_of, parts_of_st
 from smolmem.agents.recorder import Recorder
 from smolmem.core.display import Drawable
 from smolmem.core.prompts import common_length
+from smolmem.core.text import counted
 from smolmem.core.tokens import size
 
 
@@ -34,6 +35,10 @@ class Preview(Drawable):
     views: list[Viewed]
     read_again: int
     """The tokens after the part that the prompt shares with the previous one."""
+
+    def __repr__(self) -> str:
+        trimmed = f", {self.whole:,} without views" if self.whole != self.tokens else ""
+        return f"Preview({counted(len(self.messages), 'message')}, {counted(self.tokens, 'token')}{trimmed})"
 
 
 def preview(recorder: Recorder, task: str | None) -> Preview:

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from smolagents.memory import SystemPromptStep, TaskStep
 
-from smolmem.agents.compat import NEW_TASK
 from smolmem.agents.prompting.step_messages import StepMessages
+from smolmem.core.smolagents_texts import NEW_TASK
 from smolmem.core.text import message_role, message_texts
 
 Role = Literal["system", "task", "step", "reminder", "note"]

@@ -29,6 +29,7 @@ from smolmem.core.encoding.chunks import ATOMS
 from smolmem.core.encoding.instances import NotRestored
 from smolmem.core.encoding.placeholders import Placeholder
 from smolmem.core.rows import LoadedOutcome, RecordedCall, RecordedCode, StoredSession
+from smolmem.core.smolagents_texts import printed_by
 
 Load = Callable[..., "dict[str, Any] | None"]
 
@@ -189,7 +190,7 @@ def _are_plain(values: Any, limit: int = 10_000) -> bool:
 def _as_recorded(printed: str | None, piece: RecordedCode) -> bool:
     if printed is None or piece.failed:
         return printed is None and piece.failed
-    return compat.printed_by(piece.observations, printed)
+    return printed_by(piece.observations, printed)
 
 
 class _Playback:

@@ -1,0 +1,50 @@
+"""Texts that smolagents writes around what users, models and tools said, and texts without them.
+
+`agents/compat.py` knows how smolagents behaves, and this module knows its words alone. So commands that do not load
+smolagents show a step as the inspector does.
+"""
+
+from __future__ import annotations
+
+import re
+
+# All of them since 1.0.
+EXECUTION_LOGS = "Execution logs:"
+"""Begins the observation of a code step; what the code printed follows."""
+LAST_OUTPUT = "Last output from code snippet:"
+"""Follows what the code printed."""
+NEW_TASK = "New task:"
+"""Begins the message of a task."""
+
+_LINES = frozenset({EXECUTION_LOGS, LAST_OUTPUT, "None"})
+_CODE = re.compile(r"(?:<code>|```(?:py|python)\n).*?(?:</code>|```|\Z)", re.DOTALL)
+_MANAGED = re.compile(
+    r"You're\s+a\s+helpful\s+agent\s+named.*?---\s+Task:\s"
+    r"(?:(.+)\s---\s+You're\s+helping\s+your\s+manager|(.+?)(?:\s---|$))",
+    re.DOTALL,
+)
+_LONGEST = 20_000
+"""Characters of a step that its one line is made from."""
+
+
+def printed_by(observations: str | None, printed: str) -> bool:
+    """Whether an observation says that code printed exactly this."""
+    return (observations or "").startswith(f"{EXECUTION_LOGS}\n{printed}{LAST_OUTPUT}\n")
+
+
+def own_lines(observations: str) -> str:
+    """An observation without the lines that smolagents writes into every one."""
+    return "\n".join("" if line in _LINES else line for line in observations.split("\n")).strip()
+
+
+def managed_task(text: str) -> str:
+    """The task of a managed agent without the text around it, also if the end of that is cut off, as in titles."""
+    found = _MANAGED.match(text)
+    return (found[1] or found[2]).strip() if found else text
+
+
+def in_short(step_text: str) -> str:
+    """The text of a step for one line of a list: what was thought and seen; the code only if there is nothing else."""
+    text = managed_task(step_text[:_LONGEST])
+    line = " ".join(own_lines(_CODE.sub("\n", text)).split()).removeprefix("Thought:").lstrip()
+    return line or " ".join(text.split())
