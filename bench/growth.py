@@ -251,7 +251,7 @@ def smolmem(folder: Path, steps: int, tick: Callable[[], None]) -> Result:
     """`Memory.attach`, timed at every door through which it writes: steps, and the calls of models and tools."""
     from smolmem import Memory
     from smolmem.agents import ledger
-    from smolmem.agents.recorder import Recorder
+    from smolmem.agents.step_recorder import StepRecorder
 
     path = folder / "smolmem.db"
     result = Result("smolmem", "every step and call whole, and every prompt as it was sent", marks_of(steps))
@@ -272,7 +272,7 @@ def smolmem(folder: Path, steps: int, tick: Callable[[], None]) -> Result:
             return original(*args)
 
     memory = Memory(path)
-    doors = [(Recorder, "changed", step), (ledger.Ledger, "_try", call)]
+    doors = [(StepRecorder, "changed", step), (ledger.Ledger, "_try", call)]
     with replaced(doors):
         memory.attach(agent)
         meter.restart()
@@ -344,7 +344,7 @@ def ram_of(agent: CodeAgent, memory: Any) -> dict[str, float]:
     """The agent's steps, and apart from them what smolmem itself remembers of them."""
     seen: set[int] = set()
     steps = deep_size(list(agent.memory.steps), seen)  # a plain list: the live one knows its recorder
-    return {"ram": steps, "ram_own": sum(deep_size(recorder._session, seen) for recorder in memory._recorders)}
+    return {"ram": steps, "ram_own": sum(deep_size(recorder.steps.session, seen) for recorder in memory._recorders)}
 
 
 def json_file(folder: Path, steps: int, tick: Callable[[], None]) -> Result:

@@ -76,7 +76,9 @@ class Prepared:
 def prepared(step: Any) -> Prepared:
     """A step as a recorder encodes it."""
     encoded = codec.encode(step)
-    shown, _ = prompts.rendered(step, encoded, lambda messages, _: codec.encode(messages))
+    shown = prompts.encoded_messages(
+        prompts.rendered_messages(step), step, encoded, lambda messages, _: codec.encode(messages)
+    )
     return Prepared(encoded, codec.facts(step), shown)
 
 

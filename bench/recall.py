@@ -150,7 +150,7 @@ def writing(path: Path, steps: int) -> dict[str, float]:
         journal = memory._journal
         journal.save, journal.begin_call = timed("write", journal.save), timed("write", journal.begin_call)
         journal.end_call = timed("write", journal.end_call)
-        recorder.on_run_end = lambda: None
+        recorder.on_run_end.clear()
         agent.run("Read the book", max_steps=steps + 1)
         timed("read", memory.index)()
     return {"save_ms": 1_000 * spent["write"] / steps, "index_ms": 1_000 * spent["read"] / steps}

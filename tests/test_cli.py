@@ -974,7 +974,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
         recorder = memory._recorder(agent)
         assert recorder is not None
         for number, payload in enumerate(FIELDS):
-            recorder.scope, recorder.runs.tags = payload, (payload,)
+            recorder.runs.scope, recorder.runs.tags = payload, (payload,)
             agent.name = payload
             wanted = [calls((payload, {payload: payload})), calls(("weather", {"city": payload}))]
             end: Any = RuntimeError(payload) if number % 2 else answer(payload)

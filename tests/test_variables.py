@@ -185,13 +185,13 @@ def test_a_variable_that_no_step_names_is_not_encoded_again(memory: Memory) -> N
     memory.attach(agent)
     recorder, encoded = recorder_of(agent), list[int]()
     assert recorder is not None
-    encode = recorder._variables._encode
+    encode = recorder.steps._variables._encode
 
     def counted(value: Any) -> Any:
         encoded.append(len(encode(value).record))
         return encode(value)
 
-    recorder._variables._encode = counted
+    recorder.steps._variables._encode = counted
     agent.step_callbacks.register(ActionStep, lambda step, agent: encoded.clear() if step.step_number == 3 else None)
     agent.run("Go")
     assert 0 < len(encoded) < 10
@@ -233,7 +233,7 @@ def _change(chance: random.Random, value: Any) -> None:
 @pytest.mark.parametrize("seed", range(12 if TORTURE else 4))
 def test_any_sequence_of_changes_comes_back_as_it_is(memory: Memory, seed: int) -> None:
     chance, agent = random.Random(seed), Agent()
-    journal, tracked = memory._journal, Variables(memory._journal.encode)
+    journal, tracked = memory._journal, Variables(agent, memory._journal.encode)
     agent.state = {"list": [], "dict": {}, "text": "", "both": {"inner": [], "n": 0}}
     for turn in range(60):
         for _ in range(chance.randint(0, 6)):
@@ -243,7 +243,7 @@ def test_any_sequence_of_changes_comes_back_as_it_is(memory: Memory, seed: int) 
             agent.state["dict"]["shared"] = agent.state["list"]
         if chance.random() < 0.1:
             agent.state["dict"].pop("shared", None)
-        encoded = tracked.snapshot(agent, None)
+        encoded = tracked.snapshot(None)
         assert encoded is not None
         if chance.random() < 0.8:  # otherwise the write failed
             number = memory._store.transact(partial(journal.keep, encoded))

@@ -203,7 +203,7 @@ class Memory(Exchange):
             recorder = Recorder(
                 agent, self._journal, self._scope_to_write(scope), strict=self.strict, failures=self._failures
             )
-            recorder.on_run_end = self._recall.recorded
+            recorder.on_run_end.append(self._recall.recorded)
             self._recorders.add(recorder)
         for managed in agent.managed_agents.values():
             if isinstance(managed, MultiStepAgent):
@@ -233,7 +233,7 @@ class Memory(Exchange):
     def _leave_sessions(self, sessions: Collection[str]) -> None:
         self.flush()
         for recorder in list(self._recorders):
-            if recorder.session.row["id"] in sessions:
+            if recorder.steps.session.row["id"] in sessions:
                 recorder.agent.memory.reset()
 
     def flush(self) -> None:
@@ -243,7 +243,7 @@ class Memory(Exchange):
             StoreError: if it cannot be written.
         """
         for recorder in list(self._recorders):
-            recorder.flush()
+            recorder.steps.flush()
 
     # --- continuing ------------------------------------------------------------------------------------------------
 
@@ -360,7 +360,7 @@ class Memory(Exchange):
 
     def _recorded_ids(self, steps: Sequence[Any]) -> list[int]:
         """The ids of those of some live steps that attached agents have recorded."""
-        known = {id(entry.step): entry.id for recorder in self._recorders for entry in recorder.session.entries}
+        known = {id(entry.step): entry.id for recorder in self._recorders for entry in recorder.steps.session.entries}
         return [known[id(step)] for step in steps if id(step) in known]
 
     def backtest(
@@ -430,7 +430,7 @@ class Memory(Exchange):
                     self._release(recorder)
                 except StoreError as error:
                     failed = failed or error
-                    recorder.session.close()
+                    recorder.steps.session.close()
                     recorder.patches.close()
         finally:
             self._live_traces.close()

@@ -20,16 +20,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from smolagents.memory import ActionStep, TaskStep
 
 from smolmem.agents import compat
-from smolmem.agents.ledger import Turn
 from smolmem.core.encoding.codec import Encoded
 from smolmem.core.injected import Injected
 from smolmem.core.rows import NO_RESULT, RunRow, Status
 from smolmem.core.text import storable
+from smolmem.store.journal import Journal
+
+
+class Turn(NamedTuple):
+    """Where a run is: the run, and how many steps it has."""
+
+    run: str
+    number: int
 
 
 @dataclass(eq=False)
@@ -60,21 +67,11 @@ _current: ContextVar[ActiveRun | None] = ContextVar("smolmem_run", default=None)
 class ActiveRuns:
     """The runs of one agent."""
 
-    def __init__(
-        self,
-        agent: Any,
-        scope: str,
-        writer: Callable[[], str],
-        redacted: Callable[[str], str],
-        encode: Callable[[Any], Encoded],
-    ) -> None:
-        """Has no runs yet; `redacted` removes secrets from a title before the title is shortened."""
+    def __init__(self, agent: Any, scope: str, journal: Journal) -> None:
         self.agent = agent
         self.scope = scope
         self.tags: tuple[str, ...] = ()
-        self._writer = writer
-        self._redacted = redacted
-        self._encode = encode
+        self._journal = journal
         self.parents: weakref.WeakSet[ActiveRuns] = weakref.WeakSet()
         self._active: list[ActiveRun] = []
         self._thread = threading.local()
@@ -162,7 +159,7 @@ class ActiveRuns:
         run = self._find_or_open(step, session)
         self._turns[run] = self._turns.get(run, 0) + 1
         if self._manual_answer and run == self._manual and isinstance(step, ActionStep):
-            self._results[run, "answer"] = self._encode(self._manual_answer[0])
+            self._results[run, "answer"] = self._journal.encode(self._manual_answer[0])
             self.end_manual()
         return run
 
@@ -182,7 +179,7 @@ class ActiveRuns:
 
     def _open(self, step: Any, active: ActiveRun | None, session: str) -> str:
         parent = None if active is None else active.parent
-        model = getattr(self.agent, "model", None)
+        model, redacted = getattr(self.agent, "model", None), self._journal.redactor.text
         task = str(getattr(step, "task", "(steps put on the list by hand)")) if active is None else active.task
         title = task if parent is None else _task_of_manager(self.agent, task)
         run: RunRow = {
@@ -191,19 +188,19 @@ class ActiveRuns:
             "scope": self.scope,
             "agent": storable(compat.agent_name(self.agent)),
             "agent_type": type(self.agent).__name__,
-            "title": self._redacted(storable(title))[:200],
+            "title": redacted(storable(title))[:200],
             "status": "running",
             "began": time.time(),
             "ended": None,
             "parent": None if parent is None else parent.run,
             "parent_step": None if parent is None else parent.step_number or parent.runs.agent.step_number,
             "fork_of": None,
-            "model": self._redacted(storable(str(getattr(model, "model_id", None) or type(model).__name__))),
+            "model": redacted(storable(str(getattr(model, "model_id", None) or type(model).__name__))),
             "smolagents": compat.SMOLAGENTS,
             "max_steps": None if active is None else active.max_steps,
-            "writer": self._writer(),
+            "writer": self._journal.writer,
             **NO_RESULT,
-            "tags": json.dumps([self._redacted(tag) for tag in (self.tags if active is None else active.tags)]),
+            "tags": json.dumps([redacted(tag) for tag in (self.tags if active is None else active.tags)]),
         }
         self._rows[run["id"]] = run
         self._unsaved.add(run["id"])

@@ -26,7 +26,7 @@ class Injection:
     def withdraw(self) -> None:
         """Removes the text from the list, now and in later runs; the record keeps it."""
         recorder, name = self._recorder, self.step.name
-        recorder.injections.standing = [step for step in recorder.injections.standing if step.name != name]
+        recorder.steps.injections.standing = [step for step in recorder.steps.injections.standing if step.name != name]
         for step in list(recorder.agent.memory.steps):
             if isinstance(step, Injected) and step.name == name:
                 with suppress(ValueError):  # it was removed meanwhile
@@ -44,8 +44,8 @@ def inject(
     if not text.replace(QUOTE.strip(), "").strip():
         raise InvalidArgument("there is nothing to inject: the text is empty.")
     step = injected(text, _heading(title), _heading(origin), until, sources)
-    recorder.injections.standing.append(step)
-    recorder.put(step)
+    recorder.steps.injections.standing.append(step)
+    recorder.steps.put(step)
     return Injection(step, recorder)
 
 

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
 from smolagents.models import ChatMessageStreamDelta, ChatMessageToolCallStreamDelta, agglomerate_stream_deltas
 
+from smolmem.agents.active_runs import ActiveRuns, Turn
+from smolmem.agents.failures import Failures
+from smolmem.agents.restoring.known_classes import classes_of
 from smolmem.core.encoding import codec, wire
 from smolmem.core.encoding.codec import Encoded
 from smolmem.core.encoding.instances import NotRestored
@@ -33,13 +36,6 @@ log = logging.getLogger("smolmem")
 
 Unknown = Literal["raise", "rerun", "skip"]
 """How to handle a call of unknown outcome."""
-
-
-class Turn(NamedTuple):
-    """Where a run is: the run, and how many steps it has."""
-
-    run: str
-    number: int
 
 
 class Diverged(BaseException):
@@ -67,29 +63,29 @@ class Ledger:
 
     def __init__(
         self,
+        agent: Any,
         journal: Journal,
-        turn: Callable[[], Turn | None],
-        failed: Callable[[Exception], None],
+        runs: ActiveRuns,
+        outgoing: Callable[[Any], Any],
+        failures: Failures,
         *,
-        strict: bool = False,
+        strict: bool,
     ) -> None:
         """Records nothing yet.
 
         Args:
+            agent: the agent.
             journal: where calls are recorded.
-            turn: the run and turn that is being worked on, if any.
-            failed: called with the error of a failed write.
+            runs: the runs of the agent.
+            outgoing: the last change to the messages that a model is sent.
+            failures: counts failed writes.
             strict: do not make a tool call whose beginning cannot be recorded.
         """
-        self.outgoing: Callable[[Any], Any] = lambda messages: messages
-        """The last change to the messages that a model is sent."""
-        self.declared: Callable[[str, str], bool | None] = lambda name, attribute: None
-        """What a tool says of itself: whether it is `safe_to_repeat`, and whether it `reads_web`."""
-        self.classes: Callable[[], Mapping[str, type]] = dict
-        """The data classes of the agent, by name, for results that hold instances."""
+        self._agent = agent
         self._journal = journal
-        self._turn = turn
-        self._failed = failed
+        self._runs = runs
+        self._outgoing = outgoing
+        self._failures = failures
         self._strict = strict
         self._lock = ForkLock()
         self._recorded: list[RecordedCall] = []
@@ -117,7 +113,7 @@ class Ledger:
             return recorded.result
         began = time.time()
         with unrecorded():
-            answer = original(self.outgoing(messages), *args, **kwargs)
+            answer = original(self._outgoing(messages), *args, **kwargs)
         self._answered(question, began, answer)
         return answer
 
@@ -129,7 +125,7 @@ class Ledger:
             yield from recorded.result
             return
         began, deltas = time.time(), []
-        stream = iter(original(self.outgoing(messages), *args, **kwargs))
+        stream = iter(original(self._outgoing(messages), *args, **kwargs))
         while True:
             with unrecorded():
                 delta = next(stream, None)
@@ -148,12 +144,12 @@ class Ledger:
     @property
     def is_replaying(self) -> bool:
         """Whether the model's answer of this turn is one that an earlier process recorded, and may have acted on."""
-        return self._replayed is not None and self._replayed == self._turn()
+        return self._replayed is not None and self._replayed == self._runs.turn()
 
     def _take_answer(self, question: Encoded) -> RecordedCall | None:
         recorded = self._take("model", "", question)
         if recorded is not None:
-            self._replayed = self._turn()
+            self._replayed = self._runs.turn()
         return recorded
 
     def _answered(self, question: Encoded, began: float, answer: Any) -> None:
@@ -179,7 +175,7 @@ class Ledger:
         outcome = self._recorded_outcome(recorded)
         if outcome is not None:
             return self._play_back(name, outcome, values)
-        if recorded is not None and not self.declared(name, "safe_to_repeat"):
+        if recorded is not None and not declared(self._agent, name, "safe_to_repeat"):
             if self._unknown == "skip":
                 skipped = f"(The outcome of this call of {name} is unknown: {_why_unknown(recorded)}.)"
                 self._ended(recorded.id, row, given, skipped)  # the same result again, should this process die, too
@@ -201,7 +197,7 @@ class Ledger:
     def _recorded_outcome(self, recorded: RecordedCall | None) -> LoadedOutcome | None:
         """How a recorded call ended; None if it did not end, or its outcome could not be stored."""
         with suppress(NotRestored):
-            return recorded.loaded(self.classes()) if recorded is not None and recorded.ended else None
+            return recorded.loaded(classes_of(self._agent)) if recorded is not None and recorded.ended else None
         return None
 
     def _play_back(self, name: str, outcome: LoadedOutcome, values: Sequence[Any]) -> Any:
@@ -217,7 +213,7 @@ class Ledger:
             StoreError: if that cannot be recorded, and the memory is strict: then the call is not made.
             Fenced: if another process has taken the run over: then the call is not made.
         """
-        may_repeat = self.declared(row["name"], "safe_to_repeat")
+        may_repeat = declared(self._agent, row["name"], "safe_to_repeat")
         try:
             return self._journal.begin_call(row, given, sync=not may_repeat)
         except TakenOver as error:
@@ -248,10 +244,10 @@ class Ledger:
     # --- recorded calls --------------------------------------------------------------------------------------------
 
     def _row(self, kind: Literal["model", "tool"], name: str, began: float) -> CallRow | None:
-        turn = self._turn()
+        turn = self._runs.turn()
         if turn is None:
             return None
-        web = self.declared(name, "reads_web") if kind == "tool" else None
+        web = declared(self._agent, name, "reads_web") if kind == "tool" else None
         return {
             "run": turn.run,
             "turn": turn.number,
@@ -271,7 +267,7 @@ class Ledger:
         """The recorded call that is being made again, once; calls of earlier turns are dropped."""
         if not self._recorded:
             return None
-        turn = self._turn()
+        turn = self._runs.turn()
         with self._lock:
             self._recorded = [call for call in self._recorded if turn is not None and call.turn >= turn.number]
             now = [call for call in self._recorded if turn and call.turn == turn.number and call.kind == kind]
@@ -294,7 +290,7 @@ class Ledger:
 
     def _count(self, error: Exception) -> None:
         if not isinstance(error, RunNotSaved):
-            self._failed(error)
+            self._failures.count(error)
 
     def _encoded(self, value: Any) -> Encoded | None:
         return self._try(lambda: self._journal.encode(value))

@@ -87,8 +87,8 @@ class AttachedTrace:
             note = _noting(weakref.ref(each), sender)
             for cls in (ActionStep, PlanningStep):
                 self._patches.register(each.agent, cls, note)
-            ended, each.on_run_end = each.on_run_end, _both(each.on_run_end, sender.wake)
-            self._patches.callback(setattr, each, "on_run_end", ended)
+            each.on_run_end.append(sender.wake)
+            self._patches.callback(each.on_run_end.remove, sender.wake)
 
 
 _all: weakref.WeakSet[LiveTraces] = weakref.WeakSet()
@@ -118,14 +118,6 @@ def _noting(recorder: weakref.ref[Recorder], sender: _Sender) -> Callable[[Any],
             sender.note(run)
 
     return note
-
-
-def _both(first: Callable[[], None], second: Callable[[], None]) -> Callable[[], None]:
-    def both() -> None:
-        first()
-        second()
-
-    return both
 
 
 class _Sender:

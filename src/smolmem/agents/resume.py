@@ -98,8 +98,8 @@ class Resumption:
         except BaseException:
             self.journal.release(before)
             raise
-        waiting = self.recorder.injections.take_waiting()
-        self.recorder.adopt(stored, row)
+        waiting = self.recorder.steps.injections.take_waiting()
+        self.recorder.steps.adopt(stored, row)
         steps = self.recorder.agent.memory.steps
         compat.restore_monitor(self.recorder.agent, steps)
         answer = _recorded_answer(steps, stored.calls, stored.turns)
@@ -179,7 +179,7 @@ class Resumption:
         in_order = isinstance(agent, CodeAgent)
         self.recorder.ledger.expect(begun, in_order=in_order, unknown=self.unknown)
         if not begun:  # otherwise the interrupted step is finished before new injections
-            self.recorder.drop_expired_injections()
+            self.recorder.steps.drop_expired_injections()
             agent.memory.steps.extend(waiting)
             waiting = []
         events = self._continue(row, stored, begun, waiting)
@@ -217,7 +217,7 @@ class Resumption:
         try:
             yield None
         except GeneratorExit:
-            recorder.abandon(row["id"])
+            recorder.steps.abandon(row["id"])
             raise
         active = ActiveRun(recorder.runs, None, task.task, most, row["id"], number)
         if number > most:
@@ -237,7 +237,7 @@ class Resumption:
 
         planned = isinstance(_last_recorded(agent.memory.steps), PlanningStep)
         with compat.continued_numbering(agent, number, planned=planned, corrected=corrected):
-            with recorder.paused(), recorder.working_on(active):
+            with recorder.steps.paused(), recorder.working_on(active):
                 events = compat.start_without_task(recorder.original_run, agent, task, most)
             restored = self._restore_variables(stored, number, answered=any(call.kind == "model" for call in begun))
             try:

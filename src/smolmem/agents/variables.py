@@ -18,6 +18,8 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from smolagents.memory import ActionStep, TaskStep
+
 from smolmem.agents import compat
 from smolmem.core.encoding import chunks, wire
 from smolmem.core.encoding.chunks import ATOMS, ChunkedText, ChunkedValue, NotChunkable, Piece
@@ -64,7 +66,8 @@ class _Kept:
 class Variables:
     """The variables of one agent, as they were stored last."""
 
-    def __init__(self, encode: Encode) -> None:
+    def __init__(self, agent: Any, encode: Encode) -> None:
+        self._agent = agent
         self._encode = encode
         self._kept: dict[Name, _Kept] = {}
         self._links: dict[Name, set[Name]] = {}
@@ -73,9 +76,13 @@ class Variables:
         self._unsaved: dict[str, bytes] = {}
         self._turn = 0
 
-    def snapshot(self, agent: Any, code: str | None) -> Encoded | None:
-        """Encodes the variables of an agent after code ran; None if it has none. Without code, all are encoded."""
-        local = compat.interpreter_of(agent)
+    def after(self, step: Any) -> Encoded | None:
+        """The variables after a step, encoded; None if the agent has none, or the step cannot have changed any."""
+        return self.snapshot(getattr(step, "code_action", None)) if isinstance(step, (TaskStep, ActionStep)) else None
+
+    def snapshot(self, code: str | None) -> Encoded | None:
+        """Encodes the variables after code ran; None if the agent has none. Without code, all are encoded."""
+        agent, local = self._agent, compat.interpreter_of(self._agent)
         names = {} if local is None else visible(local.variables)
         if not names and not agent.state:
             self._kept, self._links, self._joint = {}, {}, {}

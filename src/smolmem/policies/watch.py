@@ -354,7 +354,7 @@ class RuleRunner:
             elif act == "pause":
                 (agent.interrupt if recorder is None else recorder.runs.interrupt)()
             elif act == "inject":
-                put = agent.memory.steps.append if recorder is None else recorder.put
+                put = agent.memory.steps.append if recorder is None else recorder.steps.put
                 put(injected(str(alert), "alert", "a rule"))
             elif act == "note" and step is None:
                 self._late.append(f"{ALERT} {alert}")

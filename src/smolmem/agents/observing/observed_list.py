@@ -14,7 +14,7 @@ from typing import Any, cast
 from smolagents import AgentMemory
 
 Listener = Any
-"""The `Recorder` of an agent; its module imports this one."""
+"""The `StepRecorder` of an agent; its module imports this one."""
 
 
 class Listeners:

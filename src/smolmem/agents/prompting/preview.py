@@ -71,5 +71,5 @@ def set_views(recorder: Recorder, views: Sequence[Any]) -> None:
 
 def _first_prompt(recorder: Recorder, task: str) -> list[Part]:
     return parts_of_steps(
-        [recorder.agent.memory.system_prompt, *recorder.injections.for_new_list(), TaskStep(task=task)]
+        [recorder.agent.memory.system_prompt, *recorder.steps.injections.for_new_list(), TaskStep(task=task)]
     )

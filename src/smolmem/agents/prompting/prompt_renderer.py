@@ -9,15 +9,15 @@ role of the user, never part of the system prompt.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from functools import wraps
-from typing import Any, NamedTuple
+from typing import Any
 
 from smolmem.agents import compat
 from smolmem.agents.prompting.prompt_parts import ListedStep, Part, messages_of, parts_of
 from smolmem.agents.prompting.step_messages import renders_as_documented
 from smolmem.agents.prompting.view_chain import View, ViewChain
-from smolmem.agents.session import Entry, Session
+from smolmem.agents.session import Entry
+from smolmem.agents.step_recorder import StepRecorder
 from smolmem.core.encoding.codec import Encoded
 from smolmem.core.values import Reminder
 from smolmem.store.journal import Journal
@@ -25,43 +25,23 @@ from smolmem.store.journal import Journal
 Remind = Callable[[Entry], "Reminder | None"]
 
 
-class RecorderState(NamedTuple):
-    """The functions of the recorder that the renderer needs.
-
-    Args:
-        session: the list that is being recorded.
-        save_edits: saves changes that were not made by the agent.
-        save_shown_edits: saves the steps that a prompt shows otherwise than they were saved.
-        fresh_run: the run that is being worked on, if it has not acted yet.
-        is_working: whether a run is active; otherwise the prompt is not sent.
-        guard: counts errors and continues.
-    """
-
-    session: Callable[[], Session]
-    save_edits: Callable[[], None]
-    save_shown_edits: Callable[[], None]
-    fresh_run: Callable[[], str | None]
-    is_working: Callable[[], bool]
-    guard: Callable[[], AbstractContextManager[None]]
-
-
 class PromptRenderer:
     """Renders the prompts of one recorded agent."""
 
-    def __init__(self, agent: Any, journal: Journal, state: RecorderState) -> None:
+    def __init__(self, agent: Any, journal: Journal, steps: StepRecorder, follow_agent: Callable[[], None]) -> None:
         self.remind: Remind | None = None
         self.chain = ViewChain(agent, journal.trims)
         self._agent = agent
         self._journal = journal
-        self._state = state
+        self._steps = steps
+        self._follow_agent = follow_agent
         self._reminders: dict[int, Reminder | None] = {}
         self._original: Callable[..., list[Any]] = list
-        self._last: tuple[list[Any], Sequence[int | Encoded]] | None = None
 
     @property
     def session_id(self) -> str:
         """The session that is rendered."""
-        return self._state.session().row["id"]
+        return self._steps.session.row["id"]
 
     def wrap(self, original: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
         """`write_memory_to_messages`, with reminders and views.
@@ -74,22 +54,24 @@ class PromptRenderer:
 
         @wraps(original)
         def render(*args: Any, **kwargs: Any) -> list[Any]:
-            self._state.save_edits()
+            with self._steps.guard():
+                self._follow_agent()
+            self._steps.save_edits()
             messages: list[Any] | None = None
             known: Sequence[int | Encoded] | None = None
             due: list[tuple[Entry, Reminder]] = []
-            with self._state.guard():
+            with self._steps.guard():
                 if as_documented and not args and not kwargs:
                     messages, known = self._messages_and_parts()
             if messages is None:
                 messages = original(*args, **kwargs)
-            with self._state.guard():
+            with self._steps.guard():
                 due = self._due()
             if due or self.chain.views:
                 summary = bool(args[0] if args else kwargs.get("summary_mode", False))
                 return self._shown(messages, due, summary=summary)
-            self._last = None if known is None else (list(messages), known)
-            if self._state.is_working():
+            self._steps.session.sent = None if known is None else (list(messages), known)
+            if self._steps.runs.is_working:
                 self.chain.sent = messages
             return messages
 
@@ -97,49 +79,41 @@ class PromptRenderer:
         return render
 
     def _messages_and_parts(self) -> tuple[list[Any], Sequence[int | Encoded]]:
-        memory, session = self._agent.memory, self._state.session()
+        memory, session = self._agent.memory, self._steps.session
         rendered = session.render(memory.system_prompt, memory.steps, self._journal.encode)
-        if session.has_suspects:
-            self._state.save_shown_edits()
+        if session.suspects:
+            self._steps.changed(appended=True)
             rendered = session.render(memory.system_prompt, memory.steps, self._journal.encode)
         return rendered
 
     def _shown(self, messages: list[Any], due: list[tuple[Entry, Reminder]], *, summary: bool) -> list[Any]:
-        chain = self.chain if self._state.is_working() else self.chain.preview()
+        chain = self.chain if self._steps.runs.is_working else self.chain.preview()
         parts = chain.show(_with_reminders(self._parts(messages, summary=summary), due), self.session_id)
         shown = messages_of(parts)
-        self._last = (shown, [self.chain.encoded(part, self._journal.encode) for part in parts])
+        self._steps.session.sent = (shown, [self.chain.encoded(part, self._journal.encode) for part in parts])
         return list(shown)
 
     def parts_before_views(self) -> list[Part]:
         """The next prompt before any view; nothing new is recalled for it."""
-        known = [(entry, found) for entry in self._state.session().entries if (found := self._reminders.get(entry.id))]
+        known = [(entry, found) for entry in self._steps.session.entries if (found := self._reminders.get(entry.id))]
         return _with_reminders(self._parts(self._original(), summary=False), known)
 
     def _parts(self, messages: list[Any], *, summary: bool) -> list[Part]:
-        memory, session = self._agent.memory, self._state.session()
+        memory, session = self._agent.memory, self._steps.session
         saved = {id(entry.step): entry for entry in session.entries}
         if session.system is not None:
             saved[id(session.system.step)] = session.system
         listed = [_listed(step, saved.get(id(step))) for step in (memory.system_prompt, *memory.steps)]
         return parts_of(messages, listed, summary=summary)
 
-    def recognised(self, messages: Sequence[Any]) -> Sequence[int | Encoded] | None:
-        """The parts of a prompt, if it is the one that was rendered last."""
-        return None if self._last is None or self._last[0] != messages else self._last[1]
-
-    def forget_last(self) -> None:
-        """Another list takes the place of the one that was rendered."""
-        self._last = None
-
     def _due(self) -> list[tuple[Entry, Reminder]]:
-        tasks = self._state.session().tasks
+        tasks = self._steps.session.tasks
         return [(entry, reminder) for entry in tasks if (reminder := self._reminder(entry)) is not None]
 
     def _reminder(self, entry: Entry) -> Reminder | None:
         if entry.id not in self._reminders:
             found = self._journal.reminders.of(entry.id)
-            if found is None and self.remind is not None and entry.run == self._state.fresh_run():
+            if found is None and self.remind is not None and entry.run == self._steps.fresh_run():
                 found = self.remind(entry)
             self._reminders[entry.id] = found
         return self._reminders[entry.id]
