@@ -105,7 +105,7 @@ class Resumption:
         answer = _recorded_answer(steps, stored.calls, stored.turns)
         if answer is not None:
             restored = interpreter.restore_all(self.recorder.agent, stored)  # for later tasks with reset=False
-            self._log("had its answer already", restored)
+            self.log("had its answer already", restored)
             return Resumed(None, self._finish(row, answer[0]))
         return Resumed(self._prepare(row, stored, waiting))
 
@@ -182,7 +182,7 @@ class Resumption:
             self.recorder.steps.drop_expired_injections()
             agent.memory.steps.extend(waiting)
             waiting = []
-        events = self._continue(row, stored, begun, waiting)
+        events = _Continuation(self, row, stored, begun, waiting).events()
         next(events)  # started, so that closing it is noticed even if no event was asked for
         return events
 
@@ -208,61 +208,97 @@ class Resumption:
             return child.answer
         return drain(replace(self, recorder=recorder, run=child).start())
 
-    def _continue(
-        self, row: RunRow, stored: StoredSession, begun: Sequence[RecordedCall], waiting: list[Injected]
-    ) -> Iterator[Any]:
-        recorder, agent = self.recorder, self.recorder.agent
-        task = next(step for step in reversed(agent.memory.steps) if isinstance(step, TaskStep))
-        number, most = _next_number(agent.memory.steps), row["max_steps"] or agent.max_steps
+    def log(self, what: str, restored: Restored) -> None:
+        """Logs how a run is resumed, and which variables it has again."""
+        level = logging.WARNING if restored.corrected or not restored.is_complete else logging.INFO
+        log.log(level, "run %s %s; %s", self.run.id[:8], what, restored)
+
+
+class _Continuation:
+    """A run that continues at the step in which it was interrupted, or behind its last one."""
+
+    def __init__(
+        self,
+        resumption: Resumption,
+        row: RunRow,
+        stored: StoredSession,
+        begun: Sequence[RecordedCall],
+        waiting: list[Injected],
+    ) -> None:
+        """Changes nothing yet.
+
+        Args:
+            resumption: what the run is resumed with.
+            row: the run.
+            stored: its session.
+            begun: the calls of the step that was interrupted.
+            waiting: new injections that follow that step.
+        """
+        self._resumption = resumption
+        self._recorder = resumption.recorder
+        self._agent = agent = resumption.recorder.agent
+        self._row = row
+        self._stored = stored
+        self._begun = begun
+        self._waiting = waiting
+        steps = agent.memory.steps
+        self._task = next(step for step in reversed(steps) if isinstance(step, TaskStep))
+        self._number, self._most = _next_number(steps), row["max_steps"] or agent.max_steps
+        self._active = ActiveRun(self._recorder.runs, None, self._task.task, self._most, row["id"], self._number)
+
+    def events(self) -> Iterator[Any]:
+        """The events of the run; the first one is None, and says only that the iterator has started."""
         try:
             yield None
         except GeneratorExit:
-            recorder.steps.abandon(row["id"])
+            self._recorder.steps.abandon(self._row["id"])
             raise
-        active = ActiveRun(recorder.runs, None, task.task, most, row["id"], number)
-        if number > most:
-            yield from self._answer_now(active, number)
+        if self._number > self._most:
+            yield from self._last_words()
             return
+        try:
+            yield from self._steps()
+        except OutsideEffect as why:
+            self._agent.memory.steps.pop()
+            raise UnknownOutcome(
+                f"run {self._row['id'][:8]} was interrupted in step {self._number}, whose code may have had an effect "
+                f"outside: {why}. Find out, then resume(agent, unknown='rerun') to run the code again where it is "
+                "unknown how far it came, or unknown='skip' to continue with another step; what is known to have "
+                "happened is never repeated."
+            ) from None
+        except Diverged as why:
+            self._agent.memory.steps.pop()
+            raise CannotResume(
+                f"run {self._row['id'][:8]}: step {self._number} was interrupted and does not go the same way again: "
+                f"{why}. Its earlier steps are unchanged; restore() them into an agent to continue from there."
+            ) from None
 
-        def corrected() -> None:
-            active.step_number = None
-            for helper in recorder.managed():
-                for own in [key for key in helper.continuations if key[0] == row["id"]]:
-                    del helper.continuations[own]
-            agent.memory.steps.extend(waiting)
-
-        def rehearsed(code: str) -> None:
-            if recorder.ledger.is_replaying:
-                Rehearsal(agent, begun, stored, restored, self.unknown).check(code)
-
+    def _steps(self) -> Iterator[Any]:
+        agent, active, recorder = self._agent, self._active, self._recorder
         planned = isinstance(_last_recorded(agent.memory.steps), PlanningStep)
-        with compat.continued_numbering(agent, number, planned=planned, corrected=corrected):
+        with compat.continued_numbering(agent, self._number, planned=planned, corrected=self._has_begun):
             with recorder.steps.paused(), recorder.working_on(active):
-                events = compat.start_without_task(recorder.original_run, agent, task, most)
-            restored = self._restore_variables(stored, number, answered=any(call.kind == "model" for call in begun))
-            try:
-                with before_code(agent, rehearsed):
-                    yield from recorder.follow(active, events)
-            except OutsideEffect as why:
-                agent.memory.steps.pop()
-                raise UnknownOutcome(
-                    f"run {row['id'][:8]} was interrupted in step {number}, whose code may have had an effect outside: "
-                    f"{why}. Find out, then resume(agent, unknown='rerun') to run the code again where it is unknown "
-                    "how far it came, or unknown='skip' to continue with another step; what is known to have happened "
-                    "is never repeated."
-                ) from None
-            except Diverged as why:
-                agent.memory.steps.pop()
-                raise CannotResume(
-                    f"run {row['id'][:8]}: step {number} was interrupted and does not go the same way again: {why}. "
-                    "Its earlier steps are unchanged; restore() them into an agent to continue from there."
-                ) from None
+                events = compat.start_without_task(recorder.original_run, agent, self._task, self._most)
+            restored = self._restore_variables()
+            with before_code(agent, partial(self._rehearse, restored)):
+                yield from recorder.follow(active, events)
 
-    def _restore_variables(self, stored: StoredSession, number: int, *, answered: bool) -> Restored:
-        agent = self.recorder.agent
-        restored = interpreter.restore(agent, stored.code, stored.variables)
-        self._log(f"is resumed at step {number}", restored)
-        last = _last_recorded(agent.memory.steps)
+    def _has_begun(self) -> None:
+        """The interrupted step is done again: what waited for that goes on."""
+        self._active.step_number = None
+        for helper in self._recorder.managed():
+            for own in [key for key in helper.continuations if key[0] == self._row["id"]]:
+                del helper.continuations[own]
+        self._agent.memory.steps.extend(self._waiting)
+
+    def _rehearse(self, restored: Restored, code: str) -> None:
+        if self._recorder.ledger.is_replaying:
+            Rehearsal(self._agent, self._begun, self._stored, restored, self._resumption.unknown).check(code)
+
+    def _restore_variables(self) -> Restored:
+        restored = interpreter.restore(self._agent, self._stored.code, self._stored.variables)
+        self._resumption.log(f"is resumed at step {self._number}", restored)
+        last, answered = _last_recorded(self._agent.memory.steps), any(call.kind == "model" for call in self._begun)
         if not restored.is_complete and not answered and isinstance(last, ActionStep):  # a recorded answer is final
             gone = f"; these variables are gone: {', '.join(restored.missing)}" if restored.missing else ""
             described = ", ".join(restored.partial)
@@ -271,17 +307,13 @@ class Resumption:
             last.observations = f"{last.observations}\n{note}" if last.observations else note
         return restored
 
-    def _log(self, what: str, restored: Restored) -> None:
-        level = logging.WARNING if restored.corrected or not restored.is_complete else logging.INFO
-        log.log(level, "run %s %s; %s", self.run.id[:8], what, restored)
-
-    def _answer_now(self, active: ActiveRun, number: int) -> Iterator[Any]:
+    def _last_words(self) -> Iterator[Any]:
         """All steps are used up, and the process died before the agent's final answer."""
-        with self.recorder.working_on(active):
-            step = compat.last_words(self.recorder.agent, active.task, number, time.time)
+        with self._recorder.working_on(self._active):
+            step = compat.last_words(self._agent, self._task.task, self._number, time.time)
             yield step
         answer = compat.typed_answer(step.action_output)
-        self.recorder.end(active, answer=answer)
+        self._recorder.end(self._active, answer=answer)
         yield FinalAnswerStep(answer)
 
 
