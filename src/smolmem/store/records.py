@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from itertools import chain
 from typing import Any, Literal
 
@@ -265,7 +265,7 @@ class Records(Links):
 
     def step_events(self, step: Step) -> list[Row]:
         """Every event of a step, as its session knows it."""
-        events = self._events(self.session_row(step.session))
+        events = self.events_of(self.session_row(step.session))
         return [event for event in events if event["step"] == step.id]
 
     def _own_events(self, session: str) -> list[Row]:
@@ -274,7 +274,7 @@ class Records(Links):
         rows = self.store.rows("session_events", {"session": session, "skip": 0})
         return [self.sealed("event", row) for row in rows]
 
-    def _events(self, row: SessionRow, until: int | None = None) -> Iterator[Row]:
+    def events_of(self, row: SessionRow, until: int | None = None) -> Iterator[Row]:
         """The events of a session, beginning with the events shared with its origin."""
         for number, last in reversed(list(self._shared(row, until))):
             yield from (event for event in self._own_events(number) if last is None or event["id"] <= last)
@@ -293,11 +293,16 @@ class Records(Links):
     def timeline(self, row: SessionRow, until: int | None = None) -> Timeline[Row]:
         """A session's list as its events leave it."""
         timeline: Timeline[Row] = Timeline()
-        for event in self._events(row, until):
-            self._apply(timeline, event)
+        for event in self.events_of(row, until):
+            self.apply_to(timeline, event)
         return timeline
 
-    def _apply(self, timeline: Timeline[Row], event: Row) -> None:
+    def apply_to(self, timeline: Timeline[Row], event: Row) -> None:
+        """Applies an event to a timeline.
+
+        Raises:
+            Damaged: if the event does not fit the list.
+        """
         try:
             apply_row(timeline, event)
         except Misplaced as error:
@@ -340,9 +345,9 @@ class Records(Links):
 
     def calls(self, run: str, secrets: Known | None = None) -> list[RecordedCall]:
         """The model and tool calls of a run, with these secrets put back."""
-        return list(chain.from_iterable(self._calls(run, self.call_counts([run]), secrets).values()))
+        return list(chain.from_iterable(self.calls_by_turn(run, self.call_counts([run]), secrets).values()))
 
-    def _calls(self, run: str, counts: dict[str, int], secrets: Known | None) -> dict[int, list[RecordedCall]]:
+    def calls_by_turn(self, run: str, counts: dict[str, int], secrets: Known | None) -> dict[int, list[RecordedCall]]:
         """The calls of a run by turn; a call that is not found would be made again, so they are counted first."""
         rows = self.store.rows("calls", {"run": run})
         if len(rows) < counts.get(run, 0):
@@ -371,51 +376,80 @@ class Records(Links):
 
         Each record is decoded once, however many events refer to it, with these secrets put back.
         """
-        from smolmem.core.encoding import codec
+        return _SessionReader(self, secrets).read(session, run, until)
 
-        @cache
-        def step_and_record(record: int, prompt: int | None) -> tuple[Any, bytes]:
-            return self.step_and_record({"record": record, "prompt": prompt}, secrets)
 
-        row, timeline = self.session_row(session), Timeline[Row]()
-        events = list(self._events(row, until))
-        counts = self.call_counts({run, *(event["run"] for event in events)})
-        calls = cache(partial(self._calls, counts=counts, secrets=secrets))
-        turns, done, code, variables, own = dict[str, int](), dict[str, int](), list[RecordedCode](), None, 0
+class _SessionReader:
+    """Reads a session event by event."""
+
+    def __init__(self, records: Records, secrets: Known | None) -> None:
+        self._records = records
+        self._secrets = secrets
+        self._timeline = Timeline[Row]()
+        self._decoded: dict[tuple[int, int | None], tuple[Any, bytes]] = {}
+        self._counts: dict[str, int] = {}
+        self._calls: dict[str, dict[int, list[RecordedCall]]] = {}
+        self._turns: dict[str, int] = {}  # how many steps each run has had
+        self._done: dict[str, int] = {}  # up to which turn its steps are done
+        self._code: list[RecordedCode] = []
+        self._variables: int | None = None
+
+    def read(self, session: str, run: str, until: int | None) -> StoredSession:
+        """The session, and how far one of its runs came; up to an event."""
+        records, timeline = self._records, self._timeline
+        row = records.session_row(session)
+        events = list(records.events_of(row, until))
+        self._counts = records.call_counts({run, *(event["run"] for event in events)})
         for event in events:
-            self._apply(timeline, event)
-            own += event["session"] == session
-            if not adds_step(event):
-                continue
-            of, turn = event["run"], turns.get(event["run"], 0)
-            turns[of] = turn + 1
-            step, _ = step_and_record(event["record"], event["prompt"])
-            if codec.is_interrupted(step):
-                continue  # the step that takes its place finishes what this one began, from the variables before it
-            variables = event["state"] if event["state"] is not None else variables
-            if getattr(step, "code_action", None):
-                made = [call for of_turn in range(done.get(of, 0), turn + 1) for call in calls(of).get(of_turn, ())]
-                code.append(RecordedCode(step.code_action, step.observations, step.error is not None, made))
-            done[of] = turn + 1
-
-        def entry(step: int) -> StoredEntry:
-            latest = timeline.latest[step]
-            live, record = step_and_record(latest["record"], latest["prompt"])
-            lacking, key = latest["record"] if may_lack_secrets(record) else None, wire.fingerprint(record)
-            return StoredEntry(live, step, latest["run"], key, latest["prompt"], latest["shown"], lacking)
-
+            records.apply_to(timeline, event)
+            if adds_step(event):
+                self._follow(event)
         return StoredSession(
             row=row,
-            entries=[entry(step) for step in timeline.steps],
-            system=None if timeline.system is None else entry(timeline.system),
-            events=own,
-            turns=turns.get(run, 0),
-            done=done.get(run, 0),
-            code=code,
-            variables=partial(self.variables, variables, secrets=secrets, whole=True),
-            calls=list(chain.from_iterable(calls(run).values())),
-            snapshot=variables,
+            entries=[self._entry(step) for step in timeline.steps],
+            system=None if timeline.system is None else self._entry(timeline.system),
+            events=sum(event["session"] == session for event in events),
+            turns=self._turns.get(run, 0),
+            done=self._done.get(run, 0),
+            code=self._code,
+            variables=partial(records.variables, self._variables, secrets=self._secrets, whole=True),
+            calls=list(chain.from_iterable(self._calls_of(run).values())),
+            snapshot=self._variables,
         )
+
+    def _follow(self, event: Row) -> None:
+        """A step was added: counts it, and keeps its code and variables if it is done."""
+        from smolmem.core.encoding import codec
+
+        run, turn = event["run"], self._turns.get(event["run"], 0)
+        self._turns[run] = turn + 1
+        step, _ = self._step(event["record"], event["prompt"])
+        if codec.is_interrupted(step):
+            return  # the step that takes its place finishes what this one began, from the variables before it
+        if event["state"] is not None:
+            self._variables = event["state"]
+        if getattr(step, "code_action", None):
+            turns = range(self._done.get(run, 0), turn + 1)
+            calls = [call for of_turn in turns for call in self._calls_of(run).get(of_turn, ())]
+            self._code.append(RecordedCode(step.code_action, step.observations, step.error is not None, calls))
+        self._done[run] = turn + 1
+
+    def _entry(self, step: int) -> StoredEntry:
+        latest = self._timeline.latest[step]
+        live, record = self._step(latest["record"], latest["prompt"])
+        lacking, key = latest["record"] if may_lack_secrets(record) else None, wire.fingerprint(record)
+        return StoredEntry(live, step, latest["run"], key, latest["prompt"], latest["shown"], lacking)
+
+    def _step(self, record: int, prompt: int | None) -> tuple[Any, bytes]:
+        if (record, prompt) not in self._decoded:
+            row = {"record": record, "prompt": prompt}
+            self._decoded[record, prompt] = self._records.step_and_record(row, self._secrets)
+        return self._decoded[record, prompt]
+
+    def _calls_of(self, run: str) -> dict[int, list[RecordedCall]]:
+        if run not in self._calls:
+            self._calls[run] = self._records.calls_by_turn(run, self._counts, self._secrets)
+        return self._calls[run]
 
 
 def apply_row(timeline: Timeline[Row], event: Row) -> None:
