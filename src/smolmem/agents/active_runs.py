@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from smolagents.memory import ActionStep, TaskStep
@@ -61,6 +61,23 @@ class ActiveRun:
         return self.runs is runs or (self.parent is not None and self.parent.is_called_by(runs))
 
 
+@dataclass(eq=False)
+class _RecordedRun:
+    """The row of a run, and what is not saved of it yet."""
+
+    row: RunRow
+    turns: int = 0
+    """How many steps the run has had."""
+    is_saved: bool = False
+    results: dict[str, Encoded] = field(default_factory=dict)
+    """Its answer or failure, while it is not saved."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, and that is saved."""
+        return self.is_saved and self.row["status"] != "running"
+
+
 _current: ContextVar[ActiveRun | None] = ContextVar("smolmem_run", default=None)
 
 
@@ -75,10 +92,7 @@ class ActiveRuns:
         self.parents: weakref.WeakSet[ActiveRuns] = weakref.WeakSet()
         self._active: list[ActiveRun] = []
         self._thread = threading.local()
-        self._rows: dict[str, RunRow] = {}
-        self._turns: dict[str, int] = {}
-        self._unsaved: set[str] = set()
-        self._results: dict[tuple[str, str], Encoded] = {}
+        self._recorded: dict[str, _RecordedRun] = {}
         self._manual: str | None = None
         self._manual_answer: list[Any] = []  # the final answer of the step that is being made by hand, if it gave one
         self._latest: str | None = None
@@ -119,9 +133,13 @@ class ActiveRuns:
     def turn(self) -> Turn | None:
         """The run that is being worked on, and its turn."""
         active = self._at_work()
-        if active is None or active.run not in self._rows:  # it has not begun, or is recorded no longer
-            return None
-        return Turn(active.run, self._turns.get(active.run, 0))
+        recorded = None if active is None else self._open_run(active)
+        return None if recorded is None else Turn(recorded.row["id"], recorded.turns)
+
+    def _open_run(self, active: ActiveRun) -> _RecordedRun | None:
+        """What is recorded of a run; None if it has not begun, is over, or is another process's."""
+        recorded = self._recorded.get(active.run or "")
+        return None if recorded is None or recorded.is_over else recorded
 
     def run_at_work(self) -> str | None:
         """The run that is being worked on, by the agent or by hand."""
@@ -157,10 +175,11 @@ class ActiveRuns:
     def run_of(self, step: Any, session: str) -> str:
         """The run that a new step belongs to; a task opens a run, whether `agent.run()` or a user appended it."""
         run = self._find_or_open(step, session)
-        self._turns[run] = self._turns.get(run, 0) + 1
-        if self._manual_answer and run == self._manual and isinstance(step, ActionStep):
-            self._results[run, "answer"] = self._journal.encode(self._manual_answer[0])
-            self.end_manual()
+        if recorded := self._recorded.get(run):
+            recorded.turns += 1
+            if self._manual_answer and run == self._manual and isinstance(step, ActionStep):
+                recorded.results["answer"] = self._journal.encode(self._manual_answer[0])
+                self.end_manual()
         return run
 
     def _find_or_open(self, step: Any, session: str) -> str:
@@ -202,13 +221,12 @@ class ActiveRuns:
             **NO_RESULT,
             "tags": json.dumps([redacted(tag) for tag in (self.tags if active is None else active.tags)]),
         }
-        self._rows[run["id"]] = run
-        self._unsaved.add(run["id"])
+        self._recorded[run["id"]] = _RecordedRun(run)
         return run["id"]
 
     def adopt(self, row: RunRow, turns: int) -> None:
         """Takes over a stored run."""
-        self._rows[row["id"]], self._turns[row["id"]], self._latest = row, turns, row["id"]
+        self._recorded[row["id"]], self._latest = _RecordedRun(row, turns, is_saved=True), row["id"]
 
     def new_session(self) -> None:
         """A new list begins: a step that no run put there belongs to a new run."""
@@ -218,11 +236,11 @@ class ActiveRuns:
         """Ends a run, with its answer or failure; false if it never began, or is another process's."""
         if active in self._active:
             self._active.remove(active)
-        if active.run not in self._rows:
+        recorded = self._open_run(active)
+        if recorded is None:
             return False
-        if result is not None:
-            self._results[active.run, result[0]] = result[1]
-        self.set_status(active.run, status)
+        recorded.results |= {} if result is None else dict([result])
+        self.set_status(recorded.row["id"], status)
         return True
 
     def interrupt(self) -> None:
@@ -242,19 +260,18 @@ class ActiveRuns:
         """The agent is recorded no longer: runs that are in progress are interrupted."""
         self.end_manual()
         for active in self._active:
-            if active.run in self._rows:
-                self.set_status(active.run, "interrupted")
+            if recorded := self._open_run(active):
+                self.set_status(recorded.row["id"], "interrupted")
 
     def set_status(self, run: str, status: Status) -> None:
         """Gives a run the status it ended with."""
-        self._rows[run] = {**self._rows[run], "status": status, "ended": time.time()}
-        self._unsaved.add(run)
+        recorded = self._recorded[run]
+        recorded.row, recorded.is_saved = {**recorded.row, "status": status, "ended": time.time()}, False
 
     def forget_all(self) -> list[str]:
         """Forgets all runs, and returns them: they are another process's, after a fork or a takeover."""
-        forgotten = list(self._rows)
-        self._active, self._rows, self._turns, self._thread = [], {}, {}, threading.local()
-        self._unsaved, self._results, self._manual, self._latest = set(), {}, None, None
+        forgotten = [run for run, recorded in self._recorded.items() if not recorded.is_over]
+        self._active, self._recorded, self._thread, self._manual, self._latest = [], {}, threading.local(), None, None
         return forgotten
 
     # --- saving ----------------------------------------------------------------------------------------------------
@@ -262,21 +279,19 @@ class ActiveRuns:
     @property
     def are_saved(self) -> bool:
         """Whether everything is saved."""
-        return not self._unsaved
+        return all(recorded.is_saved for recorded in self._recorded.values())
 
     def unsaved(self) -> tuple[list[RunRow], list[tuple[str, str, Encoded]]]:
         """The rows and results that are not saved yet."""
-        results = [(run, column, encoded) for (run, column), encoded in self._results.items()]
-        return [self._rows[run] for run in self._unsaved], results
+        found = [recorded for recorded in self._recorded.values() if not recorded.is_saved]
+        results = [(each.row["id"], column, value) for each in found for column, value in each.results.items()]
+        return [each.row for each in found], results
 
     def saved(self) -> None:
-        """Everything is saved; runs that have ended are dropped."""
-        for run in self._unsaved:
-            if self._rows[run]["status"] != "running" and run != self._manual:
-                del self._rows[run]
-        self._turns = {run: turn for run, turn in self._turns.items() if run in self._rows or run == self._latest}
-        self._unsaved.clear()
-        self._results.clear()
+        """Everything is saved; runs that are over are dropped, but for the last one: more steps may belong to it."""
+        for recorded in self._recorded.values():
+            recorded.is_saved, recorded.results = True, {}
+        self._recorded = {run: each for run, each in self._recorded.items() if not each.is_over or run == self._latest}
 
 
 def _task_of_manager(agent: Any, task: str) -> str:
