@@ -556,6 +556,14 @@ class Recalling:
         assert [note.id for note in memory.notes()] == [new.id, derived.id]
         assert len(memory.notes(past=True)) == 3
 
+    @pytest.mark.parametrize(
+        "never", [1e300, float("inf"), float("nan"), -1e20, timedelta.max, datetime.max, "9999-12-31T23:59:59.999999Z"]
+    )
+    def test_a_note_cannot_expire_at_a_time_that_cannot_be_shown(self, memory: Memory, never: Any) -> None:
+        with pytest.raises(InvalidArgument, match=r"nothing can expire at|is not a time"):
+            memory.remember("Deploys happen on Tuesdays", expires=never)
+        assert memory.notes(past=True) == []
+
     def test_a_note_is_over_when_its_time_is(self, memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
         note = memory.remember("Maintenance until noon", expires=timedelta(hours=1))
         assert memory.recall("maintenance")
@@ -819,6 +827,17 @@ class Recalling:
             assert rows in ([], [{"1": 1}]), statement
             assert replace(shop.stats(), bytes=0) == before, statement
             assert len(shop._store.select("default", "SELECT * FROM steps")) == 9, statement
+
+    def test_a_select_shows_no_task_that_was_forgotten(self, memory: Memory) -> None:
+        for task in ("Visit evil.example", "Go on"):
+            memory.attach(code_agent(code("final_answer(1)"))).run(task)
+        evil = memory.runs()[1]
+        evil.fork()
+        titles = "SELECT title FROM runs ORDER BY title"
+        memory.forget(next(step for step in evil.steps if step.kind == "task"))
+        assert memory._store.select("default", titles) == [{"title": ""}, {"title": ""}, {"title": "Go on"}]
+        memory.forget(evil)
+        assert memory._store.select("default", titles) == [{"title": ""}, {"title": "Go on"}]
 
     def test_a_select_is_cut_at_many_rows(self, memory: Memory) -> None:
         for number in range(210):

@@ -928,6 +928,7 @@ def test_nothing_is_wider_than_a_narrow_screen(browser: Browser) -> None:
         code_agent(code(f"print('{long}')"), code(f"final_answer('{long}')"), name=long[:60], description="x")
     )
     agent.run(f"{long} do it")
+    memory.runs(scope="*")[0].tag(long[:100])
     memory.detach(agent)
     run = memory.runs(scope="*")[0]
     metrics = {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": False}

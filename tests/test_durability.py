@@ -16,9 +16,11 @@ import apsw
 import programs
 import pytest
 from scripted import Scripted, answer, calling_agent, calls, code, code_agent
-from smolagents import CodeAgent
+from smolagents import CodeAgent, tool
 
 from smolmem import Memory, SmolmemError
+from smolmem.cli.environment import Environment
+from smolmem.cli.main import main
 from smolmem.core import faults
 from smolmem.core.encoding import codec
 from smolmem.core.errors import Busy, Damaged, NotAStore, StoreError, TooNew, Unwritable
@@ -465,6 +467,38 @@ def test_strict_raises_what_otherwise_is_counted(path: Path, faulty: Faulty) -> 
 
 
 @pytest.mark.promise("D5")
+@pytest.mark.parametrize("error", [apsw.IOError, apsw.FullError])
+def test_a_migration_on_a_full_disk_says_so_and_leaves_the_file_alone(
+    path: Path,
+    faulty: Faulty,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: type[apsw.Error],
+) -> None:
+    shutil.copy(Path(__file__).parent / "files/format-2.sqlite", path)
+    before = path.read_bytes()
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=4096))
+    faulty.error, faulty.lasting, faulty.countdown = error, True, 0
+    assert main(["migrate", "--db", str(path)]) == 3
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "there is no space left on the disk" in said
+    assert [file.name for file in path.parent.glob(f"{path.name}*format*")] == []
+    assert path.read_bytes() == before
+
+
+def test_a_new_store_that_a_failed_command_leaves_empty_is_removed_with_its_log(tmp_path: Path) -> None:
+    path, env = tmp_path / "new.db", Environment()
+    env.db = str(path)
+    with pytest.raises(ValueError, match="planted"), env.closing, env.open_or_create():
+        other = apsw.Connection(str(path))
+        other.execute("SELECT count(*) FROM run")  # like a full disk, keeps the log from being emptied and deleted
+        raise ValueError("planted")
+    assert list(tmp_path.glob("new.db*")) == []
+    other.close()
+
+
+@pytest.mark.promise("D5")
 def test_a_failure_is_said_once_and_its_end_too(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     left = [5]
 
@@ -481,6 +515,37 @@ def test_a_failure_is_said_once_and_its_end_too(path: Path, caplog: pytest.LogCa
         assert len(memory.runs()[0].steps) == 10
         assert memory.verify()
     assert [record.message.split()[1:3] for record in caplog.records] == [["could", "not"], ["has", "now"]]
+
+
+@pytest.mark.promise("D5")
+def test_calls_that_could_not_be_recorded_are_said_once_per_outage(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    @tool
+    def pay(number: int) -> str:
+        """Pays.
+
+        Args:
+            number: what.
+        """
+        return f"paid {number}"
+
+    def fail(name: str) -> None:
+        raise OSError("planted")
+
+    with Memory(path) as memory:
+        agent = code_agent(
+            *[*[code(f"pay({number})") for number in range(3)], code("final_answer(1)")] * 2, tools=[pay]
+        )
+        memory.attach(agent)
+        for outage in (1, 2):
+            faults.hook = fail
+            agent.run("Pay")
+            faults.hook = None
+            memory.flush()
+            said = [record.message for record in caplog.records]
+            assert len([line for line in said if "could not record that pay is called" in line]) == outage
+            assert len([line for line in said if "has now saved" in line]) == outage
 
 
 @pytest.mark.promise("D5")

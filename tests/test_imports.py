@@ -519,6 +519,32 @@ def test_tool_calls_of_saved_steps_are_found(memory: Memory, tmp_path: Path) -> 
     assert step.to_smolagents().tool_calls[0].arguments == {"city": "Oslo"}
 
 
+@pytest.mark.promise("S16")
+@pytest.mark.parametrize("moment", [1e300, float("inf"), float("nan"), -1e15, 253_402_290_000, -62_135_590_000])
+def test_a_time_that_does_not_exist_in_each_time_zone_is_not_imported(
+    memory: Memory, tmp_path: Path, moment: float
+) -> None:
+    agent = code_agent(code("print(1)"), code("final_answer(1)"))
+    agent.run("Say it")
+    full = agent.memory.get_full_steps()
+    for step in full[1:]:
+        step["timing"] |= {"start_time": moment, "end_time": moment}
+    with pytest.raises(SmolmemError, match=r"a time is out of range: .*\. Nothing was imported"):
+        memory.import_runs(write(tmp_path / "steps.json", json.dumps(full, default=str)))
+    assert memory.runs() == []
+    memory.attach(agent)
+    agent.model.script = iter([code("final_answer(1)")])
+    agent.run("Say it")
+    memory.export(tmp_path / "out")
+    lines = [json.loads(line) for line in (tmp_path / "out/smolmem.jsonl").read_text().splitlines()]
+    for line in lines:
+        if line["type"] == "run":
+            line["began"] = moment
+    (tmp_path / "out/smolmem.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    with Memory(tmp_path / "other.db") as other, pytest.raises(SmolmemError, match="Nothing was loaded"):
+        other.load(tmp_path / "out")
+
+
 class Trap:
     def __reduce__(self) -> Any:
         return (print, ("this must never run",))

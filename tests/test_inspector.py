@@ -1597,6 +1597,27 @@ def test_missing_and_deleted_runs_steps_and_notes_are_not_found(site: Site) -> N
     assert run.id not in site.get("/").text
 
 
+def test_a_run_with_an_empty_task_has_a_link_and_a_heading(memory: Memory) -> None:
+    note = memory.remember("Deploys happen on Tuesdays")
+    agent = memory.attach(code_agent(code("recall_memory('deploys')"), code("final_answer(1)")), tools=True)
+    agent.run(" \n")
+    site, (run,) = Site(memory), memory.runs()
+    assert f'<a href="/runs/{run.id}">(no task)</a>' in site.get("/").text
+    assert f'<a href="/runs/{run.id}">(no task)</a>' in site.get(f"/notes/{note.id}").text
+    assert "<h1>(no task)</h1>" in site.get(f"/runs/{run.id}").text
+
+
+def test_pages_of_a_file_that_was_replaced_say_that_they_show_the_old_file(site: Site, path: Path) -> None:
+    before = site.get("/data-version").text
+    assert "was deleted or replaced" not in site.get("/").text
+    path.rename(path.with_name("away.db"))
+    for page in ("/", f"/runs/{site.memory.runs()[0].id}", "/memory", "/runs/none"):
+        assert "agent.db was deleted or replaced while it was open" in site.get(page).text
+    assert site.get("/data-version").text != before, "open pages notice, too"
+    path.with_name("away.db").rename(path)
+    assert "was deleted or replaced" not in site.get("/").text
+
+
 def test_a_closed_memory_is_answered_with_one_sentence(sampled: Path) -> None:
     with Memory(sampled, embedder="off") as memory:
         site = Site(memory)

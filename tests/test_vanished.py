@@ -151,6 +151,19 @@ def test_a_deleted_file_is_not_written_again_by_those_who_only_read_or_close_it(
     assert not path.exists()
 
 
+@pytest.mark.parametrize("what", REPLACED)
+def test_a_file_has_vanished_when_it_was_replaced_until_someone_continues_it(path: Path, what: str) -> None:
+    with Memory(path, strict=True) as memory, Memory(path) as reader:
+        memory.remember("before")
+        assert not reader._store.has_vanished
+        REPLACED[what](path)
+        assert reader._store.has_vanished
+        memory.remember("after")
+        assert not reader._store.has_vanished
+        assert [note.text for note in reader.notes()] == ["after", "before"]
+    assert not reader._store.has_vanished
+
+
 @pytest.mark.promise("D15")
 def test_a_backup_and_an_export_of_a_deleted_file_have_all_of_it(path: Path, tmp_path: Path) -> None:
     with Memory(path, strict=True) as memory:

@@ -25,6 +25,7 @@ class Failures:
         self.total = 0
         self.last: Exception | None = None
         self._shown = False
+        self._call_shown = False
         self._in_a_row = 0
         self._retry_at = 0.0
 
@@ -46,9 +47,20 @@ class Failures:
             self._shown = True
             log.warning("smolmem could not save a step; it is retried with the next one. %s", error)
 
+    def warn_of_call(self, name: str) -> None:
+        """Logs the first tool call that is made although its beginning could not be recorded."""
+        if not self._call_shown:
+            self._call_shown = True
+            log.warning(
+                "smolmem could not record that %s is called: until the store works again, a resumed run may repeat "
+                "calls that were made.",
+                name,
+            )
+
     def recovered(self) -> None:
         """Everything is saved again."""
         self._in_a_row = 0
+        self._call_shown = False
         if self._shown:
             self._shown = False
             log.warning("smolmem has now saved the steps that it could not save before.")

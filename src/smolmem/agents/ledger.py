@@ -8,7 +8,6 @@ a call that was interrupted is reported to have an unknown outcome.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -32,7 +31,6 @@ from smolmem.store.journal import Journal, RunNotSaved
 
 T = TypeVar("T")
 
-log = logging.getLogger("smolmem")
 
 Unknown = Literal["raise", "rerun", "skip"]
 """How to handle a call of unknown outcome."""
@@ -223,11 +221,7 @@ class Ledger:
             if self._strict:
                 raise
             if not may_repeat:
-                log.warning(
-                    "smolmem could not record that %s is called: until the store works again, a resumed run may repeat "
-                    "calls that were made.",
-                    row["name"],
-                )
+                self._failures.warn_of_call(row["name"])
             return None
 
     def _ended(self, number: int | None, row: CallRow, given: Encoded, outcome: Any) -> None:

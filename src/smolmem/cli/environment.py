@@ -167,7 +167,8 @@ class Environment:
             except BaseException:
                 counts = memory.stats()
                 if is_new and not counts.runs and not counts.notes:
-                    after_closing.callback(os.unlink, self.path)
+                    for suffix in ("", "-wal", "-shm"):  # on a full disk the log is still there
+                        after_closing.callback(Path(f"{self.path}{suffix}").unlink, missing_ok=True)
                 raise
 
     @contextmanager

@@ -12,7 +12,7 @@ import click
 
 from smolmem.cli.commands import Decorator, argument, command, flag, option
 from smolmem.cli.environment import KEY_VARIABLE, NEW_KEY_VARIABLE, Environment
-from smolmem.core.errors import NotAStore, NotFound, StoreError, Unwritable
+from smolmem.core.errors import NotAStore, NotFound, StoreError
 from smolmem.core.text import byte_size, counted
 
 if TYPE_CHECKING:
@@ -159,19 +159,14 @@ def _copy(env: Environment, path: str, progress: Any) -> None:
     """Copies a store, with its key, without migrating it."""
     import apsw
 
-    from smolmem.store.sqlite import private_files
-    from smolmem.store.sqlite.copies import copy
+    from smolmem.store.sqlite.copies import back_up
+    from smolmem.store.sqlite.driver_errors import explained
     from smolmem.store.sqlite.encryption import resolve_key
 
-    target = Path(path).absolute()
     try:
-        private_files.create(target)
-        copy(str(Path(env.path).absolute()), str(target), progress, resolve_key(env.key))
-    except (OSError, apsw.Error) as error:
-        if not isinstance(error, FileExistsError):
-            target.unlink(missing_ok=True)
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise Unwritable(f"{path} cannot be written ({reason}): repair that, or give --no-backup.") from error
+        back_up(str(Path(env.path).absolute()), path, progress, resolve_key(env.key))
+    except apsw.Error as error:
+        raise explained(error, f"{env.path} cannot be copied", Path(path)) from error
 
 
 @command(SECTION, "smolmem encrypt", "smolmem encrypt --key-file key.txt")

@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 from smolmem.core import clock
 from smolmem.core.errors import InvalidArgument
 from smolmem.core.text import storable
+from smolmem.core.values import is_time
 
 Time = datetime | float | str
 """A datetime, a timestamp, or ISO text."""
@@ -105,6 +106,7 @@ def to_timestamp(value: Any) -> float | None:
 
 def to_deadline(value: Time | timedelta | None) -> float | None:
     """When something expires: a time, or a duration from now."""
-    if isinstance(value, timedelta):
-        return clock.now() + value.total_seconds()
-    return to_timestamp(value)
+    found = clock.now() + value.total_seconds() if isinstance(value, timedelta) else to_timestamp(value)
+    if found is not None and not is_time(found):
+        raise InvalidArgument(f"nothing can expire at {value!r}: give a time before the year 9000, or none for never.")
+    return found

@@ -27,6 +27,11 @@ def when(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, timezone.utc)
 
 
+def is_time(seconds: float) -> bool:
+    """Whether a time from elsewhere lies between the years 1000 and 9000: others do not exist in each time zone."""
+    return -30_610_224_000 < seconds < 221_845_392_000
+
+
 class _Detached:
     """The operations of a value that does not come from a `Memory`: each of them raises."""
 

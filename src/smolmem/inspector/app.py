@@ -87,7 +87,7 @@ class Inspector:
 
     def render(self, template: str, status: int = 200, /, **values: Any) -> HTMLResponse:
         """A response made of a template."""
-        html = self._templates.get_template(template).render(values)
+        html = self._templates.get_template(template).render(vanished=self.memory._store.has_vanished, **values)
         return HTMLResponse(html.encode("utf-8", "replace"), status)  # models do write lone surrogates
 
     # --- pages --------------------------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ class Inspector:
         values = {
             "run": run,
             "page_run": run.id,
-            "task": managed_task(run.task) if run.parent else run.task,
+            "task": (managed_task(run.task) if run.parent else run.task).strip() or formatting.NO_TASK,
             "shown": shown,
             "ticks": charts.ticks(shown.rows, shown.axis),
             "chart": charts.run_chart(bars),

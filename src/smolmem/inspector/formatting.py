@@ -76,9 +76,13 @@ def dollars(value: float | None) -> str:
     return f"${value:,.2f}" if value >= 1 or value == 0 else f"${value:.4f}"
 
 
+NO_TASK = "(no task)"
+"""What a run with an empty task is called, so that there is a link to it."""
+
+
 def title(run: Run, length: int = 110) -> str:
     """What a run is about, in one line; for a managed agent, the task that it was given."""
-    return core_text.one_line(managed_task(run.title) if run.parent else run.title, length)
+    return core_text.one_line(managed_task(run.title) if run.parent else run.title, length) or NO_TASK
 
 
 STATUS_LABELS = {"max_steps": "out of steps", "forked": "fork, not started"}

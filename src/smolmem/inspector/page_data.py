@@ -22,7 +22,7 @@ def data_version(memory: Memory) -> str:
     """A text that changes whenever something is written that a page shows."""
     written = memory._journal.store.rows("pulse", {})[0].values()
     running = memory.runs(scope="*", status="running", limit=200)  # a killed process writes nothing, but runs end
-    return "-".join([*map(str, written), str(len(running))])
+    return "-".join([*map(str, written), str(len(running)), *(["vanished"] if memory._store.has_vanished else [])])
 
 
 # --- one run ----------------------------------------------------------------------------------------------------------

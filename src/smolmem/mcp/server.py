@@ -10,10 +10,13 @@ becomes one sentence that the model can read. Tools that write exist only with `
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import wraps
 from typing import Annotated, Any
 
+import anyio.lowlevel
 import anyio.to_thread
 from mcp.types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
@@ -23,7 +26,7 @@ from smolmem.core.text import counted, one_line
 from smolmem.core.values import Note, Recollection, Run, Step
 from smolmem.memory import Memory
 from smolmem.policies.transcript import to_messages
-from smolmem.recall.context import CAUTION, PER_TOKEN, block, quoted, visible
+from smolmem.recall.context import CAUTION, PER_TOKEN, block, quoted, says_something, sources, visible
 
 try:
     from mcp.server.mcpserver import MCPServer as Server  # release 2
@@ -42,6 +45,10 @@ RUN_TOKENS = 4_000
 MOST_RESULTS = 50
 MOST_TOKENS = 50_000
 _TITLE = 200
+LONGEST_LISTED = 1_000
+"""Characters of a note in a list."""
+MOST_SHOWN = 500
+"""Steps and notes, the latest that were shown, that a note may have been made from."""
 LONGEST_QUESTION = 10_000
 """Characters of a question that are used."""
 WRITING = ("remember", "forget")
@@ -71,7 +78,7 @@ class Quote(BaseModel, from_attributes=True):
 
     text: Visible
     source: Visible
-    kind: str
+    kind: Visible
     origin: str
     trust: str
     at: Moment
@@ -80,7 +87,7 @@ class Quote(BaseModel, from_attributes=True):
     run: str | None
     step: int | None
     note: str | None
-    tool: str | None
+    tool: Visible | None
     stale: bool
 
 
@@ -95,8 +102,8 @@ class NoteShape(BaseModel, from_attributes=True):
 
     id: str
     text: Visible
-    kind: str
-    tags: list[str]
+    kind: Visible
+    tags: list[Visible]
     origin: str
     at: Moment
     run: str | None
@@ -181,7 +188,7 @@ class Document(BaseModel):
 
 def quotes(title: str, entries: Sequence[tuple[str, str]]) -> str:
     """A quoted list; empty if there is nothing to quote."""
-    parts = [f"[{number}] {head}\n{quoted(text)}" for number, (head, text) in enumerate(entries, 1)]
+    parts = [f"[{number}] {visible(head)}\n{quoted(text)}" for number, (head, text) in enumerate(entries, 1)]
     return "\n".join([f"{title} {CAUTION}", *parts, "End of the list."]) if parts else ""
 
 
@@ -253,6 +260,7 @@ class Tools:
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
+        self._shown: deque[int | str] = deque(maxlen=MOST_SHOWN)
 
     def recall(self, question: Question, limit: Limit = 5) -> Annotated[CallToolResult, Recalled]:
         """Searches what agents did, saw and noted in earlier runs. Returns quotes with their sources, the best first.
@@ -265,8 +273,13 @@ class Tools:
     def list_notes(
         self, kind: Optional = None, tag: Optional = None, limit: Limit = 20
     ) -> Annotated[CallToolResult, Listed]:
-        """Lists notes that were written on purpose, the newest first."""
-        notes = self._memory.notes(kind=kind or None, tag=tag or None, limit=_limited(limit, MOST_RESULTS))
+        """Lists notes that were written on purpose, the newest first; of long notes, the beginning.
+
+        fetch returns a whole note; its id there is note/ and the id of the note.
+        """
+        found = self._memory.notes(kind=kind or None, tag=tag or None, limit=_limited(limit, MOST_RESULTS))
+        notes = [replace(note, text=_shortened(note.text, LONGEST_LISTED)) for note in found]
+        self._shown.extend(note.id for note in notes)
         text = quotes("Notes, the newest first.", [(origin(note), note.text) for note in notes])
         data = Listed(notes=[NoteShape.model_validate(note) for note in notes])
         return _answer(text or "There are no such notes.", data)
@@ -287,7 +300,8 @@ class Tools:
         named = {"agent": agent, "status": status, "text": text, "tag": tag}
         filters: dict[str, Any] = {name: value for name, value in named.items() if value}
         found = self._memory.runs(**filters, managed=False, limit=_limited(limit, MOST_RESULTS))
-        runs = [run for run in found if not self._is_forgotten(run)]
+        current = [self._without_forgotten_task(run) for run in found if not self._is_forgotten(run)]
+        runs = [run for run in current if run.title or not text]
         shown = quotes("Runs of agents, the newest first.", [(about(run), run.title) for run in runs])
         return _answer(shown or "There are no such runs.", Recent(runs=[run_shape(run) for run in runs]))
 
@@ -317,6 +331,7 @@ class Tools:
             step = self._memory.step(int(name))
             if not self._memory._recall.without_forgotten([step]):
                 raise NotFound(f"step {name} was forgotten.")
+            self._shown.append(step.id)
             return _json_answer(document(f"step/{step.id}", step.text, step_text(step)))
         raise NotFound(f"there is nothing with the id {one_line(id, 80)!r}: search returns ids such as step/17.")
 
@@ -337,7 +352,9 @@ class Tools:
         if junk is not None:
             return _answer(f"Not remembered: {junk}.", Remembered(remembered=False, note=None, reason=junk))
         words = [word.strip() for word in tags.split(",") if word.strip()]
-        note = self._memory.remember(text, kind=kind, tags=words, supersedes=past, origin="model")
+        low = self._low_shown(past)
+        note = self._memory.remember(text, kind=kind, tags=words, supersedes=past, sources=low, origin="model")
+        self._shown.append(note.id)
         return _answer(f"Remembered as note {note.id}.", Remembered(remembered=True, note=note.id, reason=None))
 
     def forget(self, note: NoteId) -> Annotated[CallToolResult, Forgotten]:
@@ -352,37 +369,59 @@ class Tools:
 
     # --- what is read ----------------------------------------------------------------------------------------------
 
+    def _low_shown(self, past: Note | None) -> list[int | str]:
+        """What a note may have been made from, and is trusted no further than: text of low trust that was shown.
+
+        Notes that are superseded, now or before, are left out: their newest version was shown or written.
+        """
+        low = self._memory._recall.notes.low_among(list(dict.fromkeys(self._shown)))
+        old = [id for id in low if isinstance(id, str) and self._memory.note(id).status == "superseded"]
+        return [source for source in low if source not in (*old, past and past.id)]
+
     def _found(self, question: str, limit: int) -> list[Recollection]:
-        return self._memory.recall(question[:LONGEST_QUESTION], _limited(limit, MOST_RESULTS))
+        found = self._memory.recall(question[:LONGEST_QUESTION], _limited(limit, MOST_RESULTS))
+        self._shown.extend(sources(found))
+        return found
 
     def _run(self, id: str) -> Run:
         run = self._memory.run(id)
         if self._is_forgotten(run):
             raise NotFound(f"run {run.id[:8]} was forgotten.")
-        return run
+        return self._without_forgotten_task(run)
 
     def _is_forgotten(self, run: Run) -> bool:
         return bool(self._memory._journal.store.rows("forgotten", {"what": "run", "target": run.id}))
+
+    def _without_forgotten_task(self, run: Run) -> Run:
+        """The run; without its title, which is the beginning of its task, if the task was forgotten."""
+        steps = run.steps if run.fork_of else self._memory.steps(run=run, kind="task")
+        tasks = [step for step in steps if step.kind == "task"]
+        return run if len(self._memory._recall.without_forgotten(tasks)) == len(tasks) else replace(run, title="")
 
     def _note(self, id: str) -> Note:
         note = self._memory.note(id)
         if note.status != "current":
             raise NotFound(f"note {note.id[:8]} is {note.status}.")
+        self._shown.append(note.id)
         return note
 
     def _transcript(self, run: Run, tokens: int) -> tuple[str, str]:
         """A run as a quoted text, and its transcript: the task, and the newest steps that fit."""
         steps = self._memory._recall.without_forgotten(run.steps)
+        self._shown.extend(step.id for step in steps[-1:])  # it may have been made from all others
         budget = max(200, _limited(tokens, MOST_TOKENS))
         try:
             transcript = str(to_messages(steps, budget))
         except BudgetTooSmall:  # a long task
             transcript = str(to_messages(steps, None))
-        if len(transcript) > (most := budget * PER_TOKEN * 2):
-            transcript = f"{transcript[:most]} […]"
-        head = about(run)
+        transcript = _shortened(transcript, budget * PER_TOKEN * 2)
+        head = visible(about(run))
         text = f"{head[:1].upper()}{head[1:]}. Its record follows.\n{CAUTION}\n{quoted(transcript)}\nEnd of the record."
         return text, visible(transcript)
+
+
+def _shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]} […]"
 
 
 def _limited(value: int, most: int) -> int:
@@ -414,7 +453,7 @@ def make_server(memory: Memory, *, write: bool = False) -> MemoryServer:
         return note_text(tools._note(id))
 
     def context(question: str) -> str:
-        return memory.context(question[:LONGEST_QUESTION]) or NOTHING
+        return block([one for one in tools._found(question, 10) if says_something(one)])[0] or NOTHING
 
     described = {"run": (run, "The record of a run."), "note": (note, "A note.")}
     for name, (read, about_it) in described.items():
@@ -428,15 +467,22 @@ def make_server(memory: Memory, *, write: bool = False) -> MemoryServer:
 def _in_thread(memory: Memory, failure: type[Exception], work: Callable[..., Any]) -> Callable[..., Any]:
     """Work in a thread. An error names tools instead of methods, and not the path of the file."""
 
+    def checked(*given: Any, **named: Any) -> Any:
+        if memory._store.has_vanished:
+            raise NotFound("the file of this memory was deleted or replaced: the user has to start this server again.")
+        return work(*given, **named)
+
     @wraps(work)
     async def call(*given: Any, **named: Any) -> Any:
         try:
-            return await anyio.to_thread.run_sync(lambda: work(*given, **named))
+            return await anyio.to_thread.run_sync(lambda: checked(*given, **named))
         except SmolmemError as error:
             text = str(error).replace(memory._store.url, "this memory")
             for ours, theirs in _TOOL_WORDS.items():
                 text = text.replace(ours, theirs)
             raise failure(text) from error
+        finally:  # release 1 of the SDK ends the server if the answer to a cancelled request reaches it
+            await anyio.lowlevel.checkpoint_if_cancelled()
 
     return call
 

@@ -63,9 +63,9 @@ def _own_streams() -> Iterator[None]:
     try:
         yield
     finally:
-        for stream in (sys.stdin, sys.stdout):
+        copies, (sys.stdin, sys.stdout) = (sys.stdin, sys.stdout), streams
+        for stream in copies:
             stream.close()
-        sys.stdin, sys.stdout = streams
 
 
 @contextmanager

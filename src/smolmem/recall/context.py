@@ -20,8 +20,11 @@ from smolmem.store.side_tables import BEGIN, END, QUOTE
 
 TOKENS = 1_500
 """The budget of a block, by default."""
-_INVISIBLE = re.compile("[\u00ad\u061c\u180e\u200b\u200e\u200f\u2060-\u2064\ufeff\U000e0000-\U000e007f]")
-"""Characters that a model reads and a person does not see."""
+_INVISIBLE = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff"
+    "\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+"""Characters that a model reads and a person does not see: Unicode's ignorable ones, without the joiners of letters."""
 PER_TOKEN = 4
 """Characters of a token, roughly, in any model."""
 
@@ -78,7 +81,7 @@ def quoted(text: str) -> str:
 
 
 def _line(text: str) -> str:
-    return " ".join(sanitize(text).split())
+    return " ".join(visible(text).split())
 
 
 def message(text: str) -> Any:

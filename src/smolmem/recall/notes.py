@@ -14,7 +14,7 @@ import json
 import re
 import secrets
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Literal
 
 from smolmem.core import clock
@@ -129,6 +129,10 @@ class Notes:
         if row["run"] is not None:
             provenance.catch_up({row["run"]})
         return provenance.made_from_low_trust(row)
+
+    def low_among(self, sources: Collection[int | str]) -> list[int | str]:
+        """Those of some steps and notes that have low trust."""
+        return self._store.transact(lambda: Provenance(self._contents).low_among(sources), sync=False)
 
     def why_junk(self, text: str, scope: str, kind: str, recalled: list[str]) -> str | None:
         """Why a text that a model wants to remember is not worth it; None if it is."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -221,6 +221,10 @@ class Provenance:
         rows = self._store.rows("recalled_in", {"run": run, "until": until})
         return [row for row in rows if any(self._is_low(source, row) for source in json.loads(row["found"]))]
 
+    def low_among(self, sources: Iterable[int | str]) -> list[int | str]:
+        """Those of some steps and notes that have low trust."""
+        return [source for source in sources if self._is_low(source, {})]
+
     def _is_low(self, source: int | str, recalled: Row) -> bool:
         """Whether a step or note is of low trust; `*` is everything in the scope of a run."""
         if source == "*":
@@ -245,7 +249,7 @@ class Provenance:
         return any(self.made_from_low_trust(row) for row in rows)
 
     def made_from_low_trust(self, note: Row) -> bool:
-        """Whether a note is of low trust: by its origin, its sources, or what its run had read when it was written.
+        """Whether a note is of low trust: by its origin, what it was made from, or what its run had read before.
 
         Notes of users keep their trust, whatever their sources.
         """
@@ -253,7 +257,8 @@ class Provenance:
             return False
         if trust_in(note["origin"]) == "low":
             return True
-        return any(self._is_low(source, note) for source in json.loads(note["sources"])) or self._written_after(note)
+        past = [] if note["supersedes"] is None else [note["supersedes"]]
+        return bool(self.low_among([*json.loads(note["sources"]), *past])) or self._written_after(note)
 
     def _written_after(self, note: Row) -> bool:
         """Whether the run of a note had read text of low trust when the note was written."""

@@ -61,6 +61,11 @@ class Store(Protocol):
         """Whether the store is open."""
         ...
 
+    @property
+    def has_vanished(self) -> bool:
+        """Whether the file was deleted or replaced: only those that have it open can still read it."""
+        ...
+
     def reopened(self) -> Store:
         """The same store through a connection of its own, also if this one is closed.
 

@@ -25,7 +25,7 @@ from smolmem.core.errors import SmolmemError
 from smolmem.core.rows import NO_RESULT, Change, RunRow, SessionRow, SharedPrompt, Status
 from smolmem.core.smolagents_texts import managed_task
 from smolmem.core.text import storable
-from smolmem.core.values import Failure
+from smolmem.core.values import Failure, is_time
 from smolmem.store.base import Progress, Row
 from smolmem.store.contents import with_hash
 from smolmem.store.journal import Journal
@@ -133,7 +133,7 @@ class _Writing:
         for step in run.steps:
             end = getattr(getattr(step, "timing", None), "end_time", None)
             at = float(end) if isinstance(end, (int, float)) else run.began
-            self._step(session, row["id"], step, self._ends[session], at)
+            self._step(session, row["id"], step, self._ends[session], _time(at))
             self._ends[session] += 1
             self.added["step"] += 1
         for call in run.calls:
@@ -153,8 +153,8 @@ class _Writing:
             "agent_type": storable(run.agent_type)[:200],
             "title": clean(storable(run.task if run.parent is None else managed_task(run.task)))[:200],
             "status": run.status,
-            "began": run.began,
-            "ended": run.ended,
+            "began": _time(run.began),
+            "ended": None if run.ended is None else _time(run.ended),
             "parent": None if run.parent is None else self._id("run", run.parent),
             "parent_step": run.parent_step,
             "fork_of": None,
@@ -228,8 +228,8 @@ class _Writing:
             "kind": call.kind,
             "name": storable(call.name)[:200],
             "arguments": self._keep(call.arguments),
-            "began": call.began,
-            "ended": call.ended,
+            "began": _time(call.began),
+            "ended": None if call.ended is None else _time(call.ended),
             "failed": int(call.failed),
             "outcome": None if call.ended is None else self._keep(call.outcome),
             "web": None,
@@ -239,6 +239,12 @@ class _Writing:
 
     def _keep(self, value: Any) -> int:
         return self._journal.keep(self._journal.encode(value))
+
+
+def _time(seconds: float) -> float:
+    if not is_time(seconds):
+        raise Unreadable(f"a time is out of range: {seconds}. Nothing was imported.")
+    return seconds
 
 
 # --- for the readers of files -----------------------------------------------------------------------------------------

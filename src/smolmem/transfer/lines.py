@@ -7,7 +7,6 @@ export is loaded into.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections import ChainMap
 from collections.abc import Callable, Mapping
@@ -16,6 +15,7 @@ from typing import Any, cast
 from smolmem.core.encoding import packing, wire
 from smolmem.core.rows import ORIGINS, STATUSES
 from smolmem.core.text import one_line, storable
+from smolmem.core.values import is_time
 from smolmem.store.base import Row, Store
 from smolmem.transfer.archive import ExportReader, is_media
 
@@ -25,7 +25,6 @@ VERSION = 1
 Check = Callable[[Any], Any]
 _ID = re.compile(r"[0-9a-f]{1,64}")
 _HASH = re.compile(r"[0-9a-f]{40}")
-_EARLIEST, _LATEST = -62_135_596_800, 253_402_300_799  # the years 1 and 9999
 
 
 def _refuse(word: str) -> None:
@@ -91,7 +90,7 @@ def _integer(value: Any) -> Any:
 
 def _time(value: Any) -> float:
     made = float(_checked(type(value) in (int, float), value))
-    return float(_checked(math.isfinite(made) and _EARLIEST < made < _LATEST, made))
+    return float(_checked(is_time(made), made))
 
 
 def _source(value: Any) -> Any:

@@ -153,7 +153,8 @@ async function checkForChanges() {
     const version = JSON.parse(await fetchText("/data-version")).data_version;
     if (version !== document.body.dataset.version) {
       document.body.dataset.version = version;
-      await (page === "runs" ? updateRuns() : updateRun());
+      if (version.endsWith("vanished")) location.reload();  // the whole page says that it shows an old file
+      else await (page === "runs" ? updateRuns() : updateRun());
     }
   } catch { /* the server is stopped or busy: the page stays as it is */ }
 }

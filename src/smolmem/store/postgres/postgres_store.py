@@ -57,7 +57,7 @@ class PostgresStore:
 
     def __init__(self, url: str, durability: Durability = "full") -> None:
         self._address: Address = parse(url)
-        self.durability = durability
+        self.durability, self.has_vanished = durability, False  # a server has no file that others could replace
         self._statements = prepared_statements()
         self.lock = threading.RLock()
         self._waiting: list[tuple[str, Taker | None]] = []

@@ -102,6 +102,14 @@ class SqliteStore:
         """Whether the file is open; a forked child opens it when it is used."""
         return self._connection is not None or self._reopens
 
+    @property
+    def has_vanished(self) -> bool:
+        """Whether the file lost its name, and no other process has copied it; see `Store.has_vanished`."""
+        with self.lock:
+            if self._connection is not None:
+                self._following()
+            return self._connection is not None and not self._place.has_name
+
     def reopened(self) -> SqliteStore:
         """The same file through a connection of its own; see `Store.reopened`."""
         if self.is_open:

@@ -4,7 +4,12 @@
 
 WITH
     runs AS MATERIALIZED (
-        SELECT id, scope, agent, agent_type, title, status,
+        SELECT id, scope, agent, agent_type,
+            CASE WHEN EXISTS (
+                SELECT 1 FROM {schema}.forgotten WHERE (what = 'run' AND target = run.fork_of) OR (what = 'step' AND target IN (
+                    SELECT CAST(step.id AS TEXT) FROM {schema}.step
+                    WHERE step.run IN (run.id, run.fork_of) AND step.kind = 'task'))
+            ) THEN '' ELSE title END AS title, status,
             to_char(to_timestamp(began) AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS') COLLATE "C" AS began,
             to_char(to_timestamp(ended) AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS') COLLATE "C" AS ended,
             parent, fork_of, model, steps, errors, input_tokens, output_tokens, tags

@@ -4,7 +4,13 @@
 CREATE TEMP TABLE mine (scope TEXT NOT NULL);
 
 CREATE TEMP VIEW hidden_runs AS
-SELECT id, scope, agent, agent_type, title, status, datetime(began, 'unixepoch') AS began, datetime(ended, 'unixepoch') AS ended,
+SELECT id, scope, agent, agent_type,
+    CASE WHEN EXISTS (
+        SELECT 1 FROM main.forgotten WHERE (what = 'run' AND target = run.fork_of) OR (what = 'step' AND target IN (
+            SELECT CAST(step.id AS TEXT) FROM main.step
+            WHERE step.run IN (run.id, run.fork_of) AND step.kind = 'task'))
+    ) THEN '' ELSE title END AS title, status,
+    datetime(began, 'unixepoch') AS began, datetime(ended, 'unixepoch') AS ended,
     parent, fork_of, model, steps, errors, input_tokens, output_tokens, tags
 FROM main.run WHERE scope IN (SELECT scope FROM temp.mine)
   AND NOT EXISTS (SELECT 1 FROM main.forgotten WHERE what = 'run' AND target = run.id);
