@@ -56,6 +56,8 @@ _DESCRIPTIONS = ("type", "repr", "str", "member")
 """Texts about an object, which are in the record itself, however long."""
 _SEEN = 10_000
 _CLEAN = 4096
+_NAME = 64
+"""Characters of a text that is likely to come again, such as the name of a tool."""
 
 
 def may_lack_secrets(record: bytes) -> bool:
@@ -132,10 +134,12 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """A text with placeholders in the place of its secrets."""
-        if not self._active or len(text) < SHORTEST:
+        if not self._active or len(text) < SHORTEST or text in self._clean:
             return text
         found = self._found(text)
         if not found:
+            if len(text) <= _NAME and not self._extra:
+                self._note_clean(text)
             return text
         pieces, end = [], 0
         for one in found:
@@ -176,10 +180,14 @@ class Redactor:
             if key not in self._clean:
                 if self._is_suspicious(data):
                     return True
-                self._clean[key] = None
+                self._note_clean(key)
+        return False
+
+    def _note_clean(self, text: str) -> None:
+        """Notes that a short text, or the text with a hash, holds no secret: it is not searched again."""
+        self._clean[text] = None
         if len(self._clean) > _CLEAN:
             self._clean = dict(list(self._clean.items())[_CLEAN // 2 :])
-        return False
 
     def _is_suspicious(self, data: bytes) -> bool:
         return any(needle in data for needle in self._needles) or bool(secret_formats.find(data))
