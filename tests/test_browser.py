@@ -1056,7 +1056,7 @@ def test_every_page_works_without_a_script(browser: Browser) -> None:
         assert step.reference in browser.one("#step-detail .facts").text.splitlines()
         browser.go("/")
         browser.one("[name=text]").send_keys("warehouse", Keys.ENTER)
-        assert len(browser.all("tr[data-href]")) == 1
+        browser.until(lambda: len(browser.all("tr[data-href]")) == 1)
     finally:
         browser.chrome.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
         browser.go("/")

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def test_nothing_is_resolved_sent_or_written_outside_the_store(tmp_path: Path) -
         calls = log.read_text(errors="replace").splitlines()
         assert len(calls) > 100
         assert [call for call in calls if _reaches_out(call)] == []
-        assert [call for call in calls if _writes(call) and str(folder) not in call] == []
+        assert [call for call in calls if _writes(call) and str(folder) not in call and not _probes(call)] == []
 
 
 def _watch(log: Path) -> list[str]:
@@ -77,6 +78,14 @@ def _writes(call: str) -> bool:
     made = re.search(r"\b(mkdir|mkdirat|rename|renameat2?|link|linkat|symlink|creat)\(|O_WRONLY|O_RDWR|O_CREAT", call)
     failed = re.search(r"= -1 E", call)
     return made is not None and failed is None and re.search(rf'"{ENDINGS}"', call) is None
+
+
+def _probes(call: str) -> bool:
+    """On Python 3.10 filelock, which smolagents imports, tries how links work: with empty files that it deletes."""
+    if sys.version_info >= (3, 11):
+        return False
+    temporary = re.escape(tempfile.gettempdir())
+    return re.search(rf'"{temporary}/(tmp\w{{8}}/probe-\w+|\w{{8}})"|mkdir\("{temporary}/tmp\w{{8}}"', call) is not None
 
 
 @pytest.mark.promise("S17")

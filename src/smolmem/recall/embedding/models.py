@@ -262,17 +262,11 @@ def verified(files: Files) -> Path:
         InvalidArgument: one is damaged.
     """
     for file, wanted in files.hashes.items():
-        with open(files.path / file, "rb") as opened:
-            found = hashlib.file_digest(opened, "sha256") if sys.version_info >= (3, 11) else _digest(opened.read())
-        if found.hexdigest() != wanted:
+        if hashlib.sha256((files.path / file).read_bytes()).hexdigest() != wanted:
             raise InvalidArgument(
                 f"{files.path / file} is damaged: delete the folder, then `smolmem model fetch {files.name}`."
             )
     return files.path
-
-
-def _digest(data: bytes) -> hashlib._Hash:
-    return hashlib.sha256(data)
 
 
 def _last(text: str) -> str:
