@@ -1,4 +1,5 @@
--- One statement each, by name. Values only ever enter as parameters.
+-- One statement each, by name. Values only ever enter as parameters. CROSS JOIN says which table is read first: without
+-- statistics, SQLite may choose to read all steps of a file for the few that are pending.
 
 -- name: add_content
 INSERT INTO content (hash, bytes, base) VALUES (:hash, :bytes, :base) ON CONFLICT (hash) DO NOTHING RETURNING id;
@@ -489,7 +490,7 @@ SELECT * FROM recalled WHERE step = :step ORDER BY id LIMIT 1;
 WITH RECURSIVE
     above (id) AS (SELECT id FROM run WHERE id = :run UNION SELECT run.parent FROM run JOIN above ON run.id = above.id WHERE run.parent IS NOT NULL),
     family (id) AS (SELECT id FROM above UNION SELECT run.id FROM run JOIN family ON run.parent = family.id)
-SELECT recalled.* FROM family JOIN recalled ON recalled.run = family.id WHERE block IS NOT NULL ORDER BY recalled.id;
+SELECT recalled.* FROM family CROSS JOIN recalled WHERE recalled.run = family.id AND block IS NOT NULL ORDER BY recalled.id;
 
 -- name: recalled_after
 SELECT * FROM recalled WHERE id > :id ORDER BY id LIMIT 500;
@@ -529,7 +530,9 @@ SELECT step FROM (
     SELECT step FROM passage WHERE id = document AND session = :session AND step > :step ORDER BY step LIMIT 2
 ) AS following
 UNION
-SELECT step FROM passage WHERE session = :session AND step > :step AND role = 'answer'
+SELECT document.step FROM passage AS document
+WHERE document.id = document.document AND document.session = :session AND document.step > :step
+  AND EXISTS (SELECT 1 FROM passage WHERE passage.document = document.id AND passage.role = 'answer')
 ON CONFLICT DO NOTHING;
 
 -- name: pending_steps
@@ -537,15 +540,28 @@ SELECT step.*, run.scope, run.agent, run.parent, run.writer, run.began, (
     SELECT count(*) FROM forgotten
     WHERE (what = 'step' AND target = CAST(step.id AS TEXT)) OR (what = 'run' AND target = step.run)
 ) AS forgotten
-FROM pending JOIN step ON step.id = pending.step JOIN run ON run.id = step.run
-WHERE :only IS NULL OR step.id IN (SELECT CAST(value AS BIGINT) FROM json_each(:only))
-ORDER BY CASE WHEN :newest THEN -pending.step ELSE pending.step END LIMIT :limit;
+FROM (
+    SELECT id FROM (
+        SELECT step.id FROM pending CROSS JOIN step CROSS JOIN run
+        WHERE step.id = pending.step AND run.id = step.run AND NOT :newest
+          AND (:only IS NULL OR step.id IN (SELECT CAST(value AS BIGINT) FROM json_each(:only)))
+        ORDER BY pending.step LIMIT :limit
+    ) AS oldest
+    UNION ALL
+    SELECT id FROM (
+        SELECT step.id FROM pending CROSS JOIN step CROSS JOIN run
+        WHERE step.id = pending.step AND run.id = step.run AND :newest
+        ORDER BY pending.step DESC LIMIT :limit
+    ) AS newest
+) AS wanted CROSS JOIN step CROSS JOIN run
+WHERE step.id = wanted.id AND run.id = step.run
+ORDER BY CASE WHEN :newest THEN -step.id ELSE step.id END;
 
 -- name: pending_with
 SELECT step, words FROM (
     SELECT pending.step AS step,
         (SELECT count(*) FROM json_each(:words) AS word WHERE instr(lower(plain(step.text)), word.value) > 0) AS words
-    FROM pending JOIN step ON step.id = pending.step
+    FROM pending CROSS JOIN step WHERE step.id = pending.step
 ) AS counted
 WHERE words > 0 ORDER BY words DESC, step DESC LIMIT :limit;
 
@@ -557,15 +573,16 @@ WITH RECURSIVE
         SELECT run.parent FROM run JOIN above ON run.id = above.id WHERE run.parent IS NOT NULL
     ),
     family (id) AS (SELECT id FROM above UNION SELECT run.id FROM run JOIN family ON run.parent = family.id),
-    own (id) AS (SELECT run.session FROM family JOIN run ON run.id = family.id),
+    own (id) AS (SELECT run.session FROM family CROSS JOIN run WHERE run.id = family.id),
     all_of (id) AS (
         SELECT id FROM own
         UNION
         SELECT session.fork_of FROM session JOIN all_of ON session.id = all_of.id WHERE session.fork_of IS NOT NULL
     )
 SELECT step.*, run.scope, run.agent, run.parent, run.writer, run.began
-FROM all_of JOIN step ON step.session = all_of.id JOIN pending ON pending.step = step.id JOIN run ON run.id = step.run
-WHERE step.id < :last ORDER BY step.id;
+FROM pending CROSS JOIN step CROSS JOIN run
+WHERE step.id = pending.step AND run.id = step.run AND pending.step < :last AND step.session IN (SELECT id FROM all_of)
+ORDER BY pending.step;
 
 -- name: pending_after
 SELECT step.*, run.scope, run.agent, run.parent, run.writer, run.began
@@ -581,7 +598,7 @@ ORDER BY step.id LIMIT 200;
 -- name: calls_in_step
 SELECT arguments FROM call
 WHERE run = :run AND kind = 'tool' AND began <= :at
-  AND began > coalesce((SELECT max(at) FROM step WHERE run = :run AND id < :id), 0);
+  AND began > coalesce((SELECT at FROM step WHERE run = :run AND id < :id ORDER BY id DESC LIMIT 1), 0);
 
 -- name: made_in_session
 SELECT step.* FROM step JOIN run ON run.id = step.run
@@ -664,8 +681,8 @@ SELECT EXISTS (
 
 -- name: exposed_before
 SELECT EXISTS (
-    SELECT 1 FROM run JOIN exposure ON exposure.session = run.session
-    WHERE run.scope = :scope AND run.agent = :agent AND run.writer = :writer AND run.session <> :session
+    SELECT 1 FROM exposure CROSS JOIN run
+    WHERE run.session = exposure.session AND run.scope = :scope AND run.agent = :agent AND run.writer = :writer AND run.session <> :session
       AND exposure.at <= :at
 );
 
@@ -701,7 +718,7 @@ GROUP BY name, web ORDER BY 3;
 -- name: tools_called_in_step
 SELECT DISTINCT name, web FROM call
 WHERE run = :run AND kind = 'tool' AND began <= :at
-  AND began > coalesce((SELECT max(at) FROM step WHERE run = :run AND id < :id), 0);
+  AND began > coalesce((SELECT at FROM step WHERE run = :run AND id < :id ORDER BY id DESC LIMIT 1), 0);
 
 -- name: recalled_in
 SELECT * FROM recalled WHERE run = :run AND at <= :until ORDER BY id;
@@ -730,7 +747,9 @@ INSERT INTO pending (note) VALUES (:note) ON CONFLICT DO NOTHING;
 -- name: pending_notes
 SELECT note.*, (NOT EXISTS (SELECT 1 FROM note AS later WHERE later.supersedes = note.id)
   AND NOT EXISTS (SELECT 1 FROM forgotten WHERE what = 'note' AND target = note.id)) AS current
-FROM pending JOIN note ON note.id = pending.note ORDER BY pending.id LIMIT :limit;
+FROM pending CROSS JOIN note
+WHERE note.id = pending.note AND EXISTS (SELECT 1 FROM pending AS other WHERE other.note > '')
+ORDER BY pending.id LIMIT :limit;
 
 -- name: last_pending
 SELECT coalesce(max(id), 0) FROM pending;
