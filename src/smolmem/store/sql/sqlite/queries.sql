@@ -358,7 +358,10 @@ INSERT INTO passage (id, document, scope, session, step, note, run, agent, role,
 VALUES (:id, :document, :scope, :session, :step, :note, :run, :agent, :role, :tool, :origin, :trust, :at, :text, :hash);
 
 -- name: add_document_words
-INSERT INTO document_words (rowid, scope, date, before, text) VALUES (:id, :scope, :date, :before, :text);
+INSERT INTO document_words (rowid, text, before, date, scope) VALUES (:id, :text, :before, :date, :scope);
+
+-- name: put_passage_text
+UPDATE passage SET text = :text WHERE id = :id;
 
 -- name: drop_document_words
 DELETE FROM document_words WHERE rowid = :id;
@@ -383,10 +386,11 @@ SELECT step, text FROM passage
 WHERE id = document AND session = :session AND step < :step AND role = 'task' ORDER BY step DESC LIMIT 1;
 
 -- name: run_passages
-SELECT * FROM passage WHERE run = :run;
+SELECT passage.* FROM passage AS document CROSS JOIN passage
+WHERE document.id = document.document AND document.run = :run AND passage.document = document.id;
 
 -- name: note_passages
-SELECT * FROM passage WHERE note = :note;
+SELECT * FROM passage WHERE note = :note ORDER BY id;
 
 -- name: passages
 SELECT passage.* FROM json_each(:ids) AS wanted JOIN passage ON passage.id = CAST(wanted.value AS BIGINT);
@@ -427,14 +431,14 @@ SELECT coalesce(max(id), 0) FROM passage;
 SELECT count(*) FROM document_words_docsize;
 
 -- name: find_documents
-SELECT rowid AS id, -bm25(document_words, 0, 1, 0.2, 1) AS score FROM document_words
+SELECT rowid AS id, -bm25(document_words, 1, 0.2, 1, 0) AS score FROM document_words
 WHERE document_words MATCH :match ORDER BY score DESC LIMIT :limit;
 
 -- name: newest_documents
 SELECT rowid AS id, 0.0 AS score FROM document_words WHERE document_words MATCH :match ORDER BY rowid DESC LIMIT :limit;
 
 -- name: find_documents_where
-SELECT document.id, -bm25(document_words, 0, 1, 0.2, 1) AS score
+SELECT document.id, -bm25(document_words, 1, 0.2, 1, 0) AS score
 FROM document_words JOIN passage AS document ON document.id = document_words.rowid
 WHERE document_words MATCH :match
   AND (:since IS NULL OR document.at >= :since)
@@ -454,7 +458,8 @@ ORDER BY score DESC LIMIT :limit;
 SELECT term FROM document_terms WHERE term >= :first AND term < :last LIMIT :limit;
 
 -- name: scopes
-SELECT DISTINCT scope FROM passage WHERE :scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :below;
+SELECT DISTINCT scope FROM passage
+WHERE id = document AND (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :below);
 
 -- name: unembedded
 SELECT passage.* FROM passage LEFT JOIN vector ON vector.passage = passage.id AND vector.model = :model
@@ -681,8 +686,8 @@ SELECT EXISTS (
 
 -- name: exposed_before
 SELECT EXISTS (
-    SELECT 1 FROM exposure CROSS JOIN run
-    WHERE run.session = exposure.session AND run.scope = :scope AND run.agent = :agent AND run.writer = :writer AND run.session <> :session
+    SELECT 1 FROM run JOIN exposure ON exposure.session = run.session
+    WHERE run.scope = :scope AND run.agent = :agent AND run.writer = :writer AND run.session <> :session
       AND exposure.at <= :at
 );
 
@@ -698,7 +703,9 @@ ON CONFLICT (session) DO UPDATE SET step = excluded.step, at = excluded.at, hash
 INSERT INTO pending (step)
 SELECT step FROM passage WHERE id = document AND session = :session AND step >= :step
 UNION
-SELECT DISTINCT passage.step FROM run AS own JOIN run ON run.parent = own.id JOIN passage ON passage.run = run.id
+SELECT DISTINCT passage.step FROM run AS own JOIN run ON run.parent = own.id
+    JOIN passage AS document ON document.id = document.document AND document.run = run.id
+    JOIN passage ON passage.document = document.id
 WHERE own.session = :session AND run.began >= :at AND passage.step IS NOT NULL AND passage.trust <> 'low'
 ON CONFLICT DO NOTHING;
 
@@ -871,8 +878,11 @@ WHERE (step IS NOT NULL AND NOT EXISTS (SELECT 1 FROM step WHERE step.id = passa
    OR (note IS NOT NULL AND NOT EXISTS (SELECT 1 FROM note WHERE note.id = passage.note)) LIMIT 20;
 
 -- name: unindexed_passages
+-- Steps and notes that are pending are indexed again.
 SELECT id FROM passage
-WHERE id = document AND NOT EXISTS (SELECT 1 FROM document_words_docsize AS words WHERE words.id = passage.id) LIMIT 20;
+WHERE id = document AND NOT EXISTS (SELECT 1 FROM document_words_docsize AS words WHERE words.id = passage.id)
+  AND NOT EXISTS (SELECT 1 FROM pending WHERE pending.step = passage.step)
+  AND NOT EXISTS (SELECT 1 FROM pending WHERE pending.note = passage.note) LIMIT 20;
 
 -- name: check_document_words
 INSERT INTO document_words (document_words) VALUES ('integrity-check');
