@@ -5,18 +5,19 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted import code, code_agent
+from scripted import code, code_agent, team
 from smolagents import tool
 from smolagents.memory import ActionStep
 
 from smolmem import Memory, Watch
 from smolmem.agents.restoring import interpreter, known_classes
 from smolmem.core.errors import StoreError
+from smolmem.store.sqlite.sqlite_store import SqliteStore
 
 
 @pytest.fixture
@@ -251,3 +252,67 @@ def test_a_backtest_decodes_only_steps_of_which_the_rule_asks_for_more_than_thei
         decoded.clear()
         found = memory.backtest(rule)
         assert (found.steps, sum(found.counted), decoded) == (4, count, read), name
+
+
+@tool
+def fetch_url(url: str) -> str:
+    """Reads a page of the web.
+
+    Args:
+        url: the page
+    """
+    return f"a page about {url}"
+
+
+def record(memory: Memory) -> None:
+    """A run that is reminded, calls another agent, reads the web, fails, and answers; a note; and all is indexed."""
+    agent = team(memory, recall=2)
+    agent.tools["fetch_url"] = fetch_url
+    ask = code("page = fetch_url('rome')\nsaid = helper('How is Rome?')\nprint(page, said)")
+    agent.model.script = iter(["First ask the helper.", ask, code("1 / 0"), code("final_answer(said)")])
+    agent.run("How is Rome?")
+    memory.detach(agent)
+    memory.remember("Rome is sunny.")
+    memory.index()
+
+
+GROWING = {"exposed_before", "add_document_words", "count_documents", "beside", "fitting_passages"}
+"""Statements whose cost may grow: with the runs that read the web, with merges of full text, and with what a search
+finds, of which it reads a limited number."""
+
+
+@pytest.fixture
+def costs(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """What each statement cost at most, in operations of SQLite's virtual machine."""
+    most: dict[str, int] = {}
+
+    def count(original: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(store: SqliteStore, name: str, *given: Any) -> Any:
+            operations: list[int] = []
+            connection = store._live()
+            connection.set_progress_handler(lambda: operations.append(1) is not None, 1)
+            try:
+                return original(store, name, *given)
+            finally:
+                connection.set_progress_handler(None)
+                most[name] = max(most.get(name, 0), len(operations))
+
+        return counted
+
+    for method in ("do", "rows"):
+        monkeypatch.setattr(SqliteStore, method, count(getattr(SqliteStore, method)))
+    return most
+
+
+def test_recording_and_indexing_a_run_costs_the_same_however_many_runs_the_file_has(
+    memory: Memory, costs: dict[str, int]
+) -> None:
+    for _ in range(4):
+        costs.clear()
+        record(memory)
+    few = dict(costs)
+    for _ in range(12):
+        costs.clear()
+        record(memory)
+    dearer = {name: (few.get(name), most) for name, most in costs.items() if most > 1.2 * few.get(name, 0)}
+    assert dearer.keys() <= GROWING, dearer

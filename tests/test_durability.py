@@ -67,7 +67,7 @@ def test_many_processes_write_one_file_without_loss_or_doubles(
 
 
 @pytest.mark.promise("D10")
-@pytest.mark.parametrize("old", [None, 1, 9])
+@pytest.mark.parametrize("old", [None, 1, 9, 11])
 def test_a_store_whose_creation_or_upgrade_dies_at_any_statement_is_whole_or_as_it_was(
     path: Path, old: int | None
 ) -> None:
@@ -81,7 +81,7 @@ def test_a_store_whose_creation_or_upgrade_dies_at_any_statement_is_whole_or_as_
 @pytest.mark.promise("D10")
 def test_a_file_of_every_released_format_opens(tmp_path: Path) -> None:
     files = sorted(HERE.glob("files/format-*.sqlite"))
-    assert [file.stem for file in files] == [f"format-{old}" for old in (1, 10, 2, 3, 8, 9)]
+    assert [file.stem for file in files] == [f"format-{old}" for old in (1, 10, 11, 2, 3, 8, 9)]
     for file in files:
         shutil.copy(file, tmp_path / "old.db")
         with Memory(tmp_path / "old.db") as memory:

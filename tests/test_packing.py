@@ -17,6 +17,7 @@ import apsw
 import pytest
 import zstandard
 from contents import unpacked
+from recalling import concepts
 from scripted import code, code_agent
 from smolagents import tool
 
@@ -120,6 +121,35 @@ def test_passages_of_files_that_hold_their_texts_are_found(tmp_path: Path) -> No
     with Memory(tmp_path / "old.db", embedder="off") as memory:
         assert not any(isinstance(one, int) for one in stored_passages(tmp_path / "old.db"))
         assert "The 41th lamp of the lighthouse" in memory.recall("the 41th lamp")[0].text
+
+
+def test_the_words_of_an_older_file_are_indexed_again_and_its_vectors_stay(tmp_path: Path) -> None:
+    shutil.copy(Path(__file__).parent / "files/format-11.sqlite", tmp_path / "old.db")
+    connection = apsw.Connection(str(tmp_path / "old.db"))
+    queries = "SELECT id, passage, model, numbers FROM vector", "SELECT id, document, hash FROM passage"
+    before = [connection.execute(query).fetchall() for query in queries]
+    with Memory(tmp_path / "old.db", embedder=concepts) as memory:
+        assert memory.verify()
+        assert memory.index() == 4  # three steps and a note; no passage gets a new vector
+        assert [connection.execute(query).fetchall() for query in queries] == before
+        assert any("The 41th lamp of the lighthouse" in one.text for one in memory.recall("the 41th lamp"))
+        assert any(one.note for one in memory.recall("the automobile of the keeper"))
+        assert memory.verify()
+    connection.close()
+
+
+def test_an_edit_of_a_step_leaves_the_vectors_of_the_steps_behind_it(memory: Memory, path: Path) -> None:
+    memory.attach(code_agent(code("x = 1"), code(lamps(60)), code("final_answer(0)"))).run("Count the lamps.")
+    memory.index()
+    steps = memory.runs()[0].steps
+    places = [{"session": step.session, "step": step.id} for step in steps]
+    before = [[row["id"] for row in memory._store.rows("step_passages", place)] for place in places]
+    steps[1].edit(observations="The keeper is asleep.")
+    memory.index()
+    after = [[row["id"] for row in memory._store.rows("step_passages", place)] for place in places]
+    assert [old == new for old, new in zip(before, after, strict=True)] == [True, False, True, True]
+    assert memory.recall("the keeper is asleep")[0].step in {step.id for step in steps[1:]}
+    assert memory.verify()
 
 
 def test_passages_of_a_step_that_shares_its_content_with_an_erased_quotation_stay_readable(memory: Memory) -> None:

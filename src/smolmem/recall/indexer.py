@@ -133,9 +133,11 @@ def _index_within(journal: Journal, asked: Row, passages: Callable[[Row], list[P
     rows, notes = store.rows("pending_steps", asked), store.rows("pending_notes", some)
     for row in notes:
         store.do("note_indexed", {"note": row["id"]})
-        drop_passages(store, store.rows("note_passages", {"note": row["id"]}))
+        before = store.rows("note_passages", {"note": row["id"]})
         if row["current"]:
-            add_note_passages(store, row, exposed=provenance.made_from_low_trust(row))
+            add_note_passages(store, row, exposed=provenance.made_from_low_trust(row), earlier=before)
+        else:
+            drop_passages(store, before)
     if asked["newest"] or asked["only"] is not None:
         last = max((row["id"] for row in rows), default=0)
         if not provenance.catch_up({row["run"] for row in rows}, last, FOLLOW_SECONDS):
@@ -149,8 +151,7 @@ def _index_within(journal: Journal, asked: Row, passages: Callable[[Row], list[P
         before = earlier[row["id"]]
         provenance.follow(row)
         found = provenance.judged(row, passages(row))
-        drop_passages(store, before)
-        add_passages(store, _owner(row), found)
+        add_passages(store, _owner(row), found, before)
         if [old["text"] for old in before] != [new.text for new in found]:
             reindex_after(store, row["session"], row["id"])
     return len(rows) + len(notes)

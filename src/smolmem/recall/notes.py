@@ -14,7 +14,7 @@ import json
 import re
 import secrets
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 from smolmem.core import clock
@@ -327,13 +327,13 @@ class Notes:
         return {"scope": run["scope"], "since": run["began"]}, steps, {name: 0.0}
 
 
-def add_note_passages(store: Store, row: Row, *, exposed: bool) -> None:
-    """Indexes a note; part of the caller's transaction."""
+def add_note_passages(store: Store, row: Row, *, exposed: bool, earlier: Sequence[Row] = ()) -> None:
+    """Indexes a note, in place of its earlier passages; part of the caller's transaction."""
     owner: PassageOwner = {"session": "", "step": None, "note": row["id"], "agent": None} | {  # type: ignore[assignment]
         name: row[name] for name in ("scope", "run", "at")
     }
     parts = searchable.split(row["text"])
-    add_passages(store, owner, [Passage(row["kind"], row["origin"], part, exposed=exposed) for part in parts])
+    add_passages(store, owner, [Passage(row["kind"], row["origin"], part, exposed=exposed) for part in parts], earlier)
 
 
 def _id_of(row: Row) -> str:

@@ -44,27 +44,49 @@ LONGEST_NAME = 80
 _PART = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 
 
-def add_passages(store: Store, owner: PassageOwner, passages: Sequence[Passage]) -> None:
-    """Adds the passages of a step or note, as one document; part of the caller's transaction."""
+def add_passages(store: Store, owner: PassageOwner, passages: Sequence[Passage], earlier: Sequence[Row] = ()) -> None:
+    """Adds the passages of a step or note, as one document, in place of its earlier ones; in the caller's transaction.
+
+    If they are the same, only the full text is written: the passages keep their ids, and so their vectors.
+    """
+    rows = _rows(owner, passages, earlier[0]["id"]) if earlier else []
+    is_same = _is_same(rows, earlier)
+    if is_same:
+        _drop_words(store, earlier)
+    else:
+        drop_passages(store, earlier)
     if not passages:
         return
     has_answer, number = any(passage.role == "answer" for passage in passages), {"count": len(passages)}
     place = {"session": owner["session"], "step": owner["step"]}
-    earlier = ["passages_before", "task_before"] if has_answer else ["passages_before"]
-    store.read_ahead([("next_passage", number), *((name, place) for name in earlier)])
-    task = _task(store, place) if has_answer else ""
-    before = "\n".join([task, *_before(store, place)])
-    scope, document = _scope_terms(owner["scope"]), int(store.do("next_passage", number))
+    told = [("passages_before", place), *([("task_before", place)] if has_answer else [])]
+    store.read_ahead(told if is_same else [("next_passage", number), *told])
+    before = "\n".join([_task(store, place) if has_answer else "", *_before(store, place)])
+    if not is_same:
+        rows = _rows(owner, passages, int(store.do("next_passage", number)))
     texts: Iterable[Any] = (passage.text for passage in passages)
     if not store.is_remote:
         texts = pieces(texts, store.do("step_text", place))
-    for own_id, (passage, text) in enumerate(zip(passages, texts, strict=True), document):
-        row = {**owner, "id": own_id, "document": document, "text": passage.text}
-        row |= {"role": passage.role, "tool": passage.tool, "origin": passage.origin, "trust": passage.trust}
-        store.do("add_passage", with_hash("passage", row) | {"text": text})
+    for row, text in zip(rows, texts, strict=True):
+        store.do("put_passage_text" if is_same else "add_passage", row | {"text": text})
+    words = {"scope": _scope_terms(owner["scope"]), "date": _date(owner["at"])}
     for first, text in sections(passages):
-        row = {"id": document + first, "scope": scope, "date": _date(owner["at"]), "text": text}
-        store.do("add_document_words", row | {"before": "" if first else before})
+        row = words | {"id": rows[first]["id"], "text": text, "before": "" if first else before}
+        store.do("add_document_words", row)
+
+
+def _rows(owner: PassageOwner, passages: Sequence[Passage], document: int) -> list[Row]:
+    """Passages as sealed rows."""
+    rows: list[Row] = []
+    for own_id, passage in enumerate(passages, document):
+        row: Row = {**owner, "id": own_id, "document": document, "text": passage.text}
+        row |= {"role": passage.role, "tool": passage.tool, "origin": passage.origin, "trust": passage.trust}
+        rows.append(with_hash("passage", row))
+    return rows
+
+
+def _is_same(rows: Sequence[Row], earlier: Sequence[Row]) -> bool:
+    return bool(rows) and [(row["id"], row["hash"]) for row in rows] == [(row["id"], row["hash"]) for row in earlier]
 
 
 def sections(passages: Sequence[Passage]) -> Iterator[tuple[int, str]]:
@@ -121,10 +143,15 @@ def _identifiers(text: str) -> Iterator[str]:
 
 def drop_passages(store: Store, rows: Sequence[Row]) -> None:
     """Removes passages from the index; part of the caller's transaction."""
+    _drop_words(store, rows)
     for row in rows:
-        store.do("drop_document_words", {"id": row["id"]})
         store.do("drop_vector", {"id": row["id"]})
         store.do("drop_passage", {"id": row["id"]})
+
+
+def _drop_words(store: Store, rows: Sequence[Row]) -> None:
+    for row in rows:
+        store.do("drop_document_words", {"id": row["id"]})
 
 
 def reindex_after(store: Store, session: str, step: int) -> None:

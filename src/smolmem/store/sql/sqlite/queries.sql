@@ -1,4 +1,5 @@
--- One statement each, by name. Values only ever enter as parameters.
+-- One statement each, by name. Values only ever enter as parameters. CROSS JOIN says which table is read first: without
+-- statistics, SQLite may choose to read all steps of a file for the few that are pending.
 
 -- name: add_content
 INSERT INTO content (hash, bytes, base) VALUES (:hash, :bytes, :base) ON CONFLICT (hash) DO NOTHING RETURNING id;
@@ -357,7 +358,10 @@ INSERT INTO passage (id, document, scope, session, step, note, run, agent, role,
 VALUES (:id, :document, :scope, :session, :step, :note, :run, :agent, :role, :tool, :origin, :trust, :at, :text, :hash);
 
 -- name: add_document_words
-INSERT INTO document_words (rowid, scope, date, before, text) VALUES (:id, :scope, :date, :before, :text);
+INSERT INTO document_words (rowid, text, before, date, scope) VALUES (:id, :text, :before, :date, :scope);
+
+-- name: put_passage_text
+UPDATE passage SET text = :text WHERE id = :id;
 
 -- name: drop_document_words
 DELETE FROM document_words WHERE rowid = :id;
@@ -382,10 +386,11 @@ SELECT step, text FROM passage
 WHERE id = document AND session = :session AND step < :step AND role = 'task' ORDER BY step DESC LIMIT 1;
 
 -- name: run_passages
-SELECT * FROM passage WHERE run = :run;
+SELECT passage.* FROM passage AS document CROSS JOIN passage
+WHERE document.id = document.document AND document.run = :run AND passage.document = document.id;
 
 -- name: note_passages
-SELECT * FROM passage WHERE note = :note;
+SELECT * FROM passage WHERE note = :note ORDER BY id;
 
 -- name: passages
 SELECT passage.* FROM json_each(:ids) AS wanted JOIN passage ON passage.id = CAST(wanted.value AS BIGINT);
@@ -426,14 +431,14 @@ SELECT coalesce(max(id), 0) FROM passage;
 SELECT count(*) FROM document_words_docsize;
 
 -- name: find_documents
-SELECT rowid AS id, -bm25(document_words, 0, 1, 0.2, 1) AS score FROM document_words
+SELECT rowid AS id, -bm25(document_words, 1, 0.2, 1, 0) AS score FROM document_words
 WHERE document_words MATCH :match ORDER BY score DESC LIMIT :limit;
 
 -- name: newest_documents
 SELECT rowid AS id, 0.0 AS score FROM document_words WHERE document_words MATCH :match ORDER BY rowid DESC LIMIT :limit;
 
 -- name: find_documents_where
-SELECT document.id, -bm25(document_words, 0, 1, 0.2, 1) AS score
+SELECT document.id, -bm25(document_words, 1, 0.2, 1, 0) AS score
 FROM document_words JOIN passage AS document ON document.id = document_words.rowid
 WHERE document_words MATCH :match
   AND (:since IS NULL OR document.at >= :since)
@@ -453,7 +458,8 @@ ORDER BY score DESC LIMIT :limit;
 SELECT term FROM document_terms WHERE term >= :first AND term < :last LIMIT :limit;
 
 -- name: scopes
-SELECT DISTINCT scope FROM passage WHERE :scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :below;
+SELECT DISTINCT scope FROM passage
+WHERE id = document AND (:scope IS NULL OR scope = :scope OR substr(scope, 1, length(:below)) = :below);
 
 -- name: unembedded
 SELECT passage.* FROM passage LEFT JOIN vector ON vector.passage = passage.id AND vector.model = :model
@@ -489,7 +495,7 @@ SELECT * FROM recalled WHERE step = :step ORDER BY id LIMIT 1;
 WITH RECURSIVE
     above (id) AS (SELECT id FROM run WHERE id = :run UNION SELECT run.parent FROM run JOIN above ON run.id = above.id WHERE run.parent IS NOT NULL),
     family (id) AS (SELECT id FROM above UNION SELECT run.id FROM run JOIN family ON run.parent = family.id)
-SELECT recalled.* FROM family JOIN recalled ON recalled.run = family.id WHERE block IS NOT NULL ORDER BY recalled.id;
+SELECT recalled.* FROM family CROSS JOIN recalled WHERE recalled.run = family.id AND block IS NOT NULL ORDER BY recalled.id;
 
 -- name: recalled_after
 SELECT * FROM recalled WHERE id > :id ORDER BY id LIMIT 500;
@@ -529,7 +535,9 @@ SELECT step FROM (
     SELECT step FROM passage WHERE id = document AND session = :session AND step > :step ORDER BY step LIMIT 2
 ) AS following
 UNION
-SELECT step FROM passage WHERE session = :session AND step > :step AND role = 'answer'
+SELECT document.step FROM passage AS document
+WHERE document.id = document.document AND document.session = :session AND document.step > :step
+  AND EXISTS (SELECT 1 FROM passage WHERE passage.document = document.id AND passage.role = 'answer')
 ON CONFLICT DO NOTHING;
 
 -- name: pending_steps
@@ -537,15 +545,28 @@ SELECT step.*, run.scope, run.agent, run.parent, run.writer, run.began, (
     SELECT count(*) FROM forgotten
     WHERE (what = 'step' AND target = CAST(step.id AS TEXT)) OR (what = 'run' AND target = step.run)
 ) AS forgotten
-FROM pending JOIN step ON step.id = pending.step JOIN run ON run.id = step.run
-WHERE :only IS NULL OR step.id IN (SELECT CAST(value AS BIGINT) FROM json_each(:only))
-ORDER BY CASE WHEN :newest THEN -pending.step ELSE pending.step END LIMIT :limit;
+FROM (
+    SELECT id FROM (
+        SELECT step.id FROM pending CROSS JOIN step CROSS JOIN run
+        WHERE step.id = pending.step AND run.id = step.run AND NOT :newest
+          AND (:only IS NULL OR step.id IN (SELECT CAST(value AS BIGINT) FROM json_each(:only)))
+        ORDER BY pending.step LIMIT :limit
+    ) AS oldest
+    UNION ALL
+    SELECT id FROM (
+        SELECT step.id FROM pending CROSS JOIN step CROSS JOIN run
+        WHERE step.id = pending.step AND run.id = step.run AND :newest
+        ORDER BY pending.step DESC LIMIT :limit
+    ) AS newest
+) AS wanted CROSS JOIN step CROSS JOIN run
+WHERE step.id = wanted.id AND run.id = step.run
+ORDER BY CASE WHEN :newest THEN -step.id ELSE step.id END;
 
 -- name: pending_with
 SELECT step, words FROM (
     SELECT pending.step AS step,
         (SELECT count(*) FROM json_each(:words) AS word WHERE instr(lower(plain(step.text)), word.value) > 0) AS words
-    FROM pending JOIN step ON step.id = pending.step
+    FROM pending CROSS JOIN step WHERE step.id = pending.step
 ) AS counted
 WHERE words > 0 ORDER BY words DESC, step DESC LIMIT :limit;
 
@@ -557,15 +578,16 @@ WITH RECURSIVE
         SELECT run.parent FROM run JOIN above ON run.id = above.id WHERE run.parent IS NOT NULL
     ),
     family (id) AS (SELECT id FROM above UNION SELECT run.id FROM run JOIN family ON run.parent = family.id),
-    own (id) AS (SELECT run.session FROM family JOIN run ON run.id = family.id),
+    own (id) AS (SELECT run.session FROM family CROSS JOIN run WHERE run.id = family.id),
     all_of (id) AS (
         SELECT id FROM own
         UNION
         SELECT session.fork_of FROM session JOIN all_of ON session.id = all_of.id WHERE session.fork_of IS NOT NULL
     )
 SELECT step.*, run.scope, run.agent, run.parent, run.writer, run.began
-FROM all_of JOIN step ON step.session = all_of.id JOIN pending ON pending.step = step.id JOIN run ON run.id = step.run
-WHERE step.id < :last ORDER BY step.id;
+FROM pending CROSS JOIN step CROSS JOIN run
+WHERE step.id = pending.step AND run.id = step.run AND pending.step < :last AND step.session IN (SELECT id FROM all_of)
+ORDER BY pending.step;
 
 -- name: pending_after
 SELECT step.*, run.scope, run.agent, run.parent, run.writer, run.began
@@ -581,7 +603,7 @@ ORDER BY step.id LIMIT 200;
 -- name: calls_in_step
 SELECT arguments FROM call
 WHERE run = :run AND kind = 'tool' AND began <= :at
-  AND began > coalesce((SELECT max(at) FROM step WHERE run = :run AND id < :id), 0);
+  AND began > coalesce((SELECT at FROM step WHERE run = :run AND id < :id ORDER BY id DESC LIMIT 1), 0);
 
 -- name: made_in_session
 SELECT step.* FROM step JOIN run ON run.id = step.run
@@ -681,7 +703,9 @@ ON CONFLICT (session) DO UPDATE SET step = excluded.step, at = excluded.at, hash
 INSERT INTO pending (step)
 SELECT step FROM passage WHERE id = document AND session = :session AND step >= :step
 UNION
-SELECT DISTINCT passage.step FROM run AS own JOIN run ON run.parent = own.id JOIN passage ON passage.run = run.id
+SELECT DISTINCT passage.step FROM run AS own JOIN run ON run.parent = own.id
+    JOIN passage AS document ON document.id = document.document AND document.run = run.id
+    JOIN passage ON passage.document = document.id
 WHERE own.session = :session AND run.began >= :at AND passage.step IS NOT NULL AND passage.trust <> 'low'
 ON CONFLICT DO NOTHING;
 
@@ -701,7 +725,7 @@ GROUP BY name, web ORDER BY 3;
 -- name: tools_called_in_step
 SELECT DISTINCT name, web FROM call
 WHERE run = :run AND kind = 'tool' AND began <= :at
-  AND began > coalesce((SELECT max(at) FROM step WHERE run = :run AND id < :id), 0);
+  AND began > coalesce((SELECT at FROM step WHERE run = :run AND id < :id ORDER BY id DESC LIMIT 1), 0);
 
 -- name: recalled_in
 SELECT * FROM recalled WHERE run = :run AND at <= :until ORDER BY id;
@@ -730,7 +754,9 @@ INSERT INTO pending (note) VALUES (:note) ON CONFLICT DO NOTHING;
 -- name: pending_notes
 SELECT note.*, (NOT EXISTS (SELECT 1 FROM note AS later WHERE later.supersedes = note.id)
   AND NOT EXISTS (SELECT 1 FROM forgotten WHERE what = 'note' AND target = note.id)) AS current
-FROM pending JOIN note ON note.id = pending.note ORDER BY pending.id LIMIT :limit;
+FROM pending CROSS JOIN note
+WHERE note.id = pending.note AND EXISTS (SELECT 1 FROM pending AS other WHERE other.note > '')
+ORDER BY pending.id LIMIT :limit;
 
 -- name: last_pending
 SELECT coalesce(max(id), 0) FROM pending;
@@ -852,8 +878,11 @@ WHERE (step IS NOT NULL AND NOT EXISTS (SELECT 1 FROM step WHERE step.id = passa
    OR (note IS NOT NULL AND NOT EXISTS (SELECT 1 FROM note WHERE note.id = passage.note)) LIMIT 20;
 
 -- name: unindexed_passages
+-- Steps and notes that are pending are indexed again.
 SELECT id FROM passage
-WHERE id = document AND NOT EXISTS (SELECT 1 FROM document_words_docsize AS words WHERE words.id = passage.id) LIMIT 20;
+WHERE id = document AND NOT EXISTS (SELECT 1 FROM document_words_docsize AS words WHERE words.id = passage.id)
+  AND NOT EXISTS (SELECT 1 FROM pending WHERE pending.step = passage.step)
+  AND NOT EXISTS (SELECT 1 FROM pending WHERE pending.note = passage.note) LIMIT 20;
 
 -- name: check_document_words
 INSERT INTO document_words (document_words) VALUES ('integrity-check');

@@ -239,19 +239,9 @@ CREATE TABLE passage (
 
 CREATE INDEX passage_by_document ON passage (document);
 
-CREATE INDEX passage_by_scope ON passage (scope);
-
 CREATE INDEX passage_by_note ON passage (note) WHERE note IS NOT NULL;
 
-CREATE INDEX passage_by_run ON passage (run) WHERE run IS NOT NULL;
-
 CREATE INDEX document_by_session ON passage (session, step) WHERE id = document;
-
-CREATE VIRTUAL TABLE document_words USING fts5 (
-    scope, date, before, text, content = '', contentless_delete = 1, tokenize = 'porter unicode61'
-);
-
-CREATE VIRTUAL TABLE document_terms USING fts5vocab (document_words, row);
 
 CREATE TABLE vector (
     id      INTEGER PRIMARY KEY AUTOINCREMENT,  -- in the order of writing: indexes in memory read on from the last one
@@ -285,5 +275,17 @@ CREATE TABLE fingerprint_key (
 ) STRICT;
 
 CREATE INDEX content_by_base ON content (base) WHERE base IS NOT NULL;
+
+CREATE VIRTUAL TABLE document_words USING fts5 (
+    text, before, date, scope, content = '', contentless_delete = 1, tokenize = 'porter unicode61'
+);
+
+CREATE VIRTUAL TABLE document_terms USING fts5vocab (document_words, row);
+
+CREATE INDEX document_by_scope ON passage (scope) WHERE id = document;
+
+CREATE INDEX document_by_run ON passage (run) WHERE id = document AND run IS NOT NULL;
+
+CREATE INDEX run_by_writer ON run (writer);
 
 INSERT INTO fingerprint_key (id, key) VALUES (1, randomblob(16));
