@@ -249,6 +249,7 @@ def _encryption(journal: Journal) -> Iterator[Finding]:
 
 
 def _environment(_: Journal | None = None) -> Iterator[Finding]:
+    """What is installed; the same with and without a store."""
     yield Finding("ok", f"Python {'.'.join(map(str, sys.version_info[:3]))}, apsw {apsw.apsw_version()}.")
     if _same_folder("apsw", "apsw-sqlite3mc"):
         which = "the plain build" if encrypting_build() is None else "the encrypting build"
