@@ -886,7 +886,10 @@ def test_commands_options_choices_files_and_run_ids_are_completed(sample: Sample
         (["diff", "--db", "agent.db", "x", sample.fork[:4]], runs[2:3]),
         (["steps", "--db", "agent.db", "--run", ""], runs),
         (["runs", "--db", "agent.db", "--parent", ""], runs),
-        (["show", ""], []),
+        (["show", ""], ["plain,agent.db"]),
+        (["runs", "ag"], ["plain,agent.db"]),
+        (["runs", "agent.db", "ag"], []),
+        (["show", "agent.db", ""], runs),
         (["completion", ""], ["plain,bash", "plain,zsh", "plain,fish"]),
         (["runs", "--db", "ag"], ["file,ag"]),
         (["--j"], ["plain,--json"]),
@@ -908,7 +911,7 @@ def test_completion_of_run_ids_imports_no_smolagents_and_changes_no_store(sample
         "assert not {'smolagents', 'PIL', 'rich'} & set(sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=False, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "4 0 0 0\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "6 0 0 0\n", ""), "4 runs and 2 stores"
     assert Path("old.db").read_bytes() == before
 
 
