@@ -358,8 +358,8 @@ def _pages(run: str, step: int, until: float) -> Iterator[tuple[str, str, float 
     yield "memory search, three words that every step has", "/memory?q=slow+database+index&fragment=1", None
     yield "compare page", "/compare", None
     yield f"compare: a run of {LONG} steps with itself", f"/compare?left={run}&right={run}", None
-    yield "patterns page", "/patterns", None
-    yield "patterns: a rule on 20,000 steps", "/patterns?rule=failures&threshold=3&window=10", None
+    yield "alerts page", "/alerts", None
+    yield "alerts: a rule on 20,000 steps", "/alerts?rule=failures&threshold=3&window=10", None
 
 
 def _page(client: httpx.Client, what: str, address: str, target: float | None) -> Figure:

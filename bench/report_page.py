@@ -27,14 +27,17 @@ VARIABLE_TARGETS = {"40,000 rows beside small steps": (1.0, None)}
 def page(records: Records, names: list[str], pictures: list[str], quick: bool) -> str:
     """The whole page."""
     numbers = {name: record["numbers"] for name, record in records.items() if "numbers" in record}
+    measured = [records[name] for name in numbers]
     small = "The sizes are small: targets that are shares of a long run are missed for that reason alone."
-    parts = ["# Benchmarks", _about(records, quick), "## Ratios", _ratios(numbers), "## Targets"]
+    parts = ["# Benchmarks", _about(measured, quick), *_pictures("top", pictures)]
+    parts += ["## Ratios", _ratios(numbers), "## Targets"]
     parts += [small if quick else "", _targets(numbers)]
     for name, (title, show) in SECTIONS.items():
         found = {key: record for key, record in records.items() if _section(key) == name}
         if any("numbers" in record for record in found.values()):
             parts += [f"## {title}", *_pictures(name, pictures), show(numbers), _commands(found)]
     parts += ["## Not measured", _missing(records, names, numbers)]
+    parts += ["## Machine and versions", _machine(measured)] if measured else []
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
 
@@ -76,10 +79,10 @@ def _pictures(name: str, pictures: list[str]) -> list[str]:
 
 
 PICTURES = {
-    "bench-step-cost.svg": "growth",
+    "bench-step-cost.svg": "top",
     "bench-disk.svg": "growth",
     "bench-recall.svg": "recall",
-    "bench-quality.svg": "quality",
+    "bench-quality.svg": "top",
 }
 _ALT = {
     "bench-step-cost.svg": "CPU time to record a step over the length of a run",
@@ -101,22 +104,25 @@ def _commands(found: Records) -> str:
 # --- the top ---------------------------------------------------------------------------------------------------------
 
 
-def _about(records: Records, quick: bool) -> str:
-    measured = [record for record in records.values() if "numbers" in record]
+def _about(measured: list[Record], quick: bool) -> str:
     if not measured:
         return "No benchmark has been measured yet: `make report`."
     form = "**This is the quick form, with small sizes: `make report` measures the usual sizes.** " if quick else ""
-    machine = "; ".join(f"{name}: {value}" for name, value in measured[-1]["machine"].items())
-    versions = {name: version for record in measured for name, version in record.get("versions", {}).items()}
-    listed = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
     again = "make report ARGS=--quick" if quick else "make report"
     load = max(record.get("load", [0])[0] for record in measured)
     busy = f" The machine was busy (load up to {load:.1f}): compare ratios, not times." if load > 3 else ""
     return (
-        f"{form}Written by `{again}`, which runs every benchmark on the same machine and in the same way. Milliseconds "
-        f"depend on the machine; compare the ratios.{busy} How each number is measured: "
-        f"[bench/README.md](../bench/README.md).\n\nMachine: {machine}.\n\nVersions: {listed}."
+        f"What smolmem costs, and how well it finds, beside what one would use instead. {form}Written by `{again}`, "
+        "which runs every benchmark on the same machine and in the same way. Milliseconds depend on the machine; "
+        f"compare the ratios.{busy} How each number is measured: [bench/README.md](../bench/README.md)."
     )
+
+
+def _machine(measured: list[Record]) -> str:
+    machine = "; ".join(f"{name}: {value}" for name, value in measured[-1]["machine"].items())
+    versions = {name: version for record in measured for name, version in record.get("versions", {}).items()}
+    listed = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
+    return f"Machine: {machine}.\n\nVersions: {listed}."
 
 
 def _ratios(numbers: dict[str, Any]) -> str:

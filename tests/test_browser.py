@@ -572,7 +572,7 @@ def test_hostile_texts_in_every_field_are_inert_on_every_page(chrome: Any, hosti
             if not following:
                 break
             target = following[0].get_attribute("href").removeprefix(hostile.base)
-        for page in ("/memory", "/memory?past=1", "/memory?q=payload", "/patterns", "/compare"):
+        for page in ("/memory", "/memory?past=1", "/memory?q=payload", "/alerts", "/compare"):
             chrome.get(f"{hostile.base}{page}")
         chrome.get(f"{hostile.base}/compare?left={runs[0].id}&right={runs[1].id}")
 
@@ -592,7 +592,7 @@ def test_each_payload_is_inert_in_runs_steps_prompts_and_notes(chrome: Any, host
         together += [f"/steps/{steps[3].id}/prompt", f"/steps/{steps[3].id}/revisions"]
     alone += [f"/notes/{note.id}" for note in memory.notes(scope="*", limit=1000)]
     assert len(alone) > len(ALONE)
-    chrome.get(f"{hostile.base}/patterns")
+    chrome.get(f"{hostile.base}/alerts")
     with quiet(chrome, hostile):
         for targets, every in ((together, 1), (alone, 7)):
             assert chrome.execute_async_script(LOOK, targets, every) == [[], []]
@@ -604,11 +604,11 @@ def test_payloads_in_urls_are_inert(chrome: Any, hostile: Server) -> None:
     targets = [f"/?status={each}" for each in said]
     targets += [f"/?text={each}&agent={each}" for each in said[::3]]
     for each in said[1::6]:
-        targets.append(f"/patterns?rule={each}&pattern={each}&tool={each}")
+        targets.append(f"/alerts?rule={each}&pattern={each}&tool={each}")
         targets += [f"/runs/{each}", f"/notes/{each}", f"/?status={each}&until={each}"]
     for each in said[2::12]:
         targets += [f"/memory?q={each}&fragment=1", f"/compare?left={each}&right=x"]
-    chrome.get(f"{hostile.base}/patterns")
+    chrome.get(f"{hostile.base}/alerts")
     with quiet(chrome, hostile):
         assert chrome.execute_async_script(LOOK, targets, 11) == [[], []]
 
@@ -616,7 +616,7 @@ def test_payloads_in_urls_are_inert(chrome: Any, hostile: Server) -> None:
 @pytest.mark.promise("S4")
 def test_the_detector_of_executed_payloads_works(chrome: Any, hostile: Server) -> None:
     """A payload on a page that does not escape it is detected."""
-    chrome.get(f"{hostile.base}/patterns")
+    chrome.get(f"{hostile.base}/alerts")
     chrome.execute_script("document.body.innerHTML = '<img src=x onerror=__fired.push(1)><p style=color:red>x</p>'")
     deadline = time.monotonic() + PATIENCE
     while not (fired := chrome.execute_script("return window.__fired")) and time.monotonic() < deadline:
@@ -697,7 +697,7 @@ def test_steps_are_selected_by_keyboard(browser: Browser) -> None:
     assert not browser.one("#help").is_displayed()
 
 
-@pytest.mark.parametrize("page", ["/memory", "/patterns", "/compare"])
+@pytest.mark.parametrize("page", ["/memory", "/alerts", "/compare"])
 def test_keys_without_a_shortcut_on_a_page_are_left_to_the_browser(browser: Browser, page: str) -> None:
     browser.go(page)
     taken = browser.js(
@@ -914,7 +914,7 @@ def pages(memory: Memory) -> list[str]:
     fork = next(run for run in memory.runs(scope="*", agent="forecaster") if run.fork_of)
     runs = [of(memory, name) for name in ("forecaster", "browser", "monitor", "researcher", "counter")]
     made = ["/", "/memory", "/memory?q=no+such+column", "/compare", f"/compare?left={fork.fork_of}&right={fork.id}"]
-    made += ["/patterns", "/patterns?rule=pattern&pattern=health&threshold=2&window=5", f"/runs/{fork.id}"]
+    made += ["/alerts", "/alerts?rule=pattern&pattern=health&threshold=2&window=5", f"/runs/{fork.id}"]
     made += [f"/notes/{note.id}" for note in memory.notes(scope="*")[:2]]
     return [*made, *(f"/runs/{run.id}?step={run.steps[-1].id}" for run in runs)]
 

@@ -309,6 +309,18 @@ def test_a_list_shows_what_a_step_thought_and_saw_without_code_and_frames(text: 
     assert in_short(text) == line
 
 
+def test_a_list_shows_plans_and_reports_of_managed_agents_without_the_words_before_them(tmp_path: Path) -> None:
+    helper = code_agent(thought("final_answer('three')"), name="helper", description="Counts.")
+    script = ("1. Ask.", thought("print(helper(task='Count'))"), "2. Answer.", thought("final_answer(3)"))
+    agent = code_agent(*script, managed_agents=[helper], planning_interval=1)
+    with Memory(tmp_path / "agent.db") as memory:
+        memory.attach(agent).run("How many?")
+        lines = [in_short(step.text) for step in memory.runs(agent="CodeAgent")[0].steps]
+    assert [line for line in lines if line.startswith(("1.", "2."))] == ["1. Ask.", "2. Answer."], lines
+    assert not any("Here" in line or "```" in line for line in lines), lines
+    assert any("three" in line for line in lines), lines
+
+
 def test_plain_lines_are_whole_and_hold_no_frame_picture_or_control_character() -> None:
     written = StringIO()
     console = PipeConsole(written)
@@ -874,7 +886,10 @@ def test_commands_options_choices_files_and_run_ids_are_completed(sample: Sample
         (["diff", "--db", "agent.db", "x", sample.fork[:4]], runs[2:3]),
         (["steps", "--db", "agent.db", "--run", ""], runs),
         (["runs", "--db", "agent.db", "--parent", ""], runs),
-        (["show", ""], []),
+        (["show", ""], ["plain,agent.db"]),
+        (["runs", "ag"], ["plain,agent.db"]),
+        (["runs", "agent.db", "ag"], []),
+        (["show", "agent.db", ""], runs),
         (["completion", ""], ["plain,bash", "plain,zsh", "plain,fish"]),
         (["runs", "--db", "ag"], ["file,ag"]),
         (["--j"], ["plain,--json"]),
@@ -896,7 +911,7 @@ def test_completion_of_run_ids_imports_no_smolagents_and_changes_no_store(sample
         "assert not {'smolagents', 'PIL', 'rich'} & set(sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=False, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "4 0 0 0\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "6 0 0 0\n", ""), "4 runs and 2 stores"
     assert Path("old.db").read_bytes() == before
 
 

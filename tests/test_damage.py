@@ -344,6 +344,19 @@ def test_a_repair_of_a_garbled_table_brings_back_every_row_that_can_be_read_and_
             memory.recall("works")
 
 
+def test_verify_names_a_problem_that_every_check_finds_once_and_counts_all(
+    path: Path, stale: tuple[bytes, bytes, dict[str, Any]]
+) -> None:
+    _, whole, _ = stale
+    for table, pages in trees(whole, path, "table").items():
+        if table in ("event", "step", "call", "prompt"):
+            whole = with_page(whole, pages[0], bytes(4096))
+    path.write_bytes(whole)
+    with Memory(path, embedder="off") as memory:
+        report = memory.verify()
+    assert len(report.problems) == len({*report.problems}) < report.count
+
+
 @pytest.mark.promise("D4")
 @pytest.mark.parametrize("table", ["session", "step", "event"])
 def test_after_a_repair_incomplete_runs_are_named_can_be_listed_and_erased_and_the_others_are_whole(

@@ -722,12 +722,12 @@ def everywhere(memory: Memory) -> list[str]:
     ]
     pages += ["/memory", "/memory?past=1", "/memory?q=no+such+column", "/memory?q=column&fragment=1", "/memory?q=zzzz"]
     pages += ["/compare", f"/compare?left={fork.fork_of}&right={fork.id}", f"/compare?left={fork.id}&right={fork.id}"]
-    pages += ["/patterns", "/patterns?rule=pattern&pattern=health&threshold=2&window=5", "/patterns?rule=failures"]
+    pages += ["/alerts", "/alerts?rule=pattern&pattern=health&threshold=2&window=5", "/alerts?rule=failures"]
     pages += [
-        "/patterns?rule=loop",
-        "/patterns?rule=slow",
-        "/patterns?rule=same_error",
-        "/patterns?rule=pattern&pattern=(",
+        "/alerts?rule=loop",
+        "/alerts?rule=slow",
+        "/alerts?rule=same_error",
+        "/alerts?rule=pattern&pattern=(",
     ]
     for run in runs:
         pages += [f"/runs/{run.id}", f"/runs/{run.id}?fragment=1"]
@@ -774,7 +774,7 @@ def test_each_page_has_its_own_title_and_marks_its_navigation_link(shown: Site) 
         ("/", "Runs"),
         ("/memory", "Memory"),
         ("/compare", "Compare"),
-        ("/patterns", "Alerts"),
+        ("/alerts", "Alerts"),
         ("/dashboard", "Dashboard"),
     ):
         text = shown.get(target).text
@@ -972,7 +972,7 @@ def test_an_alert_without_a_step_opens_the_first_step_after_it(site: Site) -> No
     )
     memory._journal.alerts.add(alert, run.scope)
     link = f"/runs/{run.id}?at={alert.at.timestamp()}"
-    assert f'href="{link}"' in site.get("/patterns").text
+    assert f'href="{link}"' in site.get("/alerts").text
     selected = f'data-step="{step.id}" data-kind="action" aria-current="true"'
     assert selected in site.get(link).text
     assert "is not a time" in site.get(f"/runs/{run.id}?at=soon").text
@@ -990,10 +990,10 @@ def test_the_page_of_a_note_shows_its_tags_and_a_replacement_keeps_them(site: Si
 
 
 def test_a_rule_is_tested_on_recorded_steps(shown: Site) -> None:
-    text = shown.get("/patterns?rule=pattern&pattern=health+check%3A+5&threshold=2&window=5").text
+    text = shown.get("/alerts?rule=pattern&pattern=health+check%3A+5&threshold=2&window=5").text
     assert "would have fired" in text
     assert '<svg class="backtest-chart"' in text
-    assert "would not have fired" in shown.get("/patterns?rule=pattern&pattern=zeppelin").text
+    assert "would not have fired" in shown.get("/alerts?rule=pattern&pattern=zeppelin").text
     assert "<b>health</b>" in text, "rules that did fire"
     run, number = re.search(r'href="/runs/(\w+)\?number=(\d+)"', text).groups()  # type: ignore[union-attr]
     (step,) = [step for step in shown.memory.scoped("*").run(run).steps if str(step.number) == number]
@@ -1002,7 +1002,7 @@ def test_a_rule_is_tested_on_recorded_steps(shown: Site) -> None:
         in shown.get(f"/runs/{run}?number={number}").text
     )
     for rule in ("failures", "same_error", "loop", "slow"):
-        assert "in " in shown.get(f"/patterns?rule={rule}&threshold=1&window=2").text
+        assert "in " in shown.get(f"/alerts?rule={rule}&threshold=1&window=2").text
 
 
 @pytest.mark.parametrize(
@@ -1020,7 +1020,7 @@ def test_a_rule_is_tested_on_recorded_steps(shown: Site) -> None:
     ],
 )
 def test_an_invalid_rule_is_explained_in_one_sentence(shown: Site, query: str) -> None:
-    found = shown.get(f"/patterns?{query}")
+    found = shown.get(f"/alerts?{query}")
     assert (found.status, found.raised) == (200, None)
     assert "Traceback" not in found.text
     assert Page(found.text).wrong == []
@@ -1032,7 +1032,7 @@ def test_a_pattern_with_catastrophic_backtracking_is_stopped(memory: Memory) -> 
     for _ in range(3):
         kept(memory, observations="a" * 5_000 + "b")
     began = time.monotonic()
-    found = Site(memory).get("/patterns?rule=pattern&pattern=" + quote("(a+)+$|(a|aa)+c") + "&threshold=1")
+    found = Site(memory).get("/alerts?rule=pattern&pattern=" + quote("(a+)+$|(a|aa)+c") + "&threshold=1")
     assert time.monotonic() - began < 30
     assert found.status == 200
 
@@ -1715,7 +1715,7 @@ def test_concurrent_requests_are_answered_while_an_agent_writes(path: Path) -> N
         headers = {"host": NAME, "cookie": site.cookie}
 
         async def all_at_once() -> list[Answer]:
-            targets = ["/", "/data-version", "/memory", "/patterns", "/compare", "/?fragment=1"] * 5
+            targets = ["/", "/data-version", "/memory", "/alerts", "/compare", "/?fragment=1"] * 5
             return await asyncio.gather(*(asked(site.app, "GET", target, headers) for target in targets))
 
         statuses = {one.status for one in run(all_at_once())}

@@ -239,7 +239,7 @@ def pages(memory: Memory) -> dict[str, str]:
         "note": f"/notes/{memory.notes(scope='*')[0].id}",
         "compare": "/compare",
         "compared": f"/compare?left={fork.fork_of}&right={fork.id}",
-        "alerts": "/patterns?rule=pattern&pattern=health&threshold=2&window=5",
+        "alerts": "/alerts?rule=pattern&pattern=health&threshold=2&window=5",
         "error": "/runs/zz",
     }
 

@@ -143,6 +143,7 @@ def test_smolagents_recalls_over_stdio_and_without_write_nothing_can_write(store
         found = by_name["recent_runs"](limit=5)
         run = re.search(r"run (\w{16}) · CodeAgent · finished", found)
         assert run is not None, found
+        assert re.search(r" · 2 steps · \d+ ms", found), "a run of milliseconds does not take '0 s'"
         assert "❘ final_answer('roll back 41')" in by_name["read_run"](run=run[1])
         assert by_name["read_run"](run="zz") == "no run 'zz' in this memory: recent_runs lists the newest."
 

@@ -1172,7 +1172,7 @@ def test_the_inspector_shows_a_store_on_a_server(pg: Memory) -> None:
     run, note = pg.runs()[0], pg.notes()[0]
     site = Site(pg)
     step = f"/steps/{run.steps[-1].id}"
-    paths = ["/", "/?q=bicycle", "/memory", "/memory?q=bicycle", "/patterns", "/data-version", f"/runs/{run.id}"]
+    paths = ["/", "/?q=bicycle", "/memory", "/memory?q=bicycle", "/alerts", "/data-version", f"/runs/{run.id}"]
     paths += [f"/runs/{run.id}/json", step, f"{step}/prompt", f"{step}/revisions", f"/notes/{note.id}"]
     for target in paths:
         found = site.get(target)

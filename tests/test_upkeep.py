@@ -1217,6 +1217,16 @@ def test_doctor_is_quick_on_ten_thousand_runs(path: Path) -> None:
         assert time.process_time() - began < 4  # two, where nobody else is at work
 
 
+def test_doctor_reports_a_fork_as_unfinished_once_it_was_resumed(path: Path) -> None:
+    with Memory(path, embedder="off") as memory:
+        memory.attach(code_agent(code("x = 1"), code("final_answer(x)"))).run("Count")
+        fork = memory.runs()[0].fork(step=1)
+        assert found(memory, "hint", "did not finish") is None
+        for _ in memory.stepwise(code_agent(code("y = 2"))):
+            break
+        assert found(memory, "hint", f"newest is {fork.id[:8]}") is not None
+
+
 def outside(path: Path | str) -> str:
     diagnosis = doctor.examine_path(path)
     return " | ".join(f"{one.level}: {one.text} → {one.repair}" for one in diagnosis.findings)
@@ -1244,6 +1254,7 @@ def test_a_file_that_is_no_store_is_explained_and_not_touched(path: Path, make: 
     told = outside(path)
     assert said in told
     assert told.startswith("problem")
+    assert f"ok: smolagents {doctor.compat.SMOLAGENTS}." in told, "the environment is examined without a store, too"
     assert not doctor.examine_path(path)
     assert (path.read_bytes() if path.is_file() else os.path.lexists(path)) == before
     assert set(os.listdir(path.parent)) <= {"agent.db"}

@@ -15,8 +15,7 @@ from smolmem.cli.main import all_commands
 _HEAD = """\
 # The command line
 
-This page is generated from the help texts by `python docs/site/make_cli.py > docs/cli.md`. A test checks that the
-page is current and runs every example.
+List, read, search, watch, export and repair what your agents recorded, from any process, also while they run.
 
 ```bash
 smolmem runs                # list runs, the newest first
@@ -28,6 +27,9 @@ smolmem search "checkout"   # search everything that was done and noted
 smolmem ui                  # open the inspector in the browser
 smolmem demo                # create a sample store
 ```
+
+This page is generated from the help texts by `python docs/site/make_cli.py > docs/cli.md`. A test checks that the
+page is current and runs every example.
 
 ## Options of every command
 

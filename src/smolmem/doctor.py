@@ -102,7 +102,7 @@ def examine(journal: Journal) -> Diagnosis:
     url, found = journal.store.url, list[Finding]()
     file = (_engine, _integrity, _links, _space, _sizes, _place, _disk, _sync)
     place = (_engine, _links, _sizes) if journal.store.is_remote else file
-    for check in (*place, _environment, _unfinished, _failing, _long, _pending, _notes):
+    for check in (*place, _encryption, _environment, _unfinished, _failing, _long, _pending, _notes):
         try:
             found += check(journal)
         except TimeoutError:
@@ -240,12 +240,21 @@ def _sync(journal: Journal) -> Iterator[Finding]:
         yield Finding("ok", f"A synced write takes {typical:.1f} ms.")
 
 
+def _encryption(journal: Journal) -> Iterator[Finding]:
+    if journal.store.encrypted:
+        yield Finding("ok", f"The file is encrypted ({CIPHER}, {encrypting_build()}).")
+
+
 # --- the environment ----------------------------------------------------------------------------------------------
 
 
-def _environment(journal: Journal) -> Iterator[Finding]:
+def _environment(_: Journal | None = None) -> Iterator[Finding]:
+    """What is installed; the same with and without a store."""
     yield Finding("ok", f"Python {'.'.join(map(str, sys.version_info[:3]))}, apsw {apsw.apsw_version()}.")
-    yield from _encryption(journal)
+    if _same_folder("apsw", "apsw-sqlite3mc"):
+        which = "the plain build" if encrypting_build() is None else "the encrypting build"
+        text = f"apsw and apsw-sqlite3mc are installed in one folder, where each overwrites the other; {which} is used."
+        yield Finding("warning", text, f"{SWAP} (or `pip install apsw`)")
     version = compat.SMOLAGENTS
     known = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     if known < compat.OLDEST:
@@ -291,16 +300,6 @@ def _semantic_recall() -> Finding:
     text = "Recall uses words alone: the local model is not on this machine."
     repair = f"`smolmem model fetch {models.E5.name}` or Memory(path, embedder='local') fetches it"
     return Finding("hint", text, f"{repair}, {models.E5.megabytes} MB")
-
-
-def _encryption(journal: Journal) -> Iterator[Finding]:
-    build = encrypting_build()
-    if journal.store.encrypted:
-        yield Finding("ok", f"The file is encrypted ({CIPHER}, {build}).")
-    if _same_folder("apsw", "apsw-sqlite3mc"):
-        which = "the plain build" if build is None else "the encrypting build"
-        text = f"apsw and apsw-sqlite3mc are installed in one folder, where each overwrites the other; {which} is used."
-        yield Finding("warning", text, f"{SWAP} (or `pip install apsw`)")
 
 
 def _same_folder(*names: str) -> bool:
@@ -402,7 +401,7 @@ def repair(path: str | os.PathLike[str], key: str | bytes | None = None, progres
 def examine_path(url: str | os.PathLike[str], key: str | bytes | None = None) -> Diagnosis:
     """Examines a file that may not open, without changing it; the key is `key`, else `SMOLMEM_KEY`."""
     text = os.fspath(url)
-    return Diagnosis(shown(text), tuple(_outside(text, key)))
+    return Diagnosis(shown(text), (*_outside(text, key), *_environment()))
 
 
 def versions(url: str | os.PathLike[str], key: str | bytes | None = None) -> tuple[int, int]:
@@ -416,7 +415,7 @@ def versions(url: str | os.PathLike[str], key: str | bytes | None = None) -> tup
     path = _path(os.fspath(url))
     if not path.exists():
         folder = path.absolute().parent
-        advice = "check the path; Memory(path) would create it" if folder.is_dir() else f"mkdir -p {folder}"
+        advice = "check the path; `smolmem demo` creates a sample store" if folder.is_dir() else f"mkdir -p {folder}"
         raise NotAStore(f"{path} does not exist: {advice}.")
     if not path.is_file():
         raise NotAStore(f"{path} is {'a folder' if path.is_dir() else 'not a regular file'}: give the path of a file.")

@@ -202,8 +202,8 @@ class Session:
         of, at, shared = self.row["fork_of"], self.row["fork_at"], self.shared_events
         if self.saved_events:
             of, at, shared = self.row["id"], None, self.saved_events
-        fresh: Any = {"saved_events": 0, "runs": {}, "unsaved": {}, "unsaved_parts": {}}
-        return replace(self, row={**row, "fork_of": of, "fork_at": at}, shared_events=shared, **fresh)
+        row = {**row, "fork_of": of, "fork_at": at}
+        return replace(self, row=row, shared_events=shared, saved_events=0, runs={}, unsaved={}, unsaved_parts={})
 
     def find_fork(self, journal: Journal) -> bool:
         """Looks up the event at which it forked; false if another process has erased some of what is shared."""

@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from smolmem.cli.environment import KEY_VARIABLE, URL_VARIABLE, Environment, names_store
+from smolmem.cli.environment import KEY_VARIABLE, URL_VARIABLE, Environment, names_store, stores_in
 from smolmem.core.arguments import to_timestamp
 from smolmem.core.errors import InvalidArgument, StoreError
 from smolmem.core.text import one_line
@@ -72,6 +72,11 @@ class Argument(click.Argument):
     def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
         """The name and the help text."""
         return str(self.metavar), self.description
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        """The values of the argument, and the stores that the word can name instead."""
+        found = super().shell_complete(ctx, incomplete)
+        return found if isinstance(self.type, click.Choice | click.Path) else [*found, *complete_store(ctx, incomplete)]
 
 
 def argument(name: str, metavar: str, help: str, **options: Any) -> Decorator:
@@ -135,6 +140,10 @@ class Command(click.Command):
                 skip = word in takes_value
             else:
                 yield place
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        """The options, and the stores, of a command that takes no further argument."""
+        return [*super().shell_complete(ctx, incomplete), *complete_store(ctx, incomplete)]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Arguments, options, and the options of every command."""
@@ -284,6 +293,16 @@ def run_id(value: str) -> str:
 
 
 # --- completion ---------------------------------------------------------------------------------------------------
+
+
+def complete_store(ctx: click.Context, incomplete: str) -> list[Any]:
+    """The stores in this folder, until one is named."""
+    from click.shell_completion import CompletionItem
+
+    env = ctx.find_object(Environment)
+    if env is not None and env.db:
+        return []
+    return [CompletionItem(path.name) for path in stores_in(Path()) if path.name.startswith(incomplete)]
 
 
 def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:

@@ -23,8 +23,8 @@ A message says what happened, where, and what to do next. A driver's error is wr
 from __future__ import annotations
 
 REPAIR = (
-    "Run `smolmem doctor --repair`, which saves all that can be read, or restore the file from a backup. Of a run that "
-    "lost rows, `run.steps` has what a repair has left, and `smolmem erase` removes it."
+    "Run `smolmem doctor --repair`, which saves all that can be read, or restore the file from a backup. After a "
+    "repair, `smolmem show` shows what is left of a run, and `smolmem erase` removes it."
 )
 """The advice for a damaged store."""
 

@@ -44,7 +44,7 @@ def common_length(left: Sequence[Any], right: Sequence[Any]) -> int:
     return next((place for place, (one, other) in pairs if one != other), min(len(left), len(right)))
 
 
-def expand(number: int, link: Callable[[int], PromptLink], known: tuple[int, list[int]] = (0, [])) -> list[int]:
+def expand(number: int, link: Callable[[int], PromptLink], known: tuple[int, list[int]]) -> list[int]:
     """The content ids of a stored prompt's parts, in order.
 
     Args:

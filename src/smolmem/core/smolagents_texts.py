@@ -23,6 +23,12 @@ _MANAGED = re.compile(
     r"(?:(.+)\s---\s+You're\s+helping\s+your\s+manager|(.+?)(?:\s---|$))",
     re.DOTALL,
 )
+_BEFORE_PLAN = re.compile(
+    r"(?:I still need to solve the task I was given:\n```\n.*?\n```\n\n)?"
+    r"Here are the facts I know and (?:the|my new/updated) plan of action [^\n]*:\n```\n",
+    re.DOTALL,
+)
+_BEFORE_REPORT = re.compile(r"^Here is the final answer from your managed agent '.*':\n", re.MULTILINE)
 _LONGEST = 20_000
 """Characters of a step that its one line is made from."""
 
@@ -46,5 +52,8 @@ def managed_task(text: str) -> str:
 def in_short(step_text: str) -> str:
     """The text of a step for one line of a list: what was thought and seen; the code only if there is nothing else."""
     text = managed_task(step_text[:_LONGEST])
+    if found := _BEFORE_PLAN.match(text):
+        text = text[found.end() :].removesuffix("\n```")
+    text = _BEFORE_REPORT.sub("", text)
     line = " ".join(own_lines(_CODE.sub("\n", text)).split()).removeprefix("Thought:").lstrip()
     return line or " ".join(text.split())

@@ -225,7 +225,7 @@ class Inspector:
             step_runs=page_data.runs_of_steps(self.memory, note.sources),
         )
 
-    def patterns(self, request: Request) -> Response:
+    def alerts(self, request: Request) -> Response:
         """The alerts, and a rule tested on recorded steps."""
         query = request.query_params
         values: dict[str, Any] = {"backtest": None, "chart": "", "error": ""}
@@ -238,7 +238,7 @@ class Inspector:
                 values["error"] = str(error)
         alerts = self.memory.alerts(scope="*")
         return self.render(
-            "patterns.html",
+            "alerts.html",
             **values,
             query=defaultdict(str, query),
             rules={rule: rule.replace("_", " ") for rule in parameters.RULES},
@@ -426,7 +426,7 @@ def make_app(memory: Memory, access: Access) -> Any:
         "/compare": inspector.compare,
         "/memory": inspector.memories,
         "/notes/{note}": inspector.note,
-        "/patterns": inspector.patterns,
+        "/alerts": inspector.alerts,
         "/data-version": inspector.data_version,
     }
     actions = {

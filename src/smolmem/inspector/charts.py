@@ -40,10 +40,11 @@ def sparkline(bars: Sequence[tuple[float, bool]], label: str, width: int = 96, h
     return _svg(width, height, "sparkline", label, _path("bar", passed) + _path("failed", failed))
 
 
-def run_chart(bars: Sequence[StepSummary], width: int = 960, height: int = 120) -> Markup:
+def run_chart(bars: Sequence[StepSummary]) -> Markup:
     """The input and output tokens of each step; the page's script maps a bar to its step."""
     if not bars:
         return Markup("")
+    width, height = 960, 120
     most = max(max(bar.input_tokens + bar.output_tokens for bar in bars), 1)
     floor, step = height - 1, width / len(bars)
     room, bar_width = floor - 4, min(max(0.8, step * 0.85), MAX_BAR_WIDTH)
@@ -70,10 +71,11 @@ def run_chart_caption(bars: Sequence[StepSummary]) -> str:
     return f"tokens of each step, at most {max(bar.input_tokens + bar.output_tokens for bar in bars):,}"
 
 
-def backtest_chart(counted: Sequence[bool], fired: Sequence[bool], width: int = 960, height: int = 56) -> Markup:
+def backtest_chart(counted: Sequence[bool], fired: Sequence[bool]) -> Markup:
     """A rule on recorded steps: the steps that counted (bars), and where the rule would have fired (triangles)."""
     if not counted:
         return Markup("")
+    width, height = 960, 56
     group_size = max(1, -(-len(counted) // (width // 4)))
     starts = range(0, len(counted), group_size)
     step = width / len(starts)

@@ -22,7 +22,7 @@ from mcp.types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
 
 from smolmem.core.errors import BudgetTooSmall, NotFound, SmolmemError
-from smolmem.core.text import counted, one_line
+from smolmem.core.text import counted, duration, one_line
 from smolmem.core.values import Note, Recollection, Run, Step
 from smolmem.memory import Memory
 from smolmem.policies.transcript import to_messages
@@ -194,7 +194,7 @@ def quotes(title: str, entries: Sequence[tuple[str, str]]) -> str:
 
 def about(run: Run) -> str:
     """A run in one line."""
-    took = "" if run.seconds is None else f" · {run.seconds:.0f} s"
+    took = "" if run.seconds is None else f" · {duration(run.seconds)}"
     imported = " · imported" if run.imported else ""
     at = f"{run.began:%Y-%m-%d %H:%M}"
     steps = counted(run.step_count, "step")

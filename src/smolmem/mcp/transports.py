@@ -26,15 +26,13 @@ from smolmem.memory import Memory
 PATH = "/mcp"
 
 
-def serve_stdio(url: str, *, scope: str, write: bool, key: str | bytes | None = None) -> None:
+def serve_stdio(url: str, *, scope: str, write: bool, key: str | bytes | None) -> None:
     """Serves a memory to the program that started this process, until that program closes standard input."""
     with _opened(url, scope, write, key) as memory, _own_streams():
         make_server(memory, write=write).run("stdio")
 
 
-def serve_http(
-    url: str, *, scope: str, write: bool, host: str, port: int, token: str, key: str | bytes | None = None
-) -> None:
+def serve_http(url: str, *, scope: str, write: bool, host: str, port: int, token: str, key: str | bytes | None) -> None:
     """Serves a memory over HTTP until the server is stopped; prints the address to standard error."""
     with _opened(url, scope, write, key) as memory, listen(host, port, strict=True, option="--http") as listening:
         number = listening.getsockname()[1]

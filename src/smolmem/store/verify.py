@@ -21,7 +21,7 @@ from smolmem.store.journal import Journal
 from smolmem.store.records import Records, apply_row
 
 MAX_NAMED = 100
-"""How many problems a report names; further ones are only counted."""
+"""How many problems a report names; further ones, and repetitions, are only counted."""
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Report(Drawable):
     def add(self, problem: str) -> None:
         """Adds a problem."""
         self.count += 1
-        if self.count <= MAX_NAMED:
+        if len(self.problems) < MAX_NAMED and problem not in self.problems:
             self.problems.append(problem)
 
 

@@ -91,7 +91,7 @@ class ForeignRun:
 
 
 def write_runs(
-    journal: Journal, source: str, runs: Sequence[ForeignRun], scope: str, progress: Progress | None = None
+    journal: Journal, source: str, runs: Sequence[ForeignRun], scope: str, progress: Progress | None
 ) -> Imported:
     """Writes runs to a scope, in one transaction; a run that the store has already is not changed."""
 

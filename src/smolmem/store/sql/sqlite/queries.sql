@@ -1027,7 +1027,9 @@ SELECT pgsize AS bytes FROM dbstat WHERE name = :name AND aggregate = TRUE;
 
 -- name: newest_unfinished
 SELECT id, agent, title, status, began, writer FROM run
-WHERE status IN ('interrupted', 'failed') AND parent IS NULL AND began >= :since ORDER BY began DESC LIMIT :limit;
+WHERE status IN ('interrupted', 'failed') AND parent IS NULL AND began >= :since
+    AND (fork_of IS NULL OR began < ended) -- a fork that was not resumed waits, and did not fail to finish
+ORDER BY began DESC LIMIT :limit;
 
 -- name: open_runs
 SELECT id, agent, title, status, began, writer FROM run WHERE status = 'running' ORDER BY began DESC LIMIT :limit;
