@@ -29,7 +29,7 @@ _FEW = 256
 """Vectors of fewer numbers have too few bits to go by, and are short enough to be compared as they are."""
 
 _WORDS = ("session", "run", "agent", "role", "trust")
-FACTS: Any = np.dtype([*((word, "<u4") for word in _WORDS), ("at", "<f8")])
+FACTS = np.dtype([*((word, "<u4") for word in _WORDS), ("at", "<f8")])
 """The columns of a passage that a search can filter by; words as checksums, which the row confirms."""
 
 Array = Any  # a NumPy array

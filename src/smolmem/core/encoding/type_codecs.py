@@ -117,7 +117,7 @@ def _unarray(decoder: Decoder, stored: dict[str, Json]) -> Any:
     shape = tuple(int(side) for side in stored["shape"])
     made: Any
     if "items" in stored:
-        dtype: Any = np.dtype(str(stored["dtype"]))
+        dtype = np.dtype(str(stored["dtype"]))
         if dtype.kind not in "OUS":
             raise Undecodable("an array of numbers stored item by item")
         made = np.empty(len(stored["items"]), dtype=dtype)

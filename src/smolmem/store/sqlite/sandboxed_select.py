@@ -68,7 +68,7 @@ def select_from(connection: apsw.Connection, scope: str, statement: str, limits:
         hidden = f"v{secrets.token_hex(16)}"
         add_functions(connection)
         connection.execute(script("sqlite", "views").replace("hidden", hidden))
-        bounds = scope_filter(scope)
+        bounds: Row = {**scope_filter(scope)}
         connection.execute(_SCOPES, bounds)
         connection.limit(apsw.SQLITE_LIMIT_LENGTH, limits.bytes)
         connection.limit(apsw.SQLITE_LIMIT_SQL_LENGTH, 20_000)
