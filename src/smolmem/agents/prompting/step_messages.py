@@ -6,7 +6,6 @@ as long as nobody changed them or the fields that they were made from.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
@@ -18,7 +17,7 @@ import smolagents.memory
 from smolagents.memory import ActionStep, PlanningStep, SystemPromptStep, TaskStep, ToolCall
 from smolagents.models import ChatMessage
 
-from smolmem.core.encoding.codec import original_class
+from smolmem.core.encoding.codec import live_key, original_class
 from smolmem.core.prompts import rendered_messages
 
 
@@ -34,77 +33,105 @@ class StepMessages:
     """Those of the last prompt: whoever got it may have changed them."""
     kept: list[dict[str, Any]] = field(default_factory=list)
     """Their fields when the step was saved; nobody else has them."""
+    classes: list[type] = field(default_factory=list)
+    """The classes of all that is in them: equal values of other classes can be shown otherwise."""
+    key: str | None = None
+    """The hash of messages of another shape than smolagents makes, as they were."""
     made_from: list[Any] | None = None
     """What they were made from; None if that is not known."""
     read: Callable[[Any], list[Any] | None] = _nothing
     """Reads from a step what its messages are made from."""
+    step_class: Any = None
 
     @classmethod
     def of(cls, step: Any) -> StepMessages:
         """The messages of a step as it is now; none if it cannot be rendered."""
+        messages, made_from = rendered_messages(step), None
+        try:
+            kept, classes = [_copied(vars(message)) for message in messages], _classes(messages)
+        except Exception:  # of the user's own: dicts, contents that are texts, messages without fields
+            return cls(messages, key=live_key(messages))
         read = _SHOWN[original_class(step)][1] if _is_rendered_as_known(step) else _nothing
-        made_from = None
         with suppress(Exception):
             made_from = read(step)
-        messages = rendered_messages(step)
-        kept = [_copied(vars(message)) for message in messages]
-        return cls(messages, kept, made_from if made_from and _is_known(made_from) else None, read)
+        known = made_from if made_from and _is_known(made_from) else None
+        return cls(messages, kept, classes, None, known, read, original_class(step))
 
     def for_prompt(self, step: Any) -> list[Any] | None:
         """The messages for another prompt; None if the fields of the step do not say that they are still these.
 
         Ask `are_made_as_known` before.
         """
-        if self.made_from is None or "to_messages" in vars(step):
+        if self.made_from is None or "to_messages" in vars(step) or original_class(step) is not self.step_class:
             return None
         try:
-            if self.read(step) != self.made_from:
+            now = self.read(step)
+            if now != self.made_from or list(map(type, now or ())) != list(map(type, self.made_from)):
                 return None
         except Exception:  # the user has set a field to something else
             return None
-        if list(map(vars, self.messages)) != self.kept:
+        if not self.look_like(self.messages):
             self.messages = [ChatMessage(**_copied(message)) for message in self.kept]
         return self.messages
 
     def look_like(self, messages: Sequence[Any]) -> bool:
-        """Whether a model sees the same in other messages; a rendered message never changes its role."""
+        """Whether a model is given the same with other messages."""
+        if self.key is not None:
+            return live_key(list(messages)) == self.key
         try:
-            return [message.content for message in messages] == [message["content"] for message in self.kept]
-        except Exception:  # messages of any class: not known
+            return list(map(vars, messages)) == self.kept and _classes(messages) == self.classes
+        except Exception:  # messages of another shape, or values that cannot be compared
             return False
 
 
 def _copied(message: dict[str, Any]) -> dict[str, Any]:
-    content = message["content"]
-    if type(content) is list:
-        content = [dict(part) if type(part) is dict else part for part in content]
-    return {**message, "content": content}
+    return {**message, "content": [dict(part) for part in message["content"]]}
+
+
+def _classes(messages: Sequence[Any]) -> list[type]:
+    """The classes of messages, of their roles, and of what their contents show.
+
+    Raises:
+        Exception: if they are not of the shape that smolagents makes, so that this is not all that is in them.
+    """
+    found: list[type] = []
+    for message in messages:
+        found += type(message), type(message.role)
+        for part in message.content:
+            found += map(type, part.values())
+    return found
 
 
 # --- what messages are made from -------------------------------------------------------------------------------------
 
 
 def _of_action(step: Any) -> list[Any]:
-    """An error and the arguments of a call can be edited in place, and an image is shown as the object that it is.
+    """An error and a call can be edited in place, and an image is shown as the object that it is.
 
-    An argument of another class than JSON has can change while it compares equal: json does not take it.
+    Of a call with arguments of any other class, this is the text that is shown.
     """
     calls, error = step.tool_calls, step.error
     found = [step.model_output, step.observations, None if error is None else str(error)]
     found.append(None if calls is None else len(calls))
     for call in calls or ():
-        if type(call) is not ToolCall:
-            raise TypeError("a call of another class can be rendered in another way")
+        if type(call) is not ToolCall or "dict" in vars(call):
+            raise TypeError("a call of another class can be rendered in another way each time")
         arguments = call.arguments
-        found += call.id, call.name, type(arguments) is str
-        found.append(arguments if type(arguments) is str else json.dumps(arguments))
+        found += call.id, call.name
+        if type(arguments) is dict and _ATOMS.issuperset(map(type, arguments.values())):
+            found += len(arguments), *arguments, *arguments.values()
+        else:
+            found.append(arguments if type(arguments) is str else repr(call.dict()))
     found += map(id, step.observations_images or ())
     return found
 
 
+_ATOMS = {str, int, bool, type(None)}
+"""Values of these classes that are equal, and of the same class, look the same."""
+
+
 def _is_known(made_from: list[Any]) -> bool:
-    """Whether values of these classes that are equal look the same."""
-    return all(type(value) in (str, int, bool, type(None)) for value in made_from)
+    return _ATOMS.issuperset(map(type, made_from))
 
 
 _SHOWN: dict[Any, tuple[set[str], Callable[[Any], list[Any]]]] = {
@@ -131,7 +158,19 @@ def reads_known_fields() -> bool:
     )
 
 
-_AS_KNOWN = reads_known_fields()
+def _makers() -> list[Any]:
+    """All that makes messages: functions, the code that they have, and what they use."""
+    methods = [ToolCall.dict, *(cls.to_messages for cls in _SHOWN)]
+    used = [vars(smolagents.memory).get(name) for name in ("make_json_serializable", "ChatMessage", "MessageRole")]
+    functions = [*methods, used[0], ChatMessage.__init__]
+    return [*functions, *used, *(getattr(each, "__code__", None) for each in functions)]
+
+
+_AS_KNOWN = reads_known_fields() and all(
+    getattr(maker, "__globals__", None) is vars(smolagents.memory)
+    for maker in (ToolCall.dict, *(cls.to_messages for cls in _SHOWN))
+)
+_MAKERS = _makers()
 
 
 def _is_rendered_as_known(step: Any) -> bool:
@@ -139,9 +178,8 @@ def _is_rendered_as_known(step: Any) -> bool:
 
 
 def are_made_as_known() -> bool:
-    """Whether messages can be kept: nobody has replaced a function of smolagents that makes them."""
-    makers = (ToolCall.dict, *(cls.to_messages for cls in _SHOWN))
-    return _AS_KNOWN and all(getattr(maker, "__globals__", None) is vars(smolagents.memory) for maker in makers)
+    """Whether messages can be kept: nobody has replaced anything of smolagents that makes them."""
+    return _AS_KNOWN and _makers() == _MAKERS
 
 
 def renders_as_documented(render: Any) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -109,7 +110,8 @@ class ViewChain:
             shown = list(show(list(parts), self))
             if not shown or not all(isinstance(part, Part) for part in shown):
                 raise TypeError("a view must return at least one part, and nothing but parts")
-            if not all(isinstance(message, ChatMessage) for message in messages_of(shown)):
+            given = {id(message) for message in messages_of(parts)}  # a step class of the user's own may write others
+            if not all(isinstance(each, ChatMessage) or id(each) in given for each in messages_of(shown)):
                 raise TypeError("the messages of a part must be ChatMessages")
             size(messages_of(shown))
         except BudgetTooSmall:
@@ -195,7 +197,8 @@ class ViewChain:
             used = getattr(getattr(step, "token_usage", None), "input_tokens", None)
             sent = getattr(step, codec.MODEL_INPUT, None)
             if isinstance(used, int) and sent:
-                self.tokens.learn(size(self.sent if len(self.sent) == len(sent) else sent), used)
+                with suppress(AttributeError):  # contents that smolagents does not make cannot be counted
+                    self.tokens.learn(size(self.sent if len(self.sent) == len(sent) else sent), used)
         self._learned = steps[-1]
 
 
