@@ -286,3 +286,53 @@ def test_a_field_that_a_later_smolagents_shows_is_noticed(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(PlanningStep, "to_messages", later)
     assert not reads_known_fields()
+
+
+def test_a_class_that_is_patched_after_attach_is_used(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    def traced(cls: Any, name: str) -> None:
+        original = getattr(cls, name)
+
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            used.append(name)
+            return original(self, *args, **kwargs)
+
+        monkeypatch.setattr(cls, name, call)
+
+    used = list[str]()
+    agent = memory.attach(code_agent("<code>\nfinal_answer(1)\n</code>"))
+    traced(smolagents.MultiStepAgent, "run")
+    traced(smolagents.MultiStepAgent, "write_memory_to_messages")
+    traced(smolagents.LocalPythonExecutor, "send_tools")
+    traced(Scripted, "generate")
+    assert agent.run("go") == 1
+    assert used == ["run", "send_tools", "write_memory_to_messages", "generate"]
+    assert memory.runs()[0].answer == 1
+
+
+def _replaced(messages: list[ChatMessage]) -> list[ChatMessage]:
+    messages[-1].content[0]["text"] += " (edited)"
+    return messages
+
+
+@pytest.mark.parametrize("views", [[], [lambda parts, chain: parts]], ids=["no view", "a view"])
+def test_a_prompt_that_is_edited_on_its_way_is_recorded_as_it_was_sent(memory: Memory, views: list[Any]) -> None:
+    agent = memory.attach(code_agent("<code>\nx = 1\n</code>", "<code>\nfinal_answer(x)\n</code>"), views=views)
+    render = agent.write_memory_to_messages
+    agent.write_memory_to_messages = lambda *args, **kwargs: _replaced(render(*args, **kwargs))
+    agent.run("go")
+    assert [words(prompt).count("(edited)") for prompt in agent.model.prompts] == [1, 1]
+    sent = [step.to_smolagents().model_input_messages for step in memory.runs()[0].steps[1:]]
+    assert words(sent) == words(agent.model.prompts)
+
+
+@pytest.mark.parametrize("views", [[], [lambda parts, chain: parts]], ids=["no view", "a view"])
+def test_a_prompt_that_a_callback_renders_and_edits_is_not_recorded(memory: Memory, views: list[Any]) -> None:
+    def look(step: Any, agent: Any) -> None:
+        _replaced(agent.write_memory_to_messages())
+
+    agent = code_agent("<code>\nx = 1\n</code>", "<code>\nfinal_answer(x)\n</code>", step_callbacks=[look])
+    memory.attach(agent, views=views)
+    agent.run("go")
+    sent = [step.to_smolagents().model_input_messages for step in memory.runs()[0].steps[1:]]
+    assert "(edited)" not in words(sent)
+    assert [len(prompt) for prompt in sent] == [len(prompt) for prompt in agent.model.prompts]

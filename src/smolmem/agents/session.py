@@ -110,7 +110,9 @@ class Session:
     suspects: list[Entry] = field(default_factory=list)
     """The steps that the last prompt shows otherwise than they were saved; they are to be saved again."""
     sent: tuple[list[Any], Sequence[Part]] | None = None
-    """The last prompt and its parts, so that it need not be compared word by word."""
+    """The last rendered prompt and its parts, so that it need not be compared word by word."""
+    asked: tuple[list[Any], Sequence[Part]] | None = None
+    """The last prompt that a model was given; callbacks can render others, and edit those."""
     accepted_at: int = 0
     """The last edit of any step when the list was saved; see `observed_steps`."""
     glance_from: int = 0
@@ -160,7 +162,7 @@ class Session:
         saved = {id(entry.step): entry for entry in self.entries}
         if self.system is not None:
             saved[id(self.system.step)] = self.system
-        messages, parts, self.suspects = list[Any](), list[Part](), []
+        messages, parts, used, self.suspects = list[Any](), list[Part](), list[StepMessages](), []
         keeps = step_messages.are_made_as_known()
         for step in (system, *steps):
             entry = saved.get(id(step))
@@ -169,16 +171,25 @@ class Session:
             messages += shown
             if entry is None:
                 parts += map(encode, shown)
-            elif unchanged is None and not entry.messages.look_like(shown):
+            elif unchanged is not None:
+                used.append(entry.messages)
+            elif not entry.messages.look_like(shown):
                 self.suspects.append(entry)
                 parts.append(encode(shown))
-            elif shown:
+                continue
+            if entry is not None and shown:
                 parts.append(encode(shown) if entry.rendered is None else entry.rendered)
+        if step_messages.restore_edited(used):
+            return self.render(system, steps, encode)
         return messages, parts
 
+    def asking(self, messages: Sequence[Any]) -> None:
+        """A model is about to be given a prompt."""
+        self.asked = self.sent if self.sent is not None and _are_these(messages, self.sent[0]) else None
+
     def parts_sent(self, messages: Sequence[Any]) -> Sequence[Part] | None:
-        """The parts of a prompt, if it is the last one that was rendered."""
-        return None if self.sent is None or self.sent[0] != messages else self.sent[1]
+        """The parts of a prompt, if it is the last one that a model was given."""
+        return None if self.asked is None or not _are_these(messages, self.asked[0]) else self.asked[1]
 
     def shared(self, part: Encoded) -> Part:
         """A part that is stored, or waits to be: prompts of steps that cannot be saved repeat each other, too."""
@@ -265,3 +276,7 @@ class Session:
         """Restores the classes of the steps; their prompts stay on disk until they are used."""
         for entry in self.entries if self.system is None else [self.system, *self.entries]:
             observed_steps.unobserve(entry.step)
+
+
+def _are_these(messages: Sequence[Any], others: Sequence[Any]) -> bool:
+    return len(messages) == len(others) and all(map(operator.is_, messages, others))

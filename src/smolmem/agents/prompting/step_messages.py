@@ -6,9 +6,11 @@ as long as nobody changed them or the fields that they were made from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
+from itertools import chain
+from operator import itemgetter
 from types import CodeType
 from typing import Any, cast
 
@@ -33,12 +35,11 @@ class StepMessages:
     """Those of the last prompt: whoever got it may have changed them."""
     kept: list[dict[str, Any]] = field(default_factory=list)
     """Their fields when the step was saved; nobody else has them."""
-    classes: list[type] = field(default_factory=list)
-    """The classes of all that is in them: equal values of other classes can be shown otherwise."""
     key: str | None = None
     """The hash of messages of another shape than smolagents makes, as they were."""
     made_from: list[Any] | None = None
     """What they were made from; None if that is not known."""
+    made_from_classes: list[type] = field(default_factory=list)
     read: Callable[[Any], list[Any] | None] = _nothing
     """Reads from a step what its messages are made from."""
     step_class: Any = None
@@ -46,32 +47,44 @@ class StepMessages:
     @classmethod
     def of(cls, step: Any) -> StepMessages:
         """The messages of a step as it is now; none if it cannot be rendered."""
-        messages, made_from = rendered_messages(step), None
-        try:
-            kept, classes = [_copied(vars(message)) for message in messages], _classes(messages)
-        except Exception:  # of the user's own: dicts, contents that are texts, messages without fields
-            return cls(messages, key=live_key(messages))
-        read = _SHOWN[original_class(step)][1] if _is_rendered_as_known(step) else _nothing
-        with suppress(Exception):
-            made_from = read(step)
-        known = made_from if made_from and _is_known(made_from) else None
-        return cls(messages, kept, classes, None, known, read, original_class(step))
+        made = cls.keeping(rendered_messages(step))
+        if (
+            made.key is None
+            and are_made_as_known()
+            and original_class(step) in _SHOWN
+            and "to_messages" not in vars(step)
+        ):
+            made.step_class, (_, made.read) = original_class(step), _SHOWN[original_class(step)]
+            with suppress(Exception):
+                made_from = made.read(step)
+                if made_from and _ATOMS.issuperset(map(type, made_from)):
+                    made.made_from, made.made_from_classes = made_from, list(map(type, made_from))
+        return made
+
+    @classmethod
+    def keeping(cls, messages: list[Any]) -> StepMessages:
+        """Messages as they are now."""
+        with suppress(Exception):  # messages of the user's own: dicts, contents that are texts, objects without fields
+            kept = [_copied(vars(message)) for message in messages]
+            if _are_same(messages, kept):
+                return cls(messages, kept)
+        return cls(messages, key=live_key(messages))
 
     def for_prompt(self, step: Any) -> list[Any] | None:
         """The messages for another prompt; None if the fields of the step do not say that they are still these.
 
-        Ask `are_made_as_known` before.
+        Ask `are_made_as_known` before, and `restore_edited` afterwards.
         """
-        if self.made_from is None or "to_messages" in vars(step) or original_class(step) is not self.step_class:
+        if self.made_from is None or "to_messages" in vars(step):
             return None
         try:
+            if type(step)._original_class is not self.step_class:
+                return None
             now = self.read(step)
-            if now != self.made_from or list(map(type, now or ())) != list(map(type, self.made_from)):
+            if now is None or now != self.made_from or list(map(type, now)) != self.made_from_classes:
                 return None
         except Exception:  # the user has set a field to something else
             return None
-        if not self.look_like(self.messages):
-            self.messages = [ChatMessage(**_copied(message)) for message in self.kept]
         return self.messages
 
     def look_like(self, messages: Sequence[Any]) -> bool:
@@ -79,27 +92,47 @@ class StepMessages:
         if self.key is not None:
             return live_key(list(messages)) == self.key
         try:
-            return list(map(vars, messages)) == self.kept and _classes(messages) == self.classes
+            return _are_same(messages, self.kept)
         except Exception:  # messages of another shape, or values that cannot be compared
             return False
+
+
+def restore_edited(used: Sequence[StepMessages]) -> bool:
+    """Makes those messages anew that somebody has edited; whether there are any.
+
+    All are compared at once, as every prompt has nearly all of them.
+    """
+    messages = [message for each in used for message in each.messages]
+    with suppress(Exception):  # values that cannot be compared
+        if _are_same(messages, [fields for each in used for fields in each.kept]):
+            return False
+    for each in used:
+        if not each.look_like(each.messages):
+            each.messages = [ChatMessage(**_copied(message)) for message in each.kept]
+    return True
 
 
 def _copied(message: dict[str, Any]) -> dict[str, Any]:
     return {**message, "content": [dict(part) for part in message["content"]]}
 
 
-def _classes(messages: Sequence[Any]) -> list[type]:
-    """The classes of messages, of their roles, and of what their contents show.
+_role, _content = itemgetter("role"), itemgetter("content")
+
+
+def _are_same(messages: Sequence[Any], kept: list[dict[str, Any]]) -> bool:
+    """Whether messages of smolagents have these fields; equal values of other classes can be shown otherwise.
 
     Raises:
-        Exception: if they are not of the shape that smolagents makes, so that this is not all that is in them.
+        Exception: if they are not of the shape that smolagents makes.
     """
-    found: list[type] = []
-    for message in messages:
-        found += type(message), type(message.role)
-        for part in message.content:
-            found += map(type, part.values())
-    return found
+    now = list(map(vars, messages))
+    return now == kept and set(map(type, messages)) <= {ChatMessage} and _classes(now) == _classes(kept)
+
+
+def _classes(fields: Sequence[Mapping[str, Any]]) -> list[type]:
+    """The classes of the roles, and of what the contents show."""
+    shown = chain.from_iterable(map(dict.values, chain.from_iterable(map(_content, fields))))
+    return list(map(type, chain(map(_role, fields), shown)))
 
 
 # --- what messages are made from -------------------------------------------------------------------------------------
@@ -128,10 +161,6 @@ def _of_action(step: Any) -> list[Any]:
 
 _ATOMS = {str, int, bool, type(None)}
 """Values of these classes that are equal, and of the same class, look the same."""
-
-
-def _is_known(made_from: list[Any]) -> bool:
-    return _ATOMS.issuperset(map(type, made_from))
 
 
 _SHOWN: dict[Any, tuple[set[str], Callable[[Any], list[Any]]]] = {
@@ -173,15 +202,12 @@ _AS_KNOWN = reads_known_fields() and all(
 _MAKERS = _makers()
 
 
-def _is_rendered_as_known(step: Any) -> bool:
-    return are_made_as_known() and original_class(step) in _SHOWN and "to_messages" not in vars(step)
-
-
 def are_made_as_known() -> bool:
     """Whether messages can be kept: nobody has replaced anything of smolagents that makes them."""
     return _AS_KNOWN and _makers() == _MAKERS
 
 
-def renders_as_documented(render: Any) -> bool:
-    """Whether a bound `write_memory_to_messages` is smolagents' own: not that of a subclass, nor a replaced one."""
-    return getattr(getattr(render, "__func__", None), "__globals__", None) is vars(smolagents.agents)
+def renders_as_documented(agent: Any) -> bool:
+    """Whether the class of an agent has smolagents' own `write_memory_to_messages`, and nobody replaced it."""
+    render = type(agent).write_memory_to_messages
+    return getattr(render, "__globals__", None) is vars(smolagents.agents)

@@ -20,6 +20,7 @@ from smolagents.models import ChatMessage
 
 from smolmem.agents.ledger import Fenced
 from smolmem.agents.prompting.prompt_parts import Part, messages_of
+from smolmem.agents.prompting.step_messages import StepMessages
 from smolmem.core.encoding import codec
 from smolmem.core.encoding.codec import Encoded
 from smolmem.core.errors import BudgetTooSmall, InvalidArgument, TakenOver
@@ -50,7 +51,7 @@ class ViewChain:
         self._view = ""
         self._warned: set[tuple[str, str]] = set()
         self._learned: Any = None
-        self._encoded: dict[tuple[int, str], tuple[list[Any], Encoded]] = {}
+        self._encoded: dict[tuple[int, str], tuple[StepMessages, Encoded]] = {}
 
     @property
     def views(self) -> list[View]:
@@ -185,8 +186,9 @@ class ViewChain:
         if part.id is None:
             return encode(part.messages)
         before = self._encoded.get((part.id, part.role))
-        if before is None or before[0] != part.messages:
-            before = self._encoded[part.id, part.role] = (part.messages, encode(part.messages))
+        if before is None or not before[0].look_like(part.messages):
+            kept = StepMessages.keeping(part.messages)
+            before = self._encoded[part.id, part.role] = (kept, encode(part.messages))
         return before[1]
 
     def _learn(self, steps: Sequence[Any]) -> None:
