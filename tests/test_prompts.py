@@ -160,6 +160,114 @@ def test_an_argument_that_is_an_object_is_rendered_anew(memory: Memory) -> None:
     assert "'amount': 2" in words(agent.write_memory_to_messages())
 
 
+class Shouted(str):
+    """Equal to the text, and shown otherwise."""
+
+    def __format__(self, spec: str) -> str:
+        return self.upper()
+
+
+EQUAL: dict[str, Callable[[Any], None]] = {
+    "a number as a truth value": lambda step: setattr(step, "observations", True),
+    "a number as a fraction": lambda step: setattr(step, "observations", 1.0),
+    "an id": lambda step: setattr(step.tool_calls[0], "id", True),
+    "a name": lambda step: setattr(step.tool_calls[0], "name", 1.0),
+    "a key of the arguments": lambda step: setattr(step.tool_calls[0], "arguments", {1: 2, "pair": [1, 2]}),
+    "the rendering of one call": lambda step: vars(step.tool_calls[0]).update(dict=lambda: {"shown": "otherwise"}),
+    "the class of the step": lambda step: setattr(step, "__class__", Brief),
+}
+
+
+class Brief(ActionStep):
+    def to_messages(self, summary_mode: bool = False) -> list[ChatMessage]:
+        return [ChatMessage(MessageRole.USER, [{"type": "text", "text": f"in brief: {self.observations}"}])]
+
+
+@pytest.mark.parametrize("edit", EQUAL.values(), ids=EQUAL)
+def test_an_equal_value_of_another_class_is_shown_and_recorded_as_it_is(memory: Memory, edit: Any) -> None:
+    agent = memory.attach(code_agent("<code>\nfinal_answer(1)\n</code>"))
+    agent.run("go")
+    step = agent.memory.steps[1]
+    step.observations, step.tool_calls = 1, [ToolCall(1, {"1": 2, "pair": [1, 2]}, 1)]
+    agent.write_memory_to_messages()
+    edit(step)
+    assert words(agent.write_memory_to_messages()) == words(as_smolagents_does(agent))
+    memory.flush()
+    (stored,) = memory.steps(kind="action")
+    assert (type(stored.to_smolagents()).__name__, repr(stored.to_smolagents().observations)) == (
+        type(step).__name__,
+        repr(step.observations),
+    )
+
+
+def test_a_text_of_another_class_is_shown_as_it_is(memory: Memory) -> None:
+    agent = memory.attach(code_agent("<code>\nfinal_answer(1)\n</code>"))
+    agent.run("go")
+    agent.memory.steps[0].task = Shouted("go")
+    assert "GO" in words(agent.write_memory_to_messages())
+
+
+@pytest.mark.parametrize("views", [[], [lambda parts, chain: parts]], ids=["no view", "a view"])
+def test_a_model_that_replaces_values_by_equal_ones_gets_fresh_messages(memory: Memory, views: list[Any]) -> None:
+    class Normalizing(Scripted):
+        def generate(self, messages: list[ChatMessage], **kwargs: Any) -> ChatMessage:
+            seen.append(words(messages))
+            for message in messages:
+                message.role = message.role.value
+                message.content[0]["text"] = Shouted(message.content[0]["text"])
+            return super().generate(messages, **kwargs)
+
+    seen = list[str]()
+    agent = code_agent()
+    agent.model = Normalizing("<code>\nx = 1\n</code>", "<code>\nfinal_answer(x)\n</code>")
+    memory.attach(agent, views=views)
+    assert agent.run("go") == 1
+    assert "MessageRole" in seen[1]
+    assert words(agent.write_memory_to_messages()) == words(as_smolagents_does(agent))
+
+
+@pytest.mark.parametrize("name", ["make_json_serializable", "ChatMessage"])
+def test_a_replaced_name_in_smolagents_makes_the_messages(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    agent = memory.attach(code_agent("<code>\nfinal_answer(1)\n</code>"))
+    agent.run("go")
+    before = words(agent.write_memory_to_messages())
+    original: Any = getattr(smolagents.memory, name)
+    others = {"make_json_serializable": str.upper, "ChatMessage": lambda **given: [original(**given)]}
+    monkeypatch.setattr(smolagents.memory, name, others[name])
+    shown = words(agent.write_memory_to_messages())
+    assert shown == words(as_smolagents_does(agent)) != before
+
+
+class Bare:
+    """A message without fields."""
+
+    __slots__ = ("content", "role")
+
+    def __init__(self, content: str) -> None:
+        self.role, self.content = "user", content
+
+
+@pytest.mark.parametrize("views", [[], [lambda parts, chain: parts]], ids=["no view", "a view"])
+@pytest.mark.parametrize(
+    "make",
+    [lambda text: {"role": "user", "content": text}, lambda text: {"role": "user", "content": [text]}, Bare],
+    ids=["dict", "dict of texts", "object"],
+)
+def test_messages_of_a_users_own_shape_are_sent_and_recorded(memory: Memory, make: Any, views: list[Any]) -> None:
+    class Own(TaskStep):
+        def to_messages(self, summary_mode: bool = False) -> list[Any]:
+            return [make(f"own: {self.task}")]
+
+    agent = memory.attach(code_agent("<code>\nx = 1\n</code>", "<code>\nfinal_answer(x)\n</code>"), views=views)
+    agent.memory.steps.append(Own("first"))
+    assert agent.run("go", reset=False) == 1
+    assert all(type(prompt[1]) is type(make("")) for prompt in agent.model.prompts)
+    assert sorted(step.kind for step in memory.steps()) == ["action", "action", "system_prompt", "task", "task"]
+    assert memory.verify()
+
+
 def test_unchanged_steps_are_not_rendered_again_for_each_prompt(memory: Memory) -> None:
     agent = memory.attach(code_agent("<code>\nx = 1\n</code>", "<code>\nfinal_answer(x)\n</code>"))
     agent.run("go")
@@ -178,3 +286,53 @@ def test_a_field_that_a_later_smolagents_shows_is_noticed(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(PlanningStep, "to_messages", later)
     assert not reads_known_fields()
+
+
+def test_a_class_that_is_patched_after_attach_is_used(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    def traced(cls: Any, name: str) -> None:
+        original = getattr(cls, name)
+
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            used.append(name)
+            return original(self, *args, **kwargs)
+
+        monkeypatch.setattr(cls, name, call)
+
+    used = list[str]()
+    agent = memory.attach(code_agent("<code>\nfinal_answer(1)\n</code>"))
+    traced(smolagents.MultiStepAgent, "run")
+    traced(smolagents.MultiStepAgent, "write_memory_to_messages")
+    traced(smolagents.LocalPythonExecutor, "send_tools")
+    traced(Scripted, "generate")
+    assert agent.run("go") == 1
+    assert used == ["run", "send_tools", "write_memory_to_messages", "generate"]
+    assert memory.runs()[0].answer == 1
+
+
+def _replaced(messages: list[ChatMessage]) -> list[ChatMessage]:
+    messages[-1].content[0]["text"] += " (edited)"
+    return messages
+
+
+@pytest.mark.parametrize("views", [[], [lambda parts, chain: parts]], ids=["no view", "a view"])
+def test_a_prompt_that_is_edited_on_its_way_is_recorded_as_it_was_sent(memory: Memory, views: list[Any]) -> None:
+    agent = memory.attach(code_agent("<code>\nx = 1\n</code>", "<code>\nfinal_answer(x)\n</code>"), views=views)
+    render = agent.write_memory_to_messages
+    agent.write_memory_to_messages = lambda *args, **kwargs: _replaced(render(*args, **kwargs))
+    agent.run("go")
+    assert [words(prompt).count("(edited)") for prompt in agent.model.prompts] == [1, 1]
+    sent = [step.to_smolagents().model_input_messages for step in memory.runs()[0].steps[1:]]
+    assert words(sent) == words(agent.model.prompts)
+
+
+@pytest.mark.parametrize("views", [[], [lambda parts, chain: parts]], ids=["no view", "a view"])
+def test_a_prompt_that_a_callback_renders_and_edits_is_not_recorded(memory: Memory, views: list[Any]) -> None:
+    def look(step: Any, agent: Any) -> None:
+        _replaced(agent.write_memory_to_messages())
+
+    agent = code_agent("<code>\nx = 1\n</code>", "<code>\nfinal_answer(x)\n</code>", step_callbacks=[look])
+    memory.attach(agent, views=views)
+    agent.run("go")
+    sent = [step.to_smolagents().model_input_messages for step in memory.runs()[0].steps[1:]]
+    assert "(edited)" not in words(sent)
+    assert [len(prompt) for prompt in sent] == [len(prompt) for prompt in agent.model.prompts]

@@ -254,6 +254,22 @@ def test_every_way_to_change_the_list_is_recorded(memory: Memory) -> None:
     assert len(only(memory).removed) > 5
 
 
+def test_steps_that_change_places_or_stand_on_the_list_twice_are_recorded(memory: Memory) -> None:
+    agent = memory.attach(code_agent(*[code("print(1)")] * 4, code("final_answer(1)")))
+    agent.run("List")
+    steps, first = agent.memory.steps, agent.memory.steps[1]
+    steps[1], steps[2] = steps[2], steps[1]
+    steps.insert(4, steps.pop(0))
+    steps.append(first)
+    first.observations = "edited at both places"
+    memory.flush()
+    assert memory.verify()
+    assert recorded(only(memory)) == list(steps)
+    steps *= 2
+    memory.flush()
+    assert recorded(only(memory)) == list(steps)
+
+
 def test_memory_can_be_handed_from_agent_to_agent(memory: Memory) -> None:
     first = memory.attach(code_agent(code("print('found it')"), code("final_answer(1)"), name="first", description="d"))
     first.run("Search")

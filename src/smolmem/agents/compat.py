@@ -22,7 +22,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cache, partial, wraps
+from functools import cache, partial, update_wrapper, wraps
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
@@ -145,12 +145,25 @@ def holds(name: str) -> bool:
 # --- patching --------------------------------------------------------------------------------------------------------
 
 
+class ClassMethod:
+    """The method that the class of an object has when it is called: tracers replace methods of classes at any time."""
+
+    def __init__(self, owner: Any, name: str) -> None:
+        update_wrapper(self, getattr(owner, name))
+        self._owner, self._name = owner, name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls it."""
+        return getattr(type(self._owner), self._name).__get__(self._owner)(*args, **kwargs)
+
+
 class Patches(ExitStack):
     """The patches on instances; closing it undoes them in reverse order."""
 
     def method(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> Any:
         """Replaces a method on one instance by `wrap(method)`; returns the original."""
-        own, original = vars(owner).get(name), getattr(owner, name)
+        own = vars(owner).get(name)
+        original = ClassMethod(owner, name) if own is None else own
         vars(owner)[name] = wrap(original)
         self.callback(_restore_attribute, owner, name, own)
         return original

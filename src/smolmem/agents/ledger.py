@@ -64,6 +64,7 @@ class Ledger:
         agent: Any,
         journal: Journal,
         runs: ActiveRuns,
+        asking: Callable[[Sequence[Any]], None],
         outgoing: Callable[[Any], Any],
         failures: Failures,
         *,
@@ -75,6 +76,7 @@ class Ledger:
             agent: the agent.
             journal: where calls are recorded.
             runs: the runs of the agent.
+            asking: notes the messages that a model is about to be given.
             outgoing: the last change to the messages that a model is sent.
             failures: counts failed writes.
             strict: do not make a tool call whose beginning cannot be recorded.
@@ -82,6 +84,7 @@ class Ledger:
         self._agent = agent
         self._journal = journal
         self._runs = runs
+        self._asking = asking
         self._outgoing = outgoing
         self._failures = failures
         self._strict = strict
@@ -135,6 +138,7 @@ class Ledger:
 
     def _question(self, messages: Sequence[Any]) -> Encoded:
         """What is enough to recognise a prompt: its length, and the hash of its last message as it is stored."""
+        self._asking(messages)
         last = self._encoded(messages[-1]) if messages else None
         record = wire.dumps([len(messages), last and last.key])
         return Encoded(record, wire.fingerprint(record), {})

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from smolmem.agents.observing import observed_steps
 from smolmem.agents.prompting.step_messages import StepMessages
-from smolmem.agents.session import Draft, Entry, Session, fields_of, has_fields
+from smolmem.agents.session import Draft, Entry, Fields, Session
 from smolmem.agents.variables import Variables
 from smolmem.core import prompts
 from smolmem.core.encoding import codec
@@ -28,6 +28,8 @@ Care = Literal["glance", "fields", "inside"]
 """How closely to look for edits of saved steps. Set fields are always noticed. `glance` looks into the lists of a few
 steps, `fields` into all lists and at what a model is shown of each step, and `inside` compares everything."""
 
+_TAKEN_OFF = 8
+"""How many removed steps can come back as the steps that they were."""
 _GLANCE = 8
 """How many older steps are checked at each event, in turn, for lists edited in place."""
 
@@ -51,7 +53,7 @@ class ListChanges:
         start, stop = (len(session), 0) if session.in_order else _common(session.entries, steps)
         gone = session.slice(start, len(session) - stop)
         drafts = [self._removed(entry, start + i) for i, entry in reversed(list(enumerate(gone)))]
-        moved = {id(entry.step): entry for entry in gone}
+        moved = {id(entry.step): entry for entry in [*session.taken_off, *gone]}
         for position in range(start, len(steps) - stop):
             drafts.append(self._inserted(steps[position], position, moved, last=not stop))
         for entry in self._perhaps_edited(care):
@@ -73,6 +75,7 @@ class ListChanges:
         suspects, session.suspects = session.suspects, []
         if care == "fields":
             suspects = [entry for entry in looked_at if not _looks_the_same(entry)]
+        suspects = [entry for entry in suspects if entry is not session.system]  # see `_system_changes`
         return [*suspects, *(entry for entry in looked_at if entry not in suspects and not _is_same(entry))]
 
     def _removed(self, entry: Entry, position: int) -> Draft:
@@ -84,17 +87,17 @@ class ListChanges:
             change = Change("insert", entry.run, self._began, position, entry.id, prompt=entry.prompt, last=last)
             return Draft(change, entry, step)
         known = session.unsaved.get(id(step))
-        if known is not None and has_fields(step, known.fields):  # an attempt to save it failed
+        if known is not None and known.fields.are_of(step):  # an attempt to save it failed
             return replace(known, change=known.change._replace(position=position, last=last))
-        draft = self._written("insert", step, session.runs[id(step)], position=position, last=last)
-        draft.fields = fields_of(step)
+        draft = self._written("insert", step, session.run_of(step), position=position, last=last)
+        draft.fields = Fields.of(step)
         session.unsaved[id(step)] = draft
         return draft
 
     def _revised(self, entry: Entry, step: Any) -> Draft | None:
         draft = self._written("revise", step, entry.run, entry=entry)
         if draft.key == entry.key and draft.change.prompt == entry.prompt:
-            entry.step, entry.fields = step, fields_of(step)
+            entry.step, entry.fields = step, Fields.of(step)
             return None
         return draft
 
@@ -154,14 +157,13 @@ class ListChanges:
 
     def accept(self, saved: Sequence[Saved]) -> None:
         """Remembers that the changes are saved, with the ids they were given."""
-        session, before, appended, removed = self.session, len(self.session), True, False
+        session, before, appended = self.session, len(self.session), True
         for draft, ids in zip(self.drafts, saved, strict=True):
-            act, removed = draft.change.act, removed or draft.change.act == "remove"
+            act = draft.change.act
             appended &= act == "insert" and draft.change.last
             moved = act == "remove" or draft.change.encoded is None
             session.timeline.apply(act, ids.step, draft.change.position, None if moved else self._entry(draft, ids))
-        if removed:
-            session.drop_removed()
+        self._take_off()
         session.count_tasks(before if appended else 0)
         session.in_order = True
         session.saved_events += len(self.drafts)
@@ -170,6 +172,16 @@ class ListChanges:
         session.unsaved, session.unsaved_parts = {}, {}
         session.accepted_at = self._last_edit
         session.glance_from = (session.glance_from + _GLANCE) % max(len(session), 1)
+
+    def _take_off(self) -> None:
+        """Keeps the last removed steps: swapping two steps removes one, and puts it back with the next change."""
+        session = self.session
+        removed = [draft.entry for draft in self.drafts if draft.change.act == "remove" and draft.entry is not None]
+        put_back = {draft.change.step for draft in self.drafts if draft.change.act == "insert"}
+        if removed or put_back & {entry.id for entry in session.taken_off}:
+            taken_off = [entry for entry in [*session.taken_off, *removed] if entry.id not in put_back]
+            session.taken_off = taken_off[-_TAKEN_OFF:]
+            session.drop_removed()
 
     def _entry(self, draft: Draft, ids: Saved) -> Entry:
         session, change, step = self.session, draft.change, draft.step
@@ -181,7 +193,7 @@ class ListChanges:
             new = zip(draft.prompt[keep:], ids.suffix, strict=True)
             session.part_ids.update((part.key, number) for part, number in new if isinstance(part, Encoded))
         return session.observed(
-            Entry(step, ids.step, change.run, draft.key, ids.prompt, ids.rendered, draft.messages, fields_of(step))
+            Entry(step, ids.step, change.run, draft.key, ids.prompt, ids.rendered, draft.messages, Fields.of(step))
         )
 
 
@@ -196,7 +208,7 @@ def _common(entries: Sequence[Entry], steps: Sequence[Any]) -> tuple[int, int]:
 
 
 def _is_same(entry: Entry) -> bool:
-    return has_fields(entry.step, entry.fields)
+    return entry.fields.are_of(entry.step)
 
 
 def _looks_the_same(entry: Entry) -> bool:

@@ -54,7 +54,8 @@ class Recorder:
         self.runs = ActiveRuns(agent, scope, journal)
         self.steps = StepRecorder(agent, journal, self.runs, failures, strict=strict)
         self.prompts = PromptRenderer(agent, journal, self.steps, self.follow_agent)
-        self.ledger = Ledger(agent, journal, self.runs, self.prompts.chain.outgoing, failures, strict=strict)
+        asking, outgoing = self.prompts.asking, self.prompts.chain.outgoing
+        self.ledger = Ledger(agent, journal, self.runs, asking, outgoing, failures, strict=strict)
         self.attachments: Any = None
         """Set by `Memory`: the agent's access to recall, its rules and its traces."""
         self.continuations: dict[tuple[str | None, str], list[Callable[[], Any]]] = {}

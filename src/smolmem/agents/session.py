@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,7 +14,7 @@ from smolmem.agents.observing import observed_steps
 from smolmem.agents.prompting import step_messages
 from smolmem.agents.prompting.step_messages import StepMessages
 from smolmem.core.encoding import codec
-from smolmem.core.encoding.codec import MODEL_INPUT, Encoded
+from smolmem.core.encoding.codec import MODEL_INPUT, Encoded, original_class
 from smolmem.core.errors import NotFound
 from smolmem.core.prompts import Part
 from smolmem.core.rows import Batch, Change, RunRow, SessionRow, StoredEntry, StoredSession
@@ -23,6 +22,36 @@ from smolmem.core.timeline import Timeline
 from smolmem.store.journal import Journal
 
 _OUTPUT = "action_output"
+
+
+@dataclass(slots=True)
+class Fields:
+    """The class and the fields of a step when it was saved: the very objects, because equal ones can differ."""
+
+    step_class: Any = None
+    values: dict[str, Any] = field(default_factory=dict)
+    lists: list[tuple[list[Any], list[Any]]] = field(default_factory=list)
+    """Its lists, and what was in them: they are edited in place."""
+
+    @classmethod
+    def of(cls, step: Any) -> Fields:
+        """The fields of a step as they are now.
+
+        The output of a step is often a variable of the agent: a list that later steps append to is no edit of it.
+        """
+        values = dict(getattr(step, "__dict__", {}))
+        lists = [(item, list(item)) for name, item in values.items() if type(item) is list and name != _OUTPUT]
+        return cls(original_class(step), values, lists)
+
+    def are_of(self, step: Any) -> bool:
+        """Whether a step still has these fields."""
+        now = getattr(step, "__dict__", {})
+        return (
+            original_class(step) is self.step_class
+            and now.keys() == self.values.keys()
+            and all(map(operator.is_, now.values(), self.values.values()))
+            and all(len(item) == len(then) and all(map(operator.is_, item, then)) for item, then in self.lists)
+        )
 
 
 @dataclass(eq=False)
@@ -36,7 +65,7 @@ class Entry:
     prompt: int | None
     rendered: int | None
     messages: StepMessages
-    fields: dict[str, Any]
+    fields: Fields
 
 
 @dataclass
@@ -49,7 +78,7 @@ class Draft:
     key: str = ""
     prompt: Sequence[Part] = ()
     messages: StepMessages = field(default_factory=StepMessages)
-    fields: dict[str, Any] = field(default_factory=dict)
+    fields: Fields = field(default_factory=Fields)
     """The fields of a new step when it was encoded."""
 
 
@@ -76,10 +105,14 @@ class Session:
     """The parts of the prompts of such steps, by hash."""
     tasks: list[Entry] = field(default_factory=list)
     """The saved steps that are tasks, in order."""
+    taken_off: list[Entry] = field(default_factory=list)
+    """The steps that were removed last: they come back where the list is sorted or two steps change places."""
     suspects: list[Entry] = field(default_factory=list)
     """The steps that the last prompt shows otherwise than they were saved; they are to be saved again."""
     sent: tuple[list[Any], Sequence[Part]] | None = None
-    """The last prompt and its parts, so that it need not be compared word by word."""
+    """The last rendered prompt and its parts, so that it need not be compared word by word."""
+    asked: tuple[list[Any], Sequence[Part]] | None = None
+    """The last prompt that a model was given; callbacks can render others, and edit those."""
     accepted_at: int = 0
     """The last edit of any step when the list was saved; see `observed_steps`."""
     glance_from: int = 0
@@ -106,10 +139,15 @@ class Session:
 
     def assign_runs(self, steps: Sequence[Any], run_of: Callable[[Any], str]) -> None:
         """Notes which run each new step belongs to, while that is known; saving it may take long."""
-        saved = () if self.in_order else {id(entry.step) for entry in self.entries}
+        saved = () if self.in_order else {id(entry.step) for entry in [*self.entries, *self.taken_off]}
         for step in steps[len(self) :] if self.in_order else steps:
             if id(step) not in saved and id(step) not in self.runs:
                 self.runs[id(step)] = run_of(step)
+
+    def run_of(self, step: Any) -> str:
+        """The run of a step that is not saved yet, or that is on the list a second time."""
+        known = self.runs.get(id(step))
+        return known or next(entry.run for entry in self.entries if entry.step is step)
 
     # --- prompts ---------------------------------------------------------------------------------------------------
 
@@ -124,7 +162,7 @@ class Session:
         saved = {id(entry.step): entry for entry in self.entries}
         if self.system is not None:
             saved[id(self.system.step)] = self.system
-        messages, parts, self.suspects = list[Any](), list[Part](), []
+        messages, parts, used, self.suspects = list[Any](), list[Part](), list[StepMessages](), []
         keeps = step_messages.are_made_as_known()
         for step in (system, *steps):
             entry = saved.get(id(step))
@@ -133,16 +171,25 @@ class Session:
             messages += shown
             if entry is None:
                 parts += map(encode, shown)
-            elif unchanged is None and not entry.messages.look_like(shown):
+            elif unchanged is not None:
+                used.append(entry.messages)
+            elif not entry.messages.look_like(shown):
                 self.suspects.append(entry)
                 parts.append(encode(shown))
-            elif shown:
+                continue
+            if entry is not None and shown:
                 parts.append(encode(shown) if entry.rendered is None else entry.rendered)
+        if step_messages.restore_edited(used):
+            return self.render(system, steps, encode)
         return messages, parts
 
+    def asking(self, messages: Sequence[Any]) -> None:
+        """A model is about to be given a prompt."""
+        self.asked = self.sent if self.sent is not None and _are_these(messages, self.sent[0]) else None
+
     def parts_sent(self, messages: Sequence[Any]) -> Sequence[Part] | None:
-        """The parts of a prompt, if it is the last one that was rendered."""
-        return None if self.sent is None or self.sent[0] != messages else self.sent[1]
+        """The parts of a prompt, if it is the last one that a model was given."""
+        return None if self.asked is None or not _are_these(messages, self.asked[0]) else self.asked[1]
 
     def shared(self, part: Encoded) -> Part:
         """A part that is stored, or waits to be: prompts of steps that cannot be saved repeat each other, too."""
@@ -162,8 +209,8 @@ class Session:
         return entry
 
     def drop_removed(self) -> None:
-        """Forgets steps that are not on the list any more."""
-        kept = {*self.timeline.steps, self.timeline.system}
+        """Forgets steps that are not on the list any more, unless they may come back."""
+        kept = {*self.timeline.steps, self.timeline.system, *(entry.id for entry in self.taken_off)}
         self.timeline.latest = {step: entry for step, entry in self.timeline.latest.items() if step in kept}
 
     def count_tasks(self, start: int) -> None:
@@ -194,7 +241,7 @@ class Session:
         if stored.prompt is not None and MODEL_INPUT in vars(step):
             vars(step)[MODEL_INPUT].of_live_step = True
         return self.observed(
-            Entry(step, stored.id, stored.run, stored.key, stored.prompt, stored.rendered, messages, fields_of(step))
+            Entry(step, stored.id, stored.run, stored.key, stored.prompt, stored.rendered, messages, Fields.of(step))
         )
 
     def forked(self, row: SessionRow) -> Session:
@@ -231,25 +278,5 @@ class Session:
             observed_steps.unobserve(entry.step)
 
 
-def fields_of(step: Any) -> dict[str, Any]:
-    """A step's fields as they are now; lists are copied, because they are edited in place.
-
-    The output of a step is often a variable of the agent: a list that later steps append to is no edit of this step.
-    """
-    own = getattr(step, "__dict__", {})
-    return {name: list(item) if type(item) is list and name != _OUTPUT else item for name, item in own.items()}
-
-
-def has_fields(step: Any, fields: dict[str, Any]) -> bool:
-    """Whether a step has the fields that it had."""
-    own = getattr(step, "__dict__", {})
-    with suppress(Exception):  # an array has no truth value
-        if own == fields:
-            return True
-    return own.keys() == fields.keys() and all(_same_field(item, fields[name]) for name, item in own.items())
-
-
-def _same_field(now: Any, then: Any) -> bool:
-    if now is then:
-        return True
-    return type(now) is list and type(then) is list and len(now) == len(then) and all(map(operator.is_, now, then))
+def _are_these(messages: Sequence[Any], others: Sequence[Any]) -> bool:
+    return len(messages) == len(others) and all(map(operator.is_, messages, others))

@@ -52,9 +52,14 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def message_content(message: Any) -> Any:
+    """The content of a chat message; a step class of the user's own may write messages as dicts."""
+    return message.get("content") if isinstance(message, dict) else getattr(message, "content", message)
+
+
 def message_role(message: Any) -> str:
     """The role of a chat message, as text."""
-    role = getattr(message, "role", "message")
+    role = message.get("role", "message") if isinstance(message, dict) else getattr(message, "role", "message")
     return str(getattr(role, "value", role))
 
 
@@ -63,7 +68,7 @@ def message_texts(message: Any) -> list[str]:
 
     Only text is turned into text: `str()` of an agent's image would write a file.
     """
-    content = getattr(message, "content", message)
+    content = message_content(message)
     if not isinstance(content, list):
         return [] if content is None else [_text_or_name(content)]
     parts = (part if isinstance(part, dict) else {"text": part} for part in content)

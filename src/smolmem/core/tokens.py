@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from smolmem.core.text import message_content
+
 CHARACTERS = 3.6
 """Characters per token, by default."""
 REPORTS = 8
@@ -29,7 +31,7 @@ def size(messages: Iterable[Any]) -> Size:
     """The size of messages."""
     text, images = 0.0, 0.0
     for message in messages:
-        content = message.content
+        content = message_content(message)
         for part in content if isinstance(content, list) else [{"type": "text", "text": content or ""}]:
             if part.get("type") == "image":
                 images += _image(part.get("image"))

@@ -69,11 +69,10 @@ def _through_ledger(name: str, original: Callable[..., Any], messages: Any, args
 @cache
 def _observing(cls: Any) -> type:
     def method(name: str) -> Any:
-        original = getattr(cls, name)
-
-        @wraps(original)
+        @wraps(getattr(cls, name))
         def observed(self: Any, messages: Any, *args: Any, **kwargs: Any) -> Any:
-            return _through_ledger(name, original.__get__(self), messages, args, kwargs)
+            original = getattr(cls, name).__get__(self)  # the class may have got another one since
+            return _through_ledger(name, original, messages, args, kwargs)
 
         return observed
 

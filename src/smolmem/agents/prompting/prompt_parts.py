@@ -58,10 +58,12 @@ def parts_of(messages: list[Any], listed: Sequence[ListedStep], *, summary: bool
     parts, position = [], 0
     for one in listed:
         saved = None if summary else one.saved
-        size = len(one.step.to_messages(summary_mode=summary)) if saved is None else len(saved.kept)
+        size = 0 if saved is None else len(saved.messages)
+        known = saved is not None and size > 0 and saved.look_like(messages[position : position + size])
+        if not known:
+            size = len(one.step.to_messages(summary_mode=summary))
         taken = messages[position : position + size]
         position += size
-        known = saved is not None and saved.look_like(taken)
         parts.append(Part(taken, _role(one.step), one.step, one.id, one.recorded, one.stored if known else None))
     if position != len(messages):
         return [Part([message], _role_of_message(message), None, place) for place, message in enumerate(messages)]

@@ -50,7 +50,7 @@ class PromptRenderer:
         """
         self.chain.views, original = _views_before(original)
         self._original = original
-        as_documented = renders_as_documented(original)
+        is_of_class = isinstance(original, compat.ClassMethod)
 
         @wraps(original)
         def render(*args: Any, **kwargs: Any) -> list[Any]:
@@ -61,7 +61,7 @@ class PromptRenderer:
             known: Sequence[int | Encoded] | None = None
             due: list[tuple[Entry, Reminder]] = []
             with self._steps.guard():
-                if as_documented and not args and not kwargs:
+                if is_of_class and not args and not kwargs and renders_as_documented(self._agent):
                     messages, known = self._messages_and_parts()
             if messages is None:
                 messages = original(*args, **kwargs)
@@ -69,10 +69,11 @@ class PromptRenderer:
                 due = self._due()
             if due or self.chain.views:
                 summary = bool(args[0] if args else kwargs.get("summary_mode", False))
-                return self._shown(messages, due, summary=summary)
-            self._steps.session.sent = None if known is None else (list(messages), known)
-            if self._steps.runs.is_working:
+                messages, known = self._shown(messages, due, summary=summary)
+            elif self._steps.runs.is_working:
                 self.chain.sent = messages
+            is_wrapped = vars(self._agent).get("write_memory_to_messages") is not render  # by one who may edit it
+            self._steps.session.sent = None if known is None or is_wrapped else (list(messages), known)
             return messages
 
         vars(render)["chain"] = self.chain
@@ -86,12 +87,17 @@ class PromptRenderer:
             rendered = session.render(memory.system_prompt, memory.steps, self._journal.encode)
         return rendered
 
-    def _shown(self, messages: list[Any], due: list[tuple[Entry, Reminder]], *, summary: bool) -> list[Any]:
+    def _shown(
+        self, messages: list[Any], due: list[tuple[Entry, Reminder]], *, summary: bool
+    ) -> tuple[list[Any], Sequence[int | Encoded]]:
         chain = self.chain if self._steps.runs.is_working else self.chain.preview()
         parts = chain.show(_with_reminders(self._parts(messages, summary=summary), due), self.session_id)
-        shown = messages_of(parts)
-        self._steps.session.sent = (shown, [self.chain.encoded(part, self._journal.encode) for part in parts])
-        return list(shown)
+        return messages_of(parts), [self.chain.encoded(part, self._journal.encode) for part in parts]
+
+    def asking(self, messages: Sequence[Any]) -> None:
+        """A model is about to be given a prompt."""
+        with self._steps.guard():
+            self._steps.session.asking(messages)
 
     def parts_before_views(self) -> list[Part]:
         """The next prompt before any view; nothing new is recalled for it."""

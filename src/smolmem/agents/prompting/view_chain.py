@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -19,6 +20,7 @@ from smolagents.models import ChatMessage
 
 from smolmem.agents.ledger import Fenced
 from smolmem.agents.prompting.prompt_parts import Part, messages_of
+from smolmem.agents.prompting.step_messages import StepMessages
 from smolmem.core.encoding import codec
 from smolmem.core.encoding.codec import Encoded
 from smolmem.core.errors import BudgetTooSmall, InvalidArgument, TakenOver
@@ -49,7 +51,7 @@ class ViewChain:
         self._view = ""
         self._warned: set[tuple[str, str]] = set()
         self._learned: Any = None
-        self._encoded: dict[tuple[int, str], tuple[list[Any], Encoded]] = {}
+        self._encoded: dict[tuple[int, str], tuple[StepMessages, Encoded]] = {}
 
     @property
     def views(self) -> list[View]:
@@ -109,7 +111,8 @@ class ViewChain:
             shown = list(show(list(parts), self))
             if not shown or not all(isinstance(part, Part) for part in shown):
                 raise TypeError("a view must return at least one part, and nothing but parts")
-            if not all(isinstance(message, ChatMessage) for message in messages_of(shown)):
+            given = {id(message) for message in messages_of(parts)}  # a step class of the user's own may write others
+            if not all(isinstance(each, ChatMessage) or id(each) in given for each in messages_of(shown)):
                 raise TypeError("the messages of a part must be ChatMessages")
             size(messages_of(shown))
         except BudgetTooSmall:
@@ -183,8 +186,9 @@ class ViewChain:
         if part.id is None:
             return encode(part.messages)
         before = self._encoded.get((part.id, part.role))
-        if before is None or before[0] != part.messages:
-            before = self._encoded[part.id, part.role] = (part.messages, encode(part.messages))
+        if before is None or not before[0].look_like(part.messages):
+            kept = StepMessages.keeping(part.messages)
+            before = self._encoded[part.id, part.role] = (kept, encode(part.messages))
         return before[1]
 
     def _learn(self, steps: Sequence[Any]) -> None:
@@ -195,7 +199,8 @@ class ViewChain:
             used = getattr(getattr(step, "token_usage", None), "input_tokens", None)
             sent = getattr(step, codec.MODEL_INPUT, None)
             if isinstance(used, int) and sent:
-                self.tokens.learn(size(self.sent if len(self.sent) == len(sent) else sent), used)
+                with suppress(AttributeError):  # contents that smolagents does not make cannot be counted
+                    self.tokens.learn(size(self.sent if len(self.sent) == len(sent) else sent), used)
         self._learned = steps[-1]
 
 
