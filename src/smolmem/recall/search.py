@@ -53,7 +53,7 @@ PASSAGES = 3
 """Vectors that are searched for each listed document."""
 FEW_PASSAGES = 4
 """Passages that are read of a document in any case."""
-SEMANTIC, WHOLE = 0.7, 0.7
+SEMANTIC, WHOLE = 0.7, 0.8
 """The weight of vectors, and the share of it for the vector of the whole document beside that of its best passage."""
 NEAR, FAR = 0.3, 0.15
 """Shares of the scores of the next document on either side, and of the one after that."""

@@ -94,14 +94,15 @@ class SemanticSearch:
         if self._external is not None:
             near = self._external.search(self._store, model, scope, vector, limit, where)
             documents = self._documents_of(near)
-            return _hits(near, documents, self._external.cosines(self._store, model, documents.values(), vector))
+            wholes = self._external.cosines(self._store, model, _unseen(documents), vector)
+            return _hits(near, documents, wholes)
         index = self._indexes.setdefault((scope, model), Index(scope, model, len(vector)))
         index.update(self._store)
         while True:
             near = index.search(vector, limit, where)
             documents = self._documents_of(near)
             if len(documents) == len(near):
-                return _hits(near, documents, index.cosines(documents.values(), vector))
+                return _hits(near, documents, index.cosines(_unseen(documents), vector))
             index.drop({passage for passage, _ in near} - documents.keys())
 
     def _documents_of(self, near: Iterable[tuple[int, float]]) -> dict[int, int]:
@@ -109,8 +110,14 @@ class SemanticSearch:
         return documents_of(self._store, (passage for passage, _ in near))
 
 
-def _hits(near: Iterable[tuple[int, float]], documents: Mapping[int, int], cosines: Mapping[int, float]) -> list[Hit]:
+def _unseen(documents: Mapping[int, int]) -> set[int]:
+    """The first passages of documents, without those that were found themselves."""
+    return set(documents.values()) - documents.keys()
+
+
+def _hits(near: Iterable[tuple[int, float]], documents: Mapping[int, int], wholes: Mapping[int, float]) -> list[Hit]:
     """The passages that still exist; a document whose first passage has no vector is as near as its passage."""
+    cosines = {**wholes, **dict(near)}
     found = ((passage, documents[passage], cosine) for passage, cosine in near if passage in documents)
     return [Hit(passage, document, cosine, cosines.get(document, cosine)) for passage, document, cosine in found]
 

@@ -12,7 +12,7 @@ there is noticed when it is looked up, and the search is made again without it.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -139,8 +139,10 @@ class Index:
             (int(passage), float(score)) for passage, score in zip(self._ids[near[best]], scores[best], strict=True)
         ]
 
-    def cosines(self, passages: Iterable[int], query: Array) -> dict[int, float]:
+    def cosines(self, passages: Collection[int], query: Array) -> dict[int, float]:
         """How near some passages are; those without a vector are left out."""
+        if not passages:
+            return {}
         rows = np.flatnonzero(np.isin(self._ids[: self.count], [*passages]) & self._alive[: self.count])
         scores = self._scores(rows, np.asarray(query, np.float32) / _SCALE)
         return {int(passage): float(score) for passage, score in zip(self._ids[rows], scores, strict=True)}

@@ -15,7 +15,7 @@ import hashlib
 import logging
 import time
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any, TypeVar
@@ -85,9 +85,9 @@ class ExternalIndex:
 
         return self._attempt(lambda: self._twice(find)) or []
 
-    def cosines(self, store: Store, model: str, passages: Iterable[int], vector: Any) -> dict[int, float]:
+    def cosines(self, store: Store, model: str, passages: Collection[int], vector: Any) -> dict[int, float]:
         """How near some passages are, by the vectors of the store; those without a vector are left out."""
-        found = store.rows("vectors_of", {"ids": json_list(set(passages)), "model": model})
+        found = store.rows("vectors_of", {"ids": json_list(passages), "model": model}) if passages else []
         rows = [row for row in found if len(row["numbers"]) == 2 * len(vector)]
         if not rows:
             return {}
