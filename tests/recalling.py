@@ -450,6 +450,25 @@ class Recalling:
                 assert text in best.text
                 assert best.signals["semantic"] == SEMANTIC
 
+    def test_a_step_is_found_by_what_its_parts_say_together(self, url: str) -> None:
+        made: list[str] = []
+
+        def watched(texts: list[str]) -> list[list[float]]:
+            made.extend(texts)
+            return concepts(texts)
+
+        with Memory(url, embedder=watched) as memory:
+            agent = memory.attach(code_agent())
+            for thought, seen in (("automobile", "glad"), ("automobile", "ocean"), ("glad", "ocean")):
+                step = ActionStep(step_number=1, timing=Timing(0.0, 1.0), model_output=thought, observations=seen)
+                agent.memory.steps.append(step)
+            memory.index()
+            best, *others = memory.recall("which vehicle was at the sea?", floor=0.0)
+            assert {excerpt.text for excerpt in best.excerpts} == {"automobile", "ocean"}
+            assert max(one.signals["semantic"] for one in others) < best.signals["semantic"] / 2
+            assert {"thought: automobile\nobservation: ocean", "ocean"} <= set(made)
+            assert not {"automobile", "glad\nocean"} & set(made), "a step of two passages has two vectors"
+
     def test_vectors_are_made_once_and_shared(self, url: str) -> None:
         made: list[str] = []
 

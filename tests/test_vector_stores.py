@@ -26,6 +26,9 @@ import test_private
 from conftest import TORTURE
 from langchain_core.documents import Document as LangChainDocument
 from recalling import concepts
+from scripted import code_agent
+from smolagents import ActionStep
+from smolagents.monitoring import Timing
 
 from smolmem import Memory
 from smolmem.cli.main import main
@@ -103,21 +106,36 @@ def fill(memory: Memory) -> None:
 def test_an_external_index_gives_the_answers_of_the_built_in_one(tmp_path: Path, vectors: str) -> None:
     with opened(tmp_path, None, scope="*") as memory:
         fill(memory)
-        expected = answers(memory)
+        expected = answers(memory, FILTERS)
     with opened(tmp_path, vectors, scope="*") as memory:
         memory.index()
-        assert answers(memory) == expected
+        assert answers(memory, FILTERS) == expected
         assert index_of(memory).count() == 48
 
 
-def answers(memory: Memory) -> list[Any]:
-    asked: list[dict[str, Any]] = [
-        {},
-        {"scope": "s1"},
-        {"kind": "rare"},
-        {"scope": "s0", "kind": "rare"},
-        {"since": time.time() + 9},
-    ]
+def test_an_external_index_compares_whole_steps(tmp_path: Path, some_vectors: str) -> None:
+    with opened(tmp_path, None) as memory:
+        agent = memory.attach(code_agent())
+        for number in range(120):
+            parts = {"model_output": f"automobile {number}", "observations": f"the ocean and physician {number}"}
+            agent.memory.steps.append(ActionStep(step_number=1, timing=Timing(0.0, 1.0), **parts))
+        memory.index()
+        expected = answers(memory, [{}, {"kind": "observation"}])
+    with opened(tmp_path, some_vectors) as memory:
+        memory.index()
+        assert answers(memory, [{}, {"kind": "observation"}]) == expected
+
+
+FILTERS: list[dict[str, Any]] = [
+    {},
+    {"scope": "s1"},
+    {"kind": "rare"},
+    {"scope": "s0", "kind": "rare"},
+    {"since": time.time() + 9_000},
+]
+
+
+def answers(memory: Memory, asked: list[dict[str, Any]]) -> list[Any]:
     return [
         {
             (one.passage, round(one.signals.get("semantic", 0.0), 4))

@@ -4,7 +4,7 @@ A step or note is a document. Five signals are added up for each document:
 
 - lexical: how well the whole document matches the words of the question, all of its parts together, and the pairs of
   words that stand side by side in the question;
-- semantic: how near the vector of its best passage is to that of the question;
+- semantic: how near the vector of the whole document, and that of its best passage, are to that of the question;
 - neighbours: a share of the scores of the two documents on either side, because an answer often stands beside the step
   that sounds like the question;
 - session: a share of the best score in the same session, because a question is about one run more often than about one
@@ -43,7 +43,7 @@ from smolmem.store.passage_rows import documents_of, json_list
 
 if TYPE_CHECKING:
     from smolmem.recall.embedding.embedders import Reranker
-    from smolmem.recall.semantic import SemanticSearch
+    from smolmem.recall.semantic import Hit, SemanticSearch
 
 log = logging.getLogger("smolmem")
 
@@ -53,7 +53,8 @@ PASSAGES = 3
 """Vectors that are searched for each listed document."""
 FEW_PASSAGES = 4
 """Passages that are read of a document in any case."""
-SEMANTIC = 0.7
+SEMANTIC, WHOLE = 0.7, 0.8
+"""The weight of vectors, and the share of it for the vector of the whole document beside that of its best passage."""
 NEAR, FAR = 0.3, 0.15
 """Shares of the scores of the next document on either side, and of the one after that."""
 FOLLOWING = 0.2
@@ -227,14 +228,14 @@ class Search:
         lexical = above_last(matches.found, listed)
         high = max(lexical.values(), default=0.0) or 1.0
         signals = {"lexical": scaled(lexical)}
-        cosine = near[0][1] if near else None
+        passages: Scores = {}
         if near:
-            worst = near[-1][1] if len(near) == PASSAGES * listed else self._noise_in(filters).cosine
-            near = [(passage, max(0.0, cosine - worst), document) for passage, cosine, document in near]
-            signals["semantic"] = {id: SEMANTIC * score for id, score in scaled(_best_of(near)).items()}
+            least = near[-1].cosine if len(near) == PASSAGES * listed else self._noise_in(filters).cosine
+            scores = scaled(_nearness(near, listed, least))
+            signals["semantic"] = {id: SEMANTIC * score for id, score in scores.items()}
+            passages = scaled({hit.passage: max(0.0, hit.cosine - least) for hit in near})
         pairs = {document: score / high for document, score in matches.pair_scores.items()}
-        passages = scaled({hit[0]: hit[1] for hit in near})
-        return Found(words, matches, signals, pairs, passages, cosine)
+        return Found(words, matches, signals, pairs, passages, near[0].cosine if near else None)
 
     def _add_context(self, signals: dict[str, Scores], pairs: Scores) -> None:
         """Adds what documents get from their neighbours and their session; a note has neither, and gets a share."""
@@ -315,7 +316,7 @@ class Search:
             self.semantic.keep(UNRELATED)
             scope = Filter(scope=filters.scope, below=filters.below)
             nearest = (self.semantic.nearest(question, 1, scope) for question in UNRELATED)
-            self._noise[key] = noise_of(hits[0][1] for hits in nearest if hits)
+            self._noise[key] = noise_of(hits[0].cosine for hits in nearest if hits)
         return self._noise[key]
 
     # --- reading ---------------------------------------------------------------------------------------------------
@@ -428,12 +429,14 @@ def _of(signals: Mapping[str, Scores], document: int) -> dict[str, float]:
     return {name: scores[document] for name, scores in signals.items() if scores.get(document)}
 
 
-def _best_of(near: Iterable[tuple[int, float, int]]) -> Scores:
-    """The best score of each document's passages; the best passages come first."""
-    best: Scores = {}
-    for _, score, document in near:
-        best.setdefault(document, score)
-    return best
+def _nearness(near: Iterable[Hit], listed: int, least: float) -> Scores:
+    """How much nearer the nearest documents are than what comes after them; than `least`, if nothing does."""
+    scores: Scores = {}
+    for hit in near:  # the best passages come first
+        scores.setdefault(hit.document, (1 - WHOLE) * hit.cosine + WHOLE * hit.whole)
+    ranked = sorted(scores.items(), key=lambda one: -one[1])
+    low = ranked[listed][1] if len(ranked) > listed else least
+    return {document: max(0.0, score - low) for document, score in ranked[:listed]}
 
 
 def _once_per_run(ranked: Iterable[int], documents: Mapping[int, list[Row]]) -> list[int]:

@@ -6,7 +6,8 @@ server is down, recall continues with words alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from smolmem.core.errors import EmbedderFailed
 from smolmem.core.fork_lock import ForkLock
@@ -18,8 +19,16 @@ from smolmem.recall.vectors import Index, Where
 from smolmem.store.base import Store
 from smolmem.store.passage_rows import documents_of, json_list
 
-Hit = tuple[int, float, int]
-"""A passage, how near it is (the cosine of both vectors), and its document."""
+
+class Hit(NamedTuple):
+    """A passage that is near to a question, and how near its document is."""
+
+    passage: int
+    document: int
+    cosine: float
+    """How near the vector of the passage is to that of the question."""
+    whole: float
+    """How near the vector of the document's first passage is, which is about the whole document."""
 
 
 class SemanticSearch:
@@ -41,7 +50,7 @@ class SemanticSearch:
             return []
         with self._lock:
             found = [hit for scope in self._scopes(filters) for hit in self._search(scope, vector, limit, filters)]
-        return sorted(found, key=lambda hit: -hit[1])[:limit]
+        return sorted(found, key=lambda hit: -hit.cosine)[:limit]
 
     @property
     def is_behind(self) -> bool:
@@ -83,20 +92,34 @@ class SemanticSearch:
         excluded["role"] = list(filters.excluded_kinds)
         where = None if filters.is_open else Where(filters.columns, excluded, filters.since, filters.until)
         if self._external is not None:
-            return self._with_documents(self._external.search(self._store, model, scope, vector, limit, where))
+            near = self._external.search(self._store, model, scope, vector, limit, where)
+            documents = self._documents_of(near)
+            wholes = self._external.cosines(self._store, model, _unseen(documents), vector)
+            return _hits(near, documents, wholes)
         index = self._indexes.setdefault((scope, model), Index(scope, model, len(vector)))
         index.update(self._store)
         while True:
-            found = index.search(vector, limit, where)
-            hits = self._with_documents(found)
-            if len(hits) == len(found):
-                return hits
-            index.drop({passage for passage, _ in found} - {hit[0] for hit in hits})
+            near = index.search(vector, limit, where)
+            documents = self._documents_of(near)
+            if len(documents) == len(near):
+                return _hits(near, documents, index.cosines(_unseen(documents), vector))
+            index.drop({passage for passage, _ in near} - documents.keys())
 
-    def _with_documents(self, found: list[tuple[int, float]]) -> list[Hit]:
-        """The passages that still exist."""
-        documents = documents_of(self._store, (passage for passage, _ in found))
-        return [(passage, near, documents[passage]) for passage, near in found if passage in documents]
+    def _documents_of(self, near: Iterable[tuple[int, float]]) -> dict[int, int]:
+        """The documents of those passages that still exist."""
+        return documents_of(self._store, (passage for passage, _ in near))
+
+
+def _unseen(documents: Mapping[int, int]) -> set[int]:
+    """The first passages of documents, without those that were found themselves."""
+    return set(documents.values()) - documents.keys()
+
+
+def _hits(near: Iterable[tuple[int, float]], documents: Mapping[int, int], wholes: Mapping[int, float]) -> list[Hit]:
+    """The passages that still exist; a document whose first passage has no vector is as near as its passage."""
+    cosines = {**wholes, **dict(near)}
+    found = ((passage, documents[passage], cosine) for passage, cosine in near if passage in documents)
+    return [Hit(passage, document, cosine, cosines.get(document, cosine)) for passage, document, cosine in found]
 
 
 def model_key(model: str, size: int) -> str:

@@ -139,6 +139,14 @@ class Index:
             (int(passage), float(score)) for passage, score in zip(self._ids[near[best]], scores[best], strict=True)
         ]
 
+    def cosines(self, passages: Collection[int], query: Array) -> dict[int, float]:
+        """How near some passages are; those without a vector are left out."""
+        if not passages:
+            return {}
+        rows = np.flatnonzero(np.isin(self._ids[: self.count], [*passages]) & self._alive[: self.count])
+        scores = self._scores(rows, np.asarray(query, np.float32) / _SCALE)
+        return {int(passage): float(score) for passage, score in zip(self._ids[rows], scores, strict=True)}
+
     def _scores(self, near: Array, query: Array) -> Array:
         """How near rows are by their numbers; in small pieces, and in memory that is used again."""
         scores: Array = np.empty(len(near), np.float32)
