@@ -107,7 +107,7 @@ def trees(data: bytes, path: Path, kind: str) -> dict[str, list[int]]:
 
 INDEXES = [
     *("sqlite_autoindex_content_1", "sqlite_autoindex_run_1", "sqlite_autoindex_note_1"),
-    *("run_by_time", "run_by_session", "run_by_parent", "run_open", "event_by_session"),
+    *("run_by_time", "run_by_session", "run_by_parent", "run_by_writer", "run_open", "event_by_session"),
     *("step_by_run", "step_by_place", "step_by_error", "call_by_run"),
     *("note_by_scope", "note_by_end", "note_by_past", "note_by_run", "forgotten_by_target"),
     *("recalled_by_run", "recalled_by_step", "content_by_base", "cut_by_session", "alert_by_run", "alert_by_time"),

@@ -116,8 +116,6 @@ CREATE TABLE call (
     hash      BLOB NOT NULL
 , web INTEGER) STRICT;
 
-CREATE INDEX call_by_run ON call (run, turn);
-
 CREATE TABLE note (
     id         TEXT PRIMARY KEY,
     scope      TEXT NOT NULL,
@@ -287,5 +285,7 @@ CREATE INDEX document_by_scope ON passage (scope) WHERE id = document;
 CREATE INDEX document_by_run ON passage (run) WHERE id = document AND run IS NOT NULL;
 
 CREATE INDEX run_by_writer ON run (writer);
+
+CREATE INDEX call_by_run ON call (run, began);
 
 INSERT INTO fingerprint_key (id, key) VALUES (1, randomblob(16));
