@@ -321,6 +321,15 @@ def test_a_list_shows_plans_and_reports_of_managed_agents_without_the_words_befo
     assert any("three" in line for line in lines), lines
 
 
+def test_tag_prints_the_tags_that_the_run_has_now(sample: Sample, run: Run) -> None:
+    for words, printed in (
+        (["good", "release-41"], "has the tags: good, release-41"),
+        (["good", "--remove"], "has the tags: release-41"),
+        (["release-41", "--remove"], "has no tags"),
+    ):
+        assert run("tag", sample.count, *words) == (0, f"{sample.count[:8]} {printed}\n", "")
+
+
 def test_print_shows_a_result_as_the_command_line_does(sample: Sample, run: Run) -> None:
     with Memory("smolmem.db", scope="*") as memory:
         printed = {"stats": str(memory.stats()), "verify": str(memory.verify()), "doctor": str(memory.doctor())}
