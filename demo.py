@@ -97,7 +97,7 @@ def inspect(options: argparse.Namespace) -> None:
     console.print("More examples: examples/README.md")
     desktop = sys.platform == "darwin" or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
     if desktop and console.is_terminal and not options.no_ui and find_spec("uvicorn") is not None:
-        subprocess.run([sys.executable, "-m", "smolmem.cli.main", "ui", str(options.folder / "agent.db")], check=False)
+        subprocess.run([sys.executable, "-m", "smolmem", "ui", str(options.folder / "agent.db")], check=False)
 
 
 def deploy_bad_release(shop: Shop, title: str) -> None:

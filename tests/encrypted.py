@@ -658,7 +658,7 @@ def typed(words: list[str], *answers: str) -> tuple[int, str]:
     """Runs a command on a terminal, and types an answer at each question."""
     child, terminal = pty.fork()
     if not child:
-        os.execv(sys.executable, [sys.executable, "-m", "smolmem.cli.main", *words])
+        os.execv(sys.executable, [sys.executable, "-m", "smolmem", *words])
     shown, answered, left = b"", 0, list(answers)
     while True:
         try:

@@ -56,7 +56,7 @@ from smolmem.render.consoles import PipeConsole
 from smolmem.render.plain_values import as_json
 
 ROOT = Path(__file__).parent.parent
-CLI = [sys.executable, "-m", "smolmem.cli.main"]
+CLI = [sys.executable, "-m", "smolmem"]
 BOX = re.compile("[\u2500-\u257f]")
 group = all_commands()
 NAMES = {name: command for name, command in group.commands.items() if isinstance(command, Command)}
@@ -319,6 +319,25 @@ def test_a_list_shows_plans_and_reports_of_managed_agents_without_the_words_befo
     assert [line for line in lines if line.startswith(("1.", "2."))] == ["1. Ask.", "2. Answer."], lines
     assert not any("Here" in line or "```" in line for line in lines), lines
     assert any("three" in line for line in lines), lines
+
+
+def test_tag_prints_the_tags_that_the_run_has_now(sample: Sample, run: Run) -> None:
+    for words, printed in (
+        (["good", "release-41"], "has the tags: good, release-41"),
+        (["good", "--remove"], "has the tags: release-41"),
+        (["release-41", "--remove"], "has no tags"),
+    ):
+        assert run("tag", sample.count, *words) == (0, f"{sample.count[:8]} {printed}\n", "")
+
+
+def test_print_shows_a_result_as_the_command_line_does(sample: Sample, run: Run) -> None:
+    with Memory("smolmem.db", scope="*") as memory:
+        printed = {"stats": str(memory.stats()), "verify": str(memory.verify()), "doctor": str(memory.doctor())}
+        differing = str(memory.run(sample.count).diff(memory.run(sample.weather)))
+    timed = re.compile(r"[\d.]+ (?:ms|s|GB|kB)\b")
+    for command, text in printed.items():
+        assert timed.sub("…", f"{text}\n") == timed.sub("…", run(command)[1]), command
+    assert differing.startswith("0 steps in common, then\nleft ")
 
 
 def test_plain_lines_are_whole_and_hold_no_frame_picture_or_control_character() -> None:

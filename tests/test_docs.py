@@ -105,7 +105,7 @@ def test_the_demo_prints_its_chapters(tmp_path: Path) -> None:
         "interrupted ai_monitoring_agent",
         "UnknownOutcome: run",
         "4 restart_application (The outcome of this call of restart_application is unknown",
-        "▲ [ALERT] health: 2 of the last 2 steps",
+        "▲ [ALERT] health: 2 of the last 2 steps match",
         "to the person on call",
         "Remedy: roll_back_release.",
         "The shop now: health check: 200 OK (release 40)",

@@ -636,6 +636,30 @@ def test_a_full_disk_and_a_lost_race_for_the_log_are_named_whatever_the_driver_c
     assert isinstance(explained(apsw.ProtocolError("locking protocol"), "reading", path), Busy)
 
 
+def test_a_forked_process_does_not_take_the_answer_of_a_step_that_its_parent_made_by_hand(path: Path) -> None:
+    script = (
+        "import os, sys\n"
+        "from scripted import code, code_agent; from smolagents import ActionStep, TaskStep, Timing\n"
+        "from smolmem import Memory\n"
+        "memory = Memory(sys.argv[1])\n"
+        "agent = memory.attach(code_agent(code('final_answer(42)'), code('x = 1')))\n"
+        "agent.python_executor.send_tools(agent.tools)\n"
+        "agent.memory.steps.append(TaskStep(task='parent'))\n"
+        "agent.step(ActionStep(step_number=1, timing=Timing(0.0)))\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    agent.memory.steps.append(TaskStep(task='child'))\n"
+        "    agent.memory.steps.append(ActionStep(step_number=1, timing=Timing(0.0, 1.0), observations='seen'))\n"
+        "    memory.close()\n"
+        "    os._exit(0)\n"
+        "os.waitpid(child, 0)\n"
+    )
+    programs.run(["-c", script, path], check=True)
+    with Memory(path) as memory:
+        (run,) = memory.runs(text="child")
+        assert run.answer is None
+
+
 def test_a_forked_process_writes_through_a_connection_of_its_own(path: Path) -> None:
     script = (
         "import os, sys\n"

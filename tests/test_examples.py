@@ -108,7 +108,7 @@ def test_the_second_incident_takes_fewer_steps_and_fires_the_rule(place: list[ob
     assert "The shop now: health check: 200 OK (release 40)" in first
     second = run("05-main.py", "--fault", "errors", *place)
     assert "Reminded of ❘" in second
-    assert "▲ [ALERT] health: 3 of the last 4 steps" in second
+    assert "▲ [ALERT] health: 3 of the last 4 steps match" in second
     assert "📟 to the person on call" in second
     assert steps(first) == [9]
     assert steps(second) == [9, 5]
@@ -134,7 +134,7 @@ def test_the_programs_run_on_the_oldest_smolagents_too(
 def test_a_flapping_shop_is_noticed_by_the_rule(place: list[object]) -> None:
     told = run("05-main.py", "--fault", "flapping", *place)
     assert "check its health 8 times" in told
-    assert "▲ [ALERT] health: 3 of the last 5 steps" in told
+    assert "▲ [ALERT] health: 3 of the last 5 steps match" in told
     assert "8 checks, 4 of them failed" in told
 
 

@@ -1618,14 +1618,15 @@ def test_pages_of_a_file_that_was_replaced_say_that_they_show_the_old_file(site:
     assert "was deleted or replaced" not in site.get("/").text
 
 
-def test_a_closed_memory_is_answered_with_one_sentence(sampled: Path) -> None:
-    with Memory(sampled, embedder="off") as memory:
+def test_a_closed_memory_is_answered_with_one_sentence(sampled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(sampled.parent)
+    with Memory(sampled.name, embedder="off") as memory:
         site = Site(memory)
         targets = everywhere(memory)
     for target in targets:
         found = site.get(target)
         assert (found.status, found.raised) == (503, None)
-        assert "is closed" in found.said
+        assert found.said.startswith(f"{sampled.name} is closed"), "the path is written as it is"
     assert site.get("/static/app.js").status == 200
     assert site.post("/notes", text="Deploys happen on Fridays").status == 503
 

@@ -85,7 +85,7 @@ def environment(sdk: tuple[Path, ...] = ()) -> dict[str, str]:
 
 
 def command(*arguments: object) -> list[str]:
-    return ["-m", "smolmem.cli.main", "mcp", *map(str, arguments)]
+    return ["-m", "smolmem", "mcp", *map(str, arguments)]
 
 
 def stdio(sdk: tuple[Path, ...], *arguments: object) -> StdioServerParameters:
@@ -716,7 +716,7 @@ def test_the_python_of_the_documentation_runs(
     fill(tmp_path / "agent.db")
     script = tmp_path / "smolmem"
     variables = f"SMOLMEM_MODELS=none PYTHONPATH={SOURCE}"
-    script.write_text(f'#!/bin/sh\n{variables} exec {sys.executable} -m smolmem.cli.main "$@"\n')
+    script.write_text(f'#!/bin/sh\n{variables} exec {sys.executable} -m smolmem "$@"\n')
     script.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     think = code("found = recall(question='when do we deploy?')\nfinal_answer('Tuesdays' in found)")

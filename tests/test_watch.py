@@ -57,7 +57,7 @@ def test_the_third_failure_is_told_in_the_third_step_and_once() -> None:
     agent = code_agent(SICK, SICK, SICK, SICK, code("final_answer(1)"), step_callbacks=[Watch("HTTP 5..")])
     agent.run("Watch")
     assert ["[ALERT]" in text for text in seen(agent)] == [False, False, True, False, False]
-    assert "[ALERT] pattern 'HTTP 5..': 3 of the last 3 steps" in seen(agent)[2]
+    assert "[ALERT] pattern 'HTTP 5..': 3 of the last 3 steps match" in seen(agent)[2]
 
 
 def test_a_rule_fires_again_only_after_it_was_over() -> None:
@@ -169,7 +169,7 @@ def test_an_alert_can_be_a_step_of_its_own(memory: Memory) -> None:
     memory.attach(agent, watch=[Watch("500", threshold=2, then="inject")])
     agent.run("Watch")
     assert "[alert · given by a rule" in agent.model.prompts[2][-4].content[0]["text"]
-    assert memory.steps(kind="injected")[0].text == "pattern '500': 2 of the last 2 steps"
+    assert memory.steps(kind="injected")[0].text == "pattern '500': 2 of the last 2 steps match"
     agent.model.script = iter([code("final_answer(1)")])
     agent.run("Again")
     assert all(each.step_number for each in agent.memory.steps if isinstance(each, ActionStep))
@@ -206,7 +206,7 @@ def test_an_alert_is_posted_to_a_webhook() -> None:
             if got:
                 break
             time.sleep(0.05)
-    assert got[0]["reason"] == "1 of the last 1 steps"
+    assert got[0]["reason"] == "1 of the last 1 steps match"
     assert got[0]["number"] == 7
 
 
@@ -265,7 +265,7 @@ def test_a_backtest_tells_when_a_rule_would_have_fired_and_does_nothing(memory: 
     agent.run("Watch")
     did: list[Any] = []
     result = memory.backtest(Watch("HTTP 5", threshold=2, then=did.append))
-    assert [(alert.number, alert.reason) for alert in result.alerts] == [(3, "2 of the last 3 steps")]
+    assert [(alert.number, alert.reason) for alert in result.alerts] == [(3, "2 of the last 3 steps match")]
     assert (result.steps, result.runs, did) == (5, 1, [])
     assert result
     assert not memory.backtest(Watch("HTTP 9"))

@@ -36,6 +36,7 @@ from smolmem.listening import hosts_of, listen
 
 HERE = Path(__file__).parent
 SHOW_STEP = "document.querySelector('#step-list a[aria-current]').scrollIntoView({block: 'end'}); window.scrollTo(0, 0)"
+RULE = "rule=pattern&pattern=health+check%3A+5&threshold=2&window=5"
 PACE = 0.12
 """Seconds that each model and tool takes."""
 PRICES = {"scripted": [2.5, 10.0]}
@@ -142,6 +143,7 @@ def main(folder: Path) -> None:
             take(chrome, f"{base}/dashboard?period=24h", folder / "dashboard.png")
             take(chrome, f"{base}/memory?q=no+such+column", folder / "memory.png")
             take(chrome, f"{base}/compare?left={fork.fork_of}&right={fork.id}", folder / "compare.png")
+            take(chrome, f"{base}/alerts?{RULE}", folder / "alerts.png")
             take(chrome, f"{base}/runs/{killed.id}", folder / "narrow.png", width=390, dark=True)
     finally:
         chrome.quit()

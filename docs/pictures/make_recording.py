@@ -68,7 +68,7 @@ COMMANDS = (
     ("smolmem search -n 1 orders without an address", ""),
     ('smolmem sql "select agent, steps, input_tokens, status from runs"', ""),
 )
-PAUSE, LINE = 1.4, 0.05
+PAUSE, LINE = 0.8, 0.05
 """Seconds before the output of a command, and between its lines."""
 
 
@@ -103,7 +103,7 @@ def record(folder: Path) -> tuple[str, list[float]]:
     console = Console(record=True, width=WIDTH, force_terminal=True, file=StringIO(), color_system="truecolor")
     output("smolmem model use off", folder)  # words alone, on every machine
     times: list[float] = []
-    now = 0.4
+    now = 0.2
     for command, comment in COMMANDS:
         prompt = Text.assemble(("$ ", "bold green"), (command, "bold"), (f"   # {comment}" if comment else "", "dim"))
         printed = Text.from_ansi(output(command, folder).rstrip("\n") + "\n").split("\n", allow_blank=True)

@@ -37,11 +37,15 @@ the [torture report](torture.md) says what ran.
 """
 
 
+ICON = ROOT / "src/smolmem/inspector/static/icon.svg"
+
+
 def on_files(files: Any, config: Any) -> Any:
-    """Adds the pages."""
+    """Adds the pages, and the icon."""
     for source, page in PAGES.items():
         text = promises_page() if source.endswith(".py") else (ROOT / source).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=text))
+    files.append(File.generated(config, ICON.name, abs_src_path=str(ICON)))
     return files
 
 

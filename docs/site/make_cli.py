@@ -52,7 +52,8 @@ page is current and runs every example.
 - Results go to standard output; hints, progress and errors go to standard error. A terminal gets colours and tables; a
   pipe gets plain aligned lines, never wrapped or shortened to a width. `NO_COLOR` is respected.
 - Stored text cannot send control characters to the terminal: they are shown as symbols such as `␛`, or as `�`.
-- `smolmem completion SHELL` prints a script that completes commands, options and run ids.
+- `smolmem completion SHELL` prints a script that completes commands, options, stores and run ids.
+- `python -m smolmem` is the same command line.
 
 ### Exit codes
 

@@ -60,7 +60,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _load_drawings() -> None:
-    from smolmem.render import replay, terminal  # noqa: F401  they register how values are drawn
+    from smolmem.render import consoles, replay, terminal  # noqa: F401  they register how values are drawn
 
 
 display.load = _load_drawings

@@ -25,7 +25,7 @@ import apsw
 
 from smolmem.agents import compat
 from smolmem.core import clock
-from smolmem.core.display import Drawable
+from smolmem.core.display import Result
 from smolmem.core.errors import Damaged, NotAStore, SmolmemError, StoreError
 from smolmem.core.text import byte_size, counted, one_line
 from smolmem.recall.embedding import models
@@ -87,7 +87,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Diagnosis(Drawable):
+class Diagnosis(Result):
     """All findings; true if none of them is a problem."""
 
     url: str

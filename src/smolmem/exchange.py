@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smolmem.core.arguments import check_choice, check_scope
-from smolmem.core.display import Drawable
+from smolmem.core.display import Result
 from smolmem.core.redaction import Redact
 from smolmem.core.values import Run
 from smolmem.recalling import Recalling
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Traced(Drawable):
+class Traced(Result):
     """A trace that was sent: its id, its first run, how many runs and spans it has, and where it was sent."""
 
     trace: str

@@ -147,9 +147,9 @@ class ActiveRuns:
         return self._manual if turn is None else turn.run
 
     def calling(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """A function that makes calls of tools: agents that these call are called by the run that is worked on.
+        """Wraps the function that calls tools: an agent that a tool calls is called by the run of this agent.
 
-        A code agent runs its tools in a thread without a context.
+        A code agent runs its tools in another thread, which does not know that run.
         """
 
         def called(name: str, *args: Any) -> Any:
@@ -271,7 +271,8 @@ class ActiveRuns:
     def forget_all(self) -> list[str]:
         """Forgets all runs, and returns them: they are another process's, after a fork or a takeover."""
         forgotten = [run for run, recorded in self._recorded.items() if not recorded.is_over]
-        self._active, self._recorded, self._thread, self._manual, self._latest = [], {}, threading.local(), None, None
+        self._active, self._recorded, self._thread = [], {}, threading.local()
+        self._manual, self._manual_answer, self._latest = None, [], None
         return forgotten
 
     # --- saving ----------------------------------------------------------------------------------------------------

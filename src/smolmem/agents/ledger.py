@@ -49,7 +49,10 @@ class Fenced(BaseException):
 
 
 def declared(agent: Any, name: str, attribute: str) -> bool | None:
-    """What a tool or managed agent says of itself; a managed agent can be called again, because its run continues."""
+    """An attribute that a tool or managed agent declares, such as `safe_to_repeat`; None if it declares none.
+
+    A managed agent can always be called again, because its run continues; so can `final_answer`, which has no effect.
+    """
     if attribute == "safe_to_repeat" and (name == "final_answer" or name in agent.managed_agents):
         return True
     said = getattr(agent.tools.get(name) or agent.managed_agents.get(name), attribute, None)

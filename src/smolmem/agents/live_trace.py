@@ -247,7 +247,7 @@ class _Sender:
                 self._runs.pop(root.id, None)
 
     def _mark(self, batch: list[Span], steps: dict[str, int | None], sent: set[int]) -> None:
-        """A step is sent when its own span is: that comes last."""
+        """Notes the steps whose own span was sent; it follows the spans of the calls of the step."""
         for span in batch:
             step = steps[span.id]
             if step is not None and span.kind == "CHAIN":

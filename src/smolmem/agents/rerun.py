@@ -29,7 +29,7 @@ class _Unrecorded(BaseException):
     """The agent makes a tool call that was not recorded, so there is no result to return."""
 
 
-class _Cassette:
+class _RecordedResults:
     """Returns the recorded results of calls, in any order."""
 
     def __init__(self, agent: MultiStepAgent, calls: list[RecordedCall], encode: Callable[[Any], Encoded]) -> None:
@@ -43,12 +43,12 @@ class _Cassette:
         for call in self._left:
             if call.name == name and call.is_of(key, self._encode):
                 self._left.remove(call)
-                return self._played_back(call, passed)
+                return self._result_of(call, passed)
         if name == "final_answer":
             return act()
         raise _Unrecorded(f"it calls {name} with {arguments!r}")
 
-    def _played_back(self, call: RecordedCall, passed: Iterable[Any]) -> Any:
+    def _result_of(self, call: RecordedCall, passed: Iterable[Any]) -> Any:
         try:
             return call.loaded(classes_of(self._agent)).replay(passed)
         except NotRestored as what:
@@ -70,12 +70,12 @@ class Rerun:
 
 def rerun(agent: MultiStepAgent, run: Run, calls: list[RecordedCall], journal: Journal) -> Rerun:
     """Lets an agent work on a run's task with recorded tool results, up to the first step that differs."""
-    cassette, result = _Cassette(agent, calls, journal.encode), Rerun()
+    recorded, result = _RecordedResults(agent, calls, journal.encode), Rerun()
     with compat.Patches() as patches:
-        patches.tool_calls(agent, cassette.tool)
+        patches.tool_calls(agent, recorded.tool)
         if any(call.name.partition(".")[0] in MEMORY_TOOLS for call in calls):
             give_memory_tools(
-                patches, agent, None, lambda name: lambda *args, **given: cassette.tool(name, [list(args), given], None)
+                patches, agent, None, lambda name: lambda *args, **given: recorded.tool(name, [list(args), given], None)
             )
         _play(agent, run, result, journal)
     return result

@@ -65,7 +65,7 @@ class StepRecorder:
         self._variables = Variables(agent, journal.encode)
         self._paused = False
         self._is_lost = False  # whether another process records the run of the steps on the list
-        self._edits_saved = False  # whether only the agent can have touched a step since the last comparison
+        self._edits_saved = False  # whether nobody but the agent can have edited a step since the last comparison
         self._unsaved_lists: list[_LiveList] = []  # lists that were reset before all of them could be saved
         self._in_doubt: ListChanges | None = None  # of the last batch, while it is unknown whether it was saved
         self.session = self._new_session()

@@ -198,7 +198,9 @@ def tag(env: Environment, run: str, tags: tuple[str, ...], remove: bool) -> None
     """Add tags to a run, to find it by, or remove them."""
     with env.open() as memory:
         found = memory.run(run)
-        env.output.result(found.untag(*tags) if remove else found.tag(*tags))
+        tagged = found.untag(*tags) if remove else found.tag(*tags)
+        now = f"has the tags: {', '.join(tagged.tags)}" if tagged.tags else "has no tags"
+        env.output.result(tagged, lambda: f"{tagged.id[:8]} {now}")
 
 
 @command(SECTION, "smolmem fork 3f9a2c1b --step 1", "smolmem fork 3f9a2c1b/1")

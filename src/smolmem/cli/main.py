@@ -161,7 +161,3 @@ def _warnings_on_stderr() -> Iterator[None]:
         yield
     finally:
         log.removeHandler(handler)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -88,7 +88,7 @@ def demo(env: Environment, path: str | None, no_ui: bool, **server: Any) -> None
 )
 @argument("shell", "SHELL", f"One of {', '.join(SHELLS)}.", type=click.Choice(SHELLS))
 def completion(env: Environment, shell: str) -> None:
-    """Print a script that completes commands, options and run ids in a shell."""
+    """Print a script that completes commands, options, stores and run ids in a shell."""
     from click.shell_completion import get_completion_class
 
     complete = get_completion_class(shell)

@@ -42,3 +42,12 @@ class Drawable:
 
     def __rich__(self) -> Any:
         return draw(type(self).__name__, self)
+
+
+class Result(Drawable):
+    """What an operation returns about itself: `print` shows what the command line prints."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return str(draw("text", self))

@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any, Literal
 
-from smolmem.core.display import Drawable
+from smolmem.core.display import Drawable, Result
 from smolmem.core.errors import SmolmemError
 from smolmem.core.rows import Act, Origin, Status, Trust
 from smolmem.core.smolagents_texts import in_short
@@ -129,7 +129,7 @@ class Revision:
 
 
 @dataclass(frozen=True)
-class Diff(Drawable):
+class Diff(Result):
     """How two runs differ: `common` equal steps, then the remaining steps of each run. False if they are the same."""
 
     common: int

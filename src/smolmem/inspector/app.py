@@ -340,7 +340,9 @@ class Inspector:
             return self._problem(error.status_code, text)
         status = 404 if isinstance(error, NotFound) else 503 if isinstance(error, StoreError) else 400
         text = str(error).partition(": `memory.")[0].rstrip(".")  # a page needs no hint about a method
-        return self._problem(status, f"{text[:1].upper()}{text[1:]}.")
+        if text.partition(" ")[0].isalpha():  # not the path of the store, which can come first
+            text = f"{text[0].upper()}{text[1:]}"
+        return self._problem(status, f"{text}.")
 
     def _problem(self, status: int, text: str) -> Response:
         title = "Not found" if status == HTTPStatus.NOT_FOUND else "Error"

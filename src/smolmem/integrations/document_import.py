@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from smolmem.core.display import Drawable
+from smolmem.core.display import Result
 from smolmem.core.errors import InvalidArgument, NotFound
 from smolmem.core.telemetry import quiet_chromadb
 from smolmem.recall.documents import Document
@@ -42,7 +42,7 @@ _PICKLES = (".pkl", ".pickle")
 
 
 @dataclass(frozen=True)
-class ImportedDocuments(Drawable):
+class ImportedDocuments(Result):
     """How many documents were added, were in the memory already, or had no text."""
 
     source: str

@@ -167,7 +167,7 @@ class Repeated:
         self._open.add(key)
         of = f"{times} of the last {len(self._keys)} steps"
         text = "; ".join(f"{name}({given})" for name, given in key) if isinstance(key, tuple) else str(key)
-        return True, of if key is True else f"{of}: {one_line(text, 160)}"
+        return True, f"{of} match" if key is True else f"{of}: {one_line(text, 160)}"
 
 
 class Drift:

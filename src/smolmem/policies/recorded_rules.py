@@ -22,7 +22,7 @@ from smolagents.memory import ActionStep, FinalAnswerStep, PlanningStep
 from smolmem.agents.compat import Patches, agent_name
 from smolmem.agents.recorder import Recorder
 from smolmem.core.arguments import scope_filter
-from smolmem.core.display import Drawable
+from smolmem.core.display import Result
 from smolmem.core.errors import Damaged, InvalidArgument
 from smolmem.core.values import Alert, Run, when
 from smolmem.policies.detectors import Detector, Gap, RecordedStep, alert_lines
@@ -93,7 +93,7 @@ class _Detectors:
 
 
 @dataclass(frozen=True)
-class Backtest(Drawable):
+class Backtest(Result):
     """When a rule would have fired; true if it would."""
 
     rule: str

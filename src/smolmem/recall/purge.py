@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from smolmem.core.arguments import ScopeFilter
-from smolmem.core.display import Drawable
+from smolmem.core.display import Result
 from smolmem.core.encoding import placeholders
 from smolmem.core.errors import Damaged
 from smolmem.core.rows import Origin
@@ -38,7 +38,7 @@ class Purgeable:
 
 
 @dataclass(frozen=True)
-class Purged(Drawable):
+class Purged(Result):
     """The result of a purge or its dry run: the sources, everything made from them, and the receipt."""
 
     sources: tuple[Purgeable, ...]

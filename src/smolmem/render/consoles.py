@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from io import StringIO
 from itertools import zip_longest
 from typing import IO, Any
 
@@ -20,6 +21,7 @@ from rich.rule import Rule
 from rich.segment import Segment
 from rich.table import Table
 
+from smolmem.core.display import draws
 from smolmem.core.text import sanitize
 
 _PICTURE = re.compile("[▀\n]+")
@@ -76,3 +78,11 @@ class PipeConsole(TerminalConsole):
             for line in zip_longest(*row, fillvalue=""):
                 spaces = [" " * (width - cell_len(text)) for width, text in zip(widths, line, strict=True)]
                 yield "  ".join(f"{s}{t}" if r else f"{t}{s}" for s, t, r in zip(spaces, line, right, strict=True))
+
+
+@draws("text")
+def text(value: Any) -> str:
+    """A value as it is printed to a pipe."""
+    lines = StringIO()
+    PipeConsole(lines).print(value)
+    return lines.getvalue().rstrip("\n")

@@ -93,11 +93,10 @@ def diff(value: Diff) -> RenderableType:
     common, left, right = value.common, value.left, value.right
     if not left and not right:
         return Text(f"the same, {counted(common, 'step')}", style="green")
-    sides, title = (Column("left", ratio=1), Column("right", ratio=1)), f"{counted(common, 'step')} in common, then"
-    table = Table(*sides, title=title, title_justify="left", expand=True)
+    table = Table(Column("left", ratio=1), Column("right", ratio=1), expand=True)
     for pair in zip_longest(left, right):
         table.add_row(*(Text("" if step is None else sanitize(step.text)) for step in pair))
-    return table
+    return Group(Text(f"{counted(common, 'step')} in common, then"), table)
 
 
 def picture(image: PIL.Image.Image, columns: int = 48) -> RenderableType:

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import Any
 
-from smolmem.core.display import Drawable
+from smolmem.core.display import Result
 from smolmem.core.encoding import codec
 from smolmem.core.errors import REPAIR, Damaged, SmolmemError, StoreError, Undone
 from smolmem.core.timeline import Misplaced, Timeline
@@ -25,7 +25,7 @@ MAX_NAMED = 100
 
 
 @dataclass
-class Report(Drawable):
+class Report(Result):
     """The result of `verify`; true if there is no problem."""
 
     url: str
@@ -44,7 +44,7 @@ class Report(Drawable):
 
 
 @dataclass(frozen=True)
-class Stats(Drawable):
+class Stats(Result):
     """How much is stored."""
 
     url: str

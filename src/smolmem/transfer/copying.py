@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from smolmem.core.display import Drawable
+from smolmem.core.display import Result
 from smolmem.core.encoding import packing
 from smolmem.core.errors import Damaged, InvalidArgument
 from smolmem.store.base import Progress, Row, Store
@@ -43,7 +43,7 @@ LINES = 500
 
 
 @dataclass(frozen=True)
-class Copied(Drawable):
+class Copied(Result):
     """How many rows were copied, how many the target had already, and how many sessions continue differently there."""
 
     source: str

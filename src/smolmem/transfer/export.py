@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from smolmem.core.arguments import ScopeFilter, in_scope
-from smolmem.core.display import Drawable
+from smolmem.core.display import Result
 from smolmem.core.encoding import wire
 from smolmem.core.encoding.chunks import NAMED
 from smolmem.core.redaction import Redactor
@@ -54,7 +54,7 @@ _TEXTS = ("text", "title", "tags", "kind", "query", "rule", "reason", "acts", "e
 
 
 @dataclass(frozen=True)
-class Exported(Drawable):
+class Exported(Result):
     """The result of an export."""
 
     path: str

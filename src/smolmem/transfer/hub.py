@@ -16,7 +16,7 @@ from typing import Any
 
 from huggingface_hub import HfApi, errors
 
-from smolmem.core.display import Drawable
+from smolmem.core.display import Result
 from smolmem.core.errors import InvalidArgument, NotFound, SmolmemError, StoreError
 from smolmem.core.text import byte_size, one_line
 from smolmem.core.version import __version__
@@ -27,7 +27,7 @@ _FILES = [JOURNAL, "media/*"]
 
 
 @dataclass(frozen=True)
-class Pushed(Drawable):
+class Pushed(Result):
     """The URL and contents of a dataset."""
 
     url: str

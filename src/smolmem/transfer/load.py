@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from smolmem.core.arguments import check_scope
-from smolmem.core.display import Drawable
+from smolmem.core.display import Result
 from smolmem.store.base import Progress
 from smolmem.store.journal import Journal
 from smolmem.transfer import archive
@@ -26,7 +26,7 @@ Trusted = Literal["import", "keep"]
 
 
 @dataclass(frozen=True)
-class Imported(Drawable):
+class Imported(Result):
     """How many rows were loaded, how many the store had already, and how many sessions continue differently."""
 
     path: str

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from smolmem.core.display import Drawable
+from smolmem.core.display import Result
 from smolmem.core.errors import Busy, CannotResume, Unwritable
 from smolmem.core.values import when
 from smolmem.store.base import Row
@@ -42,7 +42,7 @@ PLACEHOLDER = "[erased]"
 
 
 @dataclass(frozen=True)
-class Erased(Drawable):
+class Erased(Result):
     """The receipt of an erase: what was erased, and whether all of its bytes are off the disk."""
 
     at: datetime
