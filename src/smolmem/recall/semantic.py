@@ -6,8 +6,10 @@ server is down, recall continues with words alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 from smolmem.core.errors import EmbedderFailed
 from smolmem.core.fork_lock import ForkLock
@@ -15,7 +17,7 @@ from smolmem.recall.embedding.checked_embedder import CheckedEmbedder
 from smolmem.recall.embedding.embedders import Vector
 from smolmem.recall.filters import Filter
 from smolmem.recall.indexes.external_index import ExternalIndex
-from smolmem.recall.vectors import Index, Where
+from smolmem.recall.vectors import Index, Where, cosines
 from smolmem.store.base import Store
 from smolmem.store.passage_rows import documents_of, json_list
 
@@ -93,33 +95,37 @@ class SemanticSearch:
         where = None if filters.is_open else Where(filters.columns, excluded, filters.since, filters.until)
         if self._external is not None:
             near = self._external.search(self._store, model, scope, vector, limit, where)
-            documents = self._documents_of(near)
-            wholes = self._external.cosines(self._store, model, _unseen(documents), vector)
-            return _hits(near, documents, wholes)
+            return self._hits(near, self._documents_of(near), vector)
         index = self._indexes.setdefault((scope, model), Index(scope, model, len(vector)))
         index.update(self._store)
         while True:
             near = index.search(vector, limit, where)
             documents = self._documents_of(near)
             if len(documents) == len(near):
-                return _hits(near, documents, index.cosines(_unseen(documents), vector))
+                return self._hits(near, documents, vector)
             index.drop({passage for passage, _ in near} - documents.keys())
 
     def _documents_of(self, near: Iterable[tuple[int, float]]) -> dict[int, int]:
         """The documents of those passages that still exist."""
         return documents_of(self._store, (passage for passage, _ in near))
 
+    def _hits(self, near: Sequence[tuple[int, float]], documents: Mapping[int, int], vector: Vector) -> list[Hit]:
+        """The passages that still exist; a document whose first passage has no vector is as near as its passage."""
+        wholes = dict(near) | self._cosines(set(documents.values()) - documents.keys(), vector)
+        return [
+            Hit(passage, documents[passage], cosine, wholes.get(documents[passage], cosine))
+            for passage, cosine in near
+            if passage in documents
+        ]
 
-def _unseen(documents: Mapping[int, int]) -> set[int]:
-    """The first passages of documents, without those that were found themselves."""
-    return set(documents.values()) - documents.keys()
-
-
-def _hits(near: Iterable[tuple[int, float]], documents: Mapping[int, int], wholes: Mapping[int, float]) -> list[Hit]:
-    """The passages that still exist; a document whose first passage has no vector is as near as its passage."""
-    cosines = {**wholes, **dict(near)}
-    found = ((passage, documents[passage], cosine) for passage, cosine in near if passage in documents)
-    return [Hit(passage, document, cosine, cosines.get(document, cosine)) for passage, document, cosine in found]
+    def _cosines(self, passages: Iterable[int], vector: Vector) -> dict[int, float]:
+        """How near some passages are; those without a vector are left out."""
+        found = self._store.rows("vectors_of", {"ids": json_list(passages), "model": self._model})
+        rows = [row for row in found if len(row["numbers"]) == 2 * len(vector)]
+        if not rows:
+            return {}
+        scores = cosines([row["numbers"] for row in rows], np.asarray(vector, np.float32))
+        return {int(row["passage"]): float(score) for row, score in zip(rows, scores, strict=True)}
 
 
 def model_key(model: str, size: int) -> str:

@@ -15,7 +15,7 @@ import hashlib
 import logging
 import time
 import zlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from itertools import islice
 from typing import Any, TypeVar
@@ -25,8 +25,8 @@ import numpy as np
 from smolmem.core.errors import InvalidArgument
 from smolmem.core.fork_lock import ForkLock
 from smolmem.recall.indexes.vector_index import Opener, VectorIndex, locate, opener, without_password
-from smolmem.recall.vectors import FACTS, Where, floats_of
-from smolmem.store.base import Row, Store
+from smolmem.recall.vectors import FACTS, Where, cosines, floats_of
+from smolmem.store.base import Store
 from smolmem.store.contents import fingerprint_key
 from smolmem.store.passage_rows import json_list, scope_term
 
@@ -84,15 +84,6 @@ class ExternalIndex:
             return mirror.search(store, scope, np.asarray(vector, np.float32), limit, where)
 
         return self._attempt(lambda: self._twice(find)) or []
-
-    def cosines(self, store: Store, model: str, passages: Collection[int], vector: Any) -> dict[int, float]:
-        """How near some passages are, by the vectors of the store; those without a vector are left out."""
-        found = store.rows("vectors_of", {"ids": json_list(passages), "model": model}) if passages else []
-        rows = [row for row in found if len(row["numbers"]) == 2 * len(vector)]
-        if not rows:
-            return {}
-        scores = _cosines(rows, np.asarray(vector, np.float32))
-        return {int(row["passage"]): float(score) for row, score in zip(rows, scores, strict=True)}
 
     def _twice(self, find: Callable[[], T]) -> T:
         """Searches again with the index opened anew: Chroma fails after another process has written to its folder."""
@@ -262,14 +253,8 @@ class _Mirror:
         allowed: Any = np.ones(len(current), bool)
         if where is not None:
             allowed = where.mask(np.frombuffer(b"".join(row["facts"] for row in current), FACTS))
-        pairs = zip(current, _cosines(current, vector), allowed, strict=True)
+        pairs = zip(current, cosines([row["numbers"] for row in current], vector), allowed, strict=True)
         return [(int(row["passage"]), float(score)) for row, score, is_allowed in pairs if is_allowed]
-
-
-def _cosines(rows: Sequence[Row], vector: Any) -> Any:
-    """How near the vectors of some rows are."""
-    numbers = floats_of(b"".join(row["numbers"] for row in rows), len(rows))
-    return np.vecdot(numbers, vector)  # not @: BLAS would wait for its threads
 
 
 def key_of(passage: int, numbers: bytes) -> int:
