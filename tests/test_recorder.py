@@ -455,6 +455,21 @@ def test_a_recorded_step_is_what_it_was_to_everybody_else(memory: Memory) -> Non
     assert twin != step
 
 
+def test_a_step_class_that_compares_and_hashes_in_its_own_way_still_does(memory: Memory) -> None:
+    class ByText(TaskStep):
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, TaskStep) and self.task.lower() == other.task.lower()
+
+        def __hash__(self) -> int:
+            return hash(self.task.lower())
+
+    agent, step = memory.attach(code_agent(code("final_answer(1)"))), ByText("Look")
+    agent.memory.steps.append(step)
+    agent.run("Go", reset=False)
+    assert step == TaskStep("LOOK")
+    assert len({step, ByText("look")}) == 1
+
+
 def test_the_messages_of_a_recorded_step_behave_like_the_list_they_replace(memory: Memory) -> None:
     agent = memory.attach(code_agent(code("print(1)"), code("final_answer(1)")))
     agent.run("Messages")

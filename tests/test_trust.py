@@ -19,7 +19,7 @@ import apsw
 import pytest
 from conftest import TORTURE
 from scripted import Scripted, answer, calling_agent, calls, code, code_agent
-from smolagents import AgentMemory, CodeAgent, ToolCallingAgent, tool
+from smolagents import AgentMemory, CodeAgent, Tool, ToolCallingAgent, tool
 from smolagents.memory import FinalAnswerStep
 from smolagents.models import ChatMessage, MessageRole
 from smolagents.utils import AgentGenerationError
@@ -85,6 +85,42 @@ def test_a_method_that_is_set_on_a_model_after_attach_is_in_the_ledger(path: Pat
         assert [call.kind for call in memory._journal.calls(run.id)] == ["model", "tool"]
         memory.detach(agent)
         assert agent.model.generate == other.generate
+
+
+def test_a_model_is_called_by_the_name_of_its_parameter_as_before(memory: Memory) -> None:
+    class Renamed(Scripted):
+        def generate(self, prompt: Any, **kwargs: Any) -> Any:
+            return super().generate(prompt, **kwargs)
+
+    agent = code_agent()
+    agent.model = Renamed(code("final_answer(1)"), "said")
+    assert memory.attach(agent).run("Go") == 1
+    assert agent.model.generate(prompt=[]).content == "said"
+
+
+def test_code_reads_what_a_tool_and_a_managed_agent_have_as_before(memory: Memory) -> None:
+    read = "print(count.calls, count(1), count.calls, helper.name, helper.description)"
+    made = []
+    for attach in (lambda agent: agent, memory.attach):
+        helper = code_agent(name="helper", description="helps")
+        agent = code_agent(code(read), code("final_answer(1)"), tools=[Count()], managed_agents=[helper])
+        attach(agent).run("Read")
+        made.append(agent.memory.steps[1].observations)
+    assert made[0] == made[1]
+    assert "0 1 1 helper helps" in made[0]
+
+
+class Count(Tool):  # type: ignore[misc]
+    name, description, output_type = "count", "counts its calls", "integer"
+    inputs = {"by": {"type": "integer", "description": "how much to add"}}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, by: int) -> int:
+        self.calls += by
+        return self.calls
 
 
 def test_models_and_memories_of_attached_agents_are_copied_and_pickled_as_before(memory: Memory) -> None:

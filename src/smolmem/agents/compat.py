@@ -239,6 +239,9 @@ def _passed_through(tools: dict[str, Any], call: Callable[..., Any]) -> dict[str
             return call(name, [list(args), given], lambda: tool(*args, **given), [*args, *given.values()])
 
         passed.__name__ = name
+        own = getattr(tool, "__dict__", None)
+        if isinstance(own, dict):  # code can read what the tool or agent has itself, such as its name
+            passed.__dict__ = own if not hasattr(tool, "run") else {key: own[key] for key in own if key != "run"}
         return passed
 
     return {name: passing(name, tool) for name, tool in tools.items()}

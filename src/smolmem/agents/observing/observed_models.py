@@ -38,9 +38,9 @@ class OwnMethod:
         object.__setattr__(self, "original", original)
         object.__setattr__(self, "_name", name)
 
-    def __call__(self, messages: Any, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the method, through the ledger if there is one."""
-        return _through_ledger(self._name, self.original, messages, args, kwargs)
+        return _through_ledger(self._name, self.original, args, kwargs)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(object.__getattribute__(self, "original"), name)
@@ -59,20 +59,21 @@ class OwnMethod:
         return repr(self.original)
 
 
-def _through_ledger(name: str, original: Callable[..., Any], messages: Any, args: Any, kwargs: Any) -> Any:
+def _through_ledger(name: str, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     ledger = current.get()
-    if ledger is None:
-        return original(messages, *args, **kwargs)
-    return _METHODS[name](ledger, original, messages, args, kwargs)
+    if ledger is None or not (args or "messages" in kwargs):  # a user calls it with a parameter of another name
+        return original(*args, **kwargs)
+    messages, *others = args or (kwargs.pop("messages"),)
+    return _METHODS[name](ledger, original, messages, others, kwargs)
 
 
 @cache
 def _observing(cls: Any) -> type:
     def method(name: str) -> Any:
         @wraps(getattr(cls, name))
-        def observed(self: Any, messages: Any, *args: Any, **kwargs: Any) -> Any:
+        def observed(self: Any, *args: Any, **kwargs: Any) -> Any:
             original = getattr(cls, name).__get__(self)  # the class may have got another one since
-            return _through_ledger(name, original, messages, args, kwargs)
+            return _through_ledger(name, original, args, kwargs)
 
         return observed
 

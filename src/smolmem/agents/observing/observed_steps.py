@@ -40,8 +40,6 @@ class _Observed:
             return NotImplemented
         return all(getattr(self, each.name) == getattr(other, each.name) for each in fields(self._original_class))
 
-    __hash__ = None  # type: ignore[assignment]
-
     def __reduce_ex__(self, protocol: Any) -> Any:
         return copyreg._reconstructor, (self._original_class, object, None), vars(self)  # type: ignore[attr-defined]
 
@@ -51,9 +49,15 @@ def _note(step: object) -> None:
     _edited[id(step)] = _latest = next(_clock)
 
 
+def _compares_fields(cls: Any) -> bool:
+    """Whether a class compares as a dataclass does, which asks for exactly the same class."""
+    return getattr(getattr(cls.__eq__, "__code__", None), "co_filename", "") == "<string>"
+
+
 @cache
 def _observing(cls: Any) -> type:
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+    names |= {"__hash__": cls.__hash__} | ({} if _compares_fields(cls) else {"__eq__": cls.__eq__})
     return type(cls.__name__, (_Observed, cls), {**names, "_original_class": cls})
 
 
