@@ -26,6 +26,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import apsw
 import programs
 import pytest
 from click.shell_completion import BashComplete
@@ -658,6 +659,8 @@ def test_migrating_keeps_a_copy_of_the_file_as_it_was(
     assert "smolmem migrate" in run("doctor")[1]
     assert json.loads(run("migrate", "--json")[1])["before"] == 2
     (kept,) = tmp_path.glob("smolmem.db.format-2-*")
+    with contextlib.closing(apsw.Connection("smolmem.db")) as raw:
+        assert raw.execute("SELECT count(*) FROM pending").get == 0
     assert kept.stat().st_mode & 0o777 == 0o600
     assert "the newest format: nothing was changed" in run("migrate")[1]
     assert "was migrated from format 2 to format" in run("migrate", "--db", str(kept), "--no-backup")[1]

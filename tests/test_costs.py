@@ -316,3 +316,24 @@ def test_recording_and_indexing_a_run_costs_the_same_however_many_runs_the_file_
         record(memory)
     dearer = {name: (few.get(name), most) for name, most in costs.items() if most > 1.2 * few.get(name, 0)}
     assert dearer.keys() <= GROWING, dearer
+
+
+OF_A_RUN = {"run_counts", "task_before", "tool_calls"}
+"""Statements that read a whole run: when it ends, for its answer, and once for each batch of steps."""
+LIMITED = {"low_passages", "any_unindexed", "passages"}
+"""Statements that read text of low trust, up to a limit."""
+
+
+def test_recording_and_indexing_a_step_costs_the_same_however_long_its_run_is(
+    memory: Memory, costs: dict[str, int]
+) -> None:
+    few: dict[str, int] = {}
+    for steps in (20, 120):
+        costs.clear()
+        script = [code(f"print(look_up('{number}'), fetch_url('{number}'))") for number in range(steps)]
+        agent = code_agent(*script, code("final_answer(1)"), tools=[look_up, fetch_url], max_steps=steps + 1)
+        memory.attach(agent).run("Look it all up.")
+        memory.index()
+        few = few or dict(costs)
+    dearer = {name: (few.get(name), most) for name, most in costs.items() if most > 1.2 * few.get(name, 0) + 20}
+    assert dearer.keys() <= GROWING | OF_A_RUN | LIMITED, dearer

@@ -133,7 +133,8 @@ def _diagnosis(env: Environment) -> Diagnosis:
 def migrate(env: Environment, no_backup: bool) -> None:
     """Bring the store to the newest format, and keep a copy in the old format.
 
-    Opening an old store migrates it, too, but keeps no copy.
+    Opening an old store migrates it, too, but keeps no copy. Where words must be indexed again, opening leaves that to
+    the background, and the command waits for it.
     """
     from smolmem.doctor import versions
     from smolmem.store.opening import is_server
@@ -146,7 +147,9 @@ def migrate(env: Environment, no_backup: bool) -> None:
         copy = f"{env.path}.format-{before}-{time.strftime('%Y%m%d-%H%M%S')}"
         with env.output.progress(f"copying to {copy}") as progress:
             _copy(env, copy, progress)
-    with env.open():
+    with env.open() as memory, env.output.progress("indexing") as progress:
+        if before < newest:
+            memory._recall.loaded(progress)
         after, _ = versions(env.url, env.key)
     result = {"url": env.shown, "before": before, "after": after, "backup": copy}
     kept = f"; a copy in the old format is {copy}" if copy else ""

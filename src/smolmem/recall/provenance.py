@@ -313,12 +313,13 @@ class Provenance:
         if known.count >= MOST:
             return None
         span = {"session": step["session"], "first": known.until, "step": step["id"]}
-        rows = self._store.rows("low_passages", span | {"limit": MOST - known.count})
-        if known.count + len(rows) >= MOST:
+        low = [row["id"] for row in self._store.rows("low_passages", span | {"limit": MOST - known.count})]
+        if known.count + len(low) >= MOST:
             known.count = MOST
             return None
         if self._store.do("any_unindexed", span):
             return None
+        rows = self._store.rows("passages", {"ids": json_list(low)})
         known.came.add(row["text"] for row in rows if row["role"] in (*ARRIVING, "task"))
         known.said.add(row["text"] for row in rows if row["role"] in ("code", "call"))
         known.count, known.until = known.count + len(rows), step["id"]

@@ -731,7 +731,7 @@ WHERE run = :run AND kind = 'tool' AND began <= :at
 SELECT * FROM recalled WHERE run = :run AND at <= :until ORDER BY id;
 
 -- name: low_passages
-SELECT passage.step, passage.role, passage.text FROM passage AS document JOIN passage ON passage.document = document.id
+SELECT passage.id FROM passage AS document JOIN passage ON passage.document = document.id
 WHERE document.id = document.document AND document.session = :session AND document.step >= :first AND document.step < :step
   AND passage.trust = 'low' ORDER BY document.step DESC LIMIT :limit;
 
