@@ -197,6 +197,18 @@ def test_replay_prints_the_whole_story_and_runs_nothing(memory: Memory) -> None:
     assert not [event for event in heard if event in ("exec", "os.system", "subprocess.Popen", "socket.connect")]
 
 
+def test_a_replay_ends_with_an_answer_only_if_the_run_gave_one(memory: Memory) -> None:
+    for _ in memory.stepwise(code_agent(code("x = 1")), "Go"):
+        break
+    run = memory.runs()[0]
+    forked, out = run.fork(step=1), io.StringIO()
+    for each in (run, forked):
+        each.replay(console=Console(file=out, width=60))
+    assert "answer" not in out.getvalue()
+    ends = [line.strip("─ \n") for line in out.getvalue().splitlines() if line.strip("─ ") in ("interrupted", "forked")]
+    assert ends == ["interrupted", "forked"]
+
+
 def test_replay_shows_pictures_in_the_terminal(memory: Memory) -> None:
     agent = memory.attach(code_agent(code("final_answer(1)")))
     agent.run("Look", images=[PIL.Image.new("RGBA", (40, 20), (255, 0, 0, 255))])
