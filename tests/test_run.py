@@ -238,6 +238,8 @@ def test_rerun_names_the_first_step_that_goes_another_way(memory: Memory) -> Non
     other = run.rerun(calling_agent(calls(("weather", {"city": "Oslo"})), calls(("weather", {"city": "Rome"}))))
     assert (bool(other), other.diverged) == (False, 2)
     assert "Rome" in other.reason
+    memory.attach(code_agent(code("final_answer(1)"))).run("Count")
+    assert memory.runs()[0].rerun(code_agent(code("final_answer(2)"))).reason == "its code differs"
     changed = run.rerun(calling_agent(calls(("weather", {"city": "Oslo"})), answer("cold")))
     assert (changed.diverged, "tool calls" in changed.reason) == (2, True)
     code_run = done(memory, *COUNT)
