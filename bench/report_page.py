@@ -69,9 +69,14 @@ def amount(value: float | None, unit: str) -> str:
     return f"{value:,.{digits}f} {unit}".strip()
 
 
+def ratio(value: float) -> str:
+    """A ratio with three digits that count: `0.285×`, `61.6×`, `1,180×`."""
+    return f"{value:.3g}×" if abs(value) < 999.5 else f"{float(f'{value:.3g}'):,.0f}×"
+
+
 def times(value: float | None, ours: float | None) -> str:
     """How many times smolmem's a number is."""
-    return "–" if value is None or not ours else f"{value / ours:,.3g}×"
+    return "–" if value is None or not ours else ratio(value / ours)
 
 
 def _pictures(name: str, pictures: list[str]) -> list[str]:
@@ -128,10 +133,10 @@ def _machine(measured: list[Record]) -> str:
 def _ratios(numbers: dict[str, Any]) -> str:
     """Every comparison, as a ratio; what is worse with smolmem stands in bold."""
     groups = [_recording_ratios(numbers), _vector_ratios(numbers), _quality_ratios(numbers)]
-    every = [ratio for group in groups for ratio, *_ in group]
+    every = [than for group in groups for than, *_ in group]
     if not every:
         return "Nothing was compared."
-    worse = sum(ratio < 1 for ratio in every)
+    worse = sum(than < 1 for than in every)
     intro = (
         "Each ratio is the other's figure divided by smolmem's (for recall the other way round): above 1, smolmem is "
         f"faster, smaller or more often right. **Below 1, in bold, smolmem is worse: {worse} of {len(every)}.**"
@@ -142,7 +147,7 @@ def _ratios(numbers: dict[str, Any]) -> str:
 def _matrix(group: Compared) -> str:
     """A row for each contestant, a column for each figure."""
     labels = list(dict.fromkeys(label for _, label, _ in group))
-    cells = {(name, label): f"{ratio:,.3g}×" if ratio >= 1 else f"**{ratio:,.3g}×**" for ratio, label, name in group}
+    cells = {(name, label): ratio(than) if than >= 1 else f"**{ratio(than)}**" for than, label, name in group}
     names = dict.fromkeys(name for *_, name in group)
     return table(("beside", *labels), ((name, *(cells.get((name, label), "–") for label in labels)) for name in names))
 

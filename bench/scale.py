@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet import Fleet, capacity, limits, load, vector_bytes, waiting
-from report_page import amount, table
+from report_page import amount, ratio, table
 from rich.console import Console
 from rich.progress import Progress
 
@@ -238,9 +238,9 @@ def _shown(name: str, value: float) -> str:
 
 def _stops(found: dict[str, Any], fleet: Fleet) -> str:
     rows = sorted(limits(fleet).items(), key=lambda pair: pair[1])
-    told = table(("resource", "full at"), ((name, f"{share:,.3g}× this fleet") for name, share in rows))
+    told = table(("resource", "full at"), ((name, f"{ratio(share)} this fleet") for name, share in rows))
     first, share = rows[0]
-    full = "is full already" if share < 1 else f"is full first, at {share:,.3g}× this fleet"
+    full = "is full already" if share < 1 else f"is full first, at {ratio(share)} this fleet"
     cpu = column(found["steps"], "cpu_ms")
     one_file = 1_000 / max(cpu[max(cpu)], 0.001)
     return (

@@ -46,6 +46,11 @@ def test_the_page_begins_with_ratios_ends_with_the_machine_and_names_every_comma
     assert all(record["command"] in text for record in records.values())
 
 
+def test_ratios_are_written_without_exponents() -> None:
+    shown = [report_page.ratio(value) for value in (0.000808, 0.285, 61.61, 999.4, 999.6, 1_183, 3_431_000)]
+    assert shown == ["0.000808×", "0.285×", "61.6×", "999×", "1,000×", "1,180×", "3,430,000×"]
+
+
 def test_losses_are_counted_and_stand_beside_wins(records: dict[str, Any]) -> None:
     figures = records["growth"]["numbers"]["figures"]
     ours = figures["smolmem"]

@@ -197,6 +197,18 @@ def test_replay_prints_the_whole_story_and_runs_nothing(memory: Memory) -> None:
     assert not [event for event in heard if event in ("exec", "os.system", "subprocess.Popen", "socket.connect")]
 
 
+def test_a_replay_ends_with_an_answer_only_if_the_run_gave_one(memory: Memory) -> None:
+    for _ in memory.stepwise(code_agent(code("x = 1")), "Go"):
+        break
+    run = memory.runs()[0]
+    forked, out = run.fork(step=1), io.StringIO()
+    for each in (run, forked):
+        each.replay(console=Console(file=out, width=60))
+    assert "answer" not in out.getvalue()
+    ends = [line.strip("─ \n") for line in out.getvalue().splitlines() if line.strip("─ ") in ("interrupted", "forked")]
+    assert ends == ["interrupted", "forked"]
+
+
 def test_replay_shows_pictures_in_the_terminal(memory: Memory) -> None:
     agent = memory.attach(code_agent(code("final_answer(1)")))
     agent.run("Look", images=[PIL.Image.new("RGBA", (40, 20), (255, 0, 0, 255))])
@@ -226,6 +238,8 @@ def test_rerun_names_the_first_step_that_goes_another_way(memory: Memory) -> Non
     other = run.rerun(calling_agent(calls(("weather", {"city": "Oslo"})), calls(("weather", {"city": "Rome"}))))
     assert (bool(other), other.diverged) == (False, 2)
     assert "Rome" in other.reason
+    memory.attach(code_agent(code("final_answer(1)"))).run("Count")
+    assert memory.runs()[0].rerun(code_agent(code("final_answer(2)"))).reason == "its code differs"
     changed = run.rerun(calling_agent(calls(("weather", {"city": "Oslo"})), answer("cold")))
     assert (changed.diverged, "tool calls" in changed.reason) == (2, True)
     code_run = done(memory, *COUNT)

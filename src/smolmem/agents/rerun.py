@@ -22,7 +22,12 @@ from smolmem.core.rows import RecordedCall
 from smolmem.core.values import Run
 from smolmem.store.journal import Journal
 
-_COMPARED = ("code_action", "tool_calls", "observations")
+_COMPARED = {
+    "code_action": "its code differs",
+    "tool_calls": "its tool calls differ",
+    "observations": "its observations differ",
+}
+"""The fields that two steps are compared by, each with the reason that it gives."""
 
 
 class _Unrecorded(BaseException):
@@ -106,8 +111,8 @@ def _compare(result: Rerun, step: ActionStep, before: list[Any], journal: Journa
     if number > len(before):
         result.diverged, result.reason = number, "it continues where the recorded run had ended"
         return
-    for name in _COMPARED:
+    for name, reason in _COMPARED.items():
         now, then = getattr(step, name), getattr(before[number - 1], name)
         if now != then and journal.encode(now).key != journal.encode(then).key:
-            result.diverged, result.reason = number, f"its {name.replace('_', ' ')} differ"
+            result.diverged, result.reason = number, reason
             return

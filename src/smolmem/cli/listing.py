@@ -180,12 +180,14 @@ def _with_answer(run: Run, called: list[Run]) -> Any:
     """The run, then the figures of the runs that it called, then its answer."""
     from rich.text import Text
 
+    from smolmem.core.rows import ANSWERED
+
     lines = []
     if called:
         used = Listed(run, 0, called).totals
         figures = f"{counted(used.steps, 'step')} and {used.tokens:,} tokens with {counted(len(called), 'run')}"
         lines.append(Text.assemble(("total  ", "dim"), f"{figures} of managed agents"))
-    if run.status == "finished":
+    if run.status in ANSWERED:
         lines.append(Text.assemble(("answer  ", "dim"), one_line(str(run.answer), 2_000)))
     return [run, *lines]
 

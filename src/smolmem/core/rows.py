@@ -31,6 +31,8 @@ _TRUSTED: dict[Origin, Trust] = {
 }
 Status = Literal["running", "finished", "failed", "interrupted", "max_steps"]
 STATUSES: tuple[Status, ...] = ("running", "finished", "failed", "interrupted", "max_steps")
+ANSWERED: tuple[Status, ...] = ("finished", "max_steps")
+"""The statuses of runs that returned an answer."""
 STEP_KINDS = ("task", "planning", "action", "injected", "system_prompt", "final_answer", "other")
 """The kinds of steps that are stored and can be filtered by."""
 

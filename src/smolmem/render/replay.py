@@ -19,6 +19,7 @@ from smolmem.core.encoding.pictures import is_small
 from smolmem.core.encoding.placeholders import safe_text
 from smolmem.core.errors import StoreError
 from smolmem.core.injected import Injected
+from smolmem.core.rows import ANSWERED
 from smolmem.core.text import duration, message_role, message_text, sanitize
 from smolmem.core.values import Run
 from smolmem.render.terminal import STYLES, picture
@@ -31,7 +32,7 @@ LONGEST = 100_000
 @draws("replay")
 def replay(run: Run, console: Console, *, detailed: bool = False, prices: Prices | None = None) -> None:
     """Prints a whole run: what was asked, planned, done, seen, and what went wrong; see `Run.replay`."""
-    head = Text.assemble((run.id[:8], "bold"), "  ", (run.status, STYLES[run.status]), "  ", sanitize(run.agent))
+    head = Text.assemble((run.id[:8], "bold"), "  ", (run.label, STYLES[run.status]), "  ", sanitize(run.agent))
     console.print(Rule(head, style="cyan"))
     for step in run.steps:
         live = step.to_smolagents()
@@ -39,7 +40,8 @@ def replay(run: Run, console: Console, *, detailed: bool = False, prices: Prices
             console.print(part)
         if isinstance(live, ActionStep) and not isinstance(live, Injected):
             console.print(_footer(step.seconds, step.input_tokens, step.output_tokens, prices))
-    end = f"failed: {run.failure}" if run.failure else f"answer: {_text(run.answer)}"
+    end = f"answer: {_text(run.answer)}" if run.status in ANSWERED else run.label
+    end = f"failed: {run.failure}" if run.failure else end
     console.print(Rule(Text(sanitize(end), style=STYLES[run.status]), style="cyan"))
 
 

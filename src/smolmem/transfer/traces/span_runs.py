@@ -19,7 +19,7 @@ from smolagents.memory import ActionStep, PlanningStep, TaskStep, ToolCall
 from smolagents.models import ChatMessage, MessageRole
 from smolagents.monitoring import Timing, TokenUsage
 
-from smolmem.core.rows import Status
+from smolmem.core.rows import ANSWERED, Status
 from smolmem.core.values import Failure
 from smolmem.transfer.foreign import ForeignCall, ForeignRun, agent_error, parse_json, role_of, tool_call
 from smolmem.transfer.traces import spans
@@ -124,7 +124,7 @@ class _Run:
             status=status,
             began=span.began,
             ended=span.ended,
-            answer=_output(span) if status in ("finished", "max_steps") else None,
+            answer=_output(span) if status in ANSWERED else None,
             failure=failure,
             parent=None if caller is None else f"trace {caller.trace} {caller.id}",
             parent_step=None if caller is None or step is None else _number(step, 1),
