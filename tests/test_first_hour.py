@@ -269,8 +269,13 @@ def test_a_query_with_long_values_shows_all_columns_on_a_narrow_terminal(here: P
     head, row = uncoloured(out).splitlines()[:2]
     assert (code, head.split()) == (0, ["agent", "text", "id", "status"])
     assert (row.split()[:4], row.split()[-1]) == (["CodeAgent", "a", "long", "text"], "finished")
-    assert "too narrow" not in out
-    assert "too narrow for 16 columns: --format json" in on_terminal("sql", "select * from runs", columns=60)[1]
+
+
+def test_a_query_with_more_columns_than_fit_prints_each_value_on_a_line_of_its_own(here: Path) -> None:
+    code, out = on_terminal("sql", "select *, 'second' as added from runs", columns=60)
+    lines = dict(line.split(None, 1) for line in uncoloured(out).splitlines() if len(line.split()) > 1)
+    assert (code, lines["agent"].strip(), lines["status"].strip()) == (0, "CodeAgent", "finished")
+    assert list(lines)[-1] == "added", "in the order of the columns"
 
 
 # --- empty and long lists --------------------------------------------------------------------------------------------

@@ -68,6 +68,20 @@ def test_a_dataset_comes_back_as_it_was_pushed(hub: Hub, tmp_path: Path) -> None
         assert other.recall("when was the token used")
 
 
+def test_a_dataset_is_trusted_on_request_and_downloaded_with_a_given_token(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path / "agent.db")
+    with Memory(tmp_path / "agent.db") as memory:
+        memory.push_to_hub("acme/runs")
+    monkeypatch.delenv("HF_TOKEN")
+    reported: list[int] = []
+    options = {"trust": "keep", "token": TOKEN, "progress": lambda done, _: reported.append(done)}
+    with Memory.from_hub("acme/runs", tmp_path / "other.db", **options) as other:
+        assert not other.runs()[0].imported
+    assert reported
+
+
 def test_the_card_says_how_much_there_is(hub: Hub, tmp_path: Path) -> None:
     fill(tmp_path / "agent.db")
     with Memory(tmp_path / "agent.db") as memory:

@@ -110,6 +110,8 @@ def test_documents_are_remembered_once_and_not_trusted(memory: Memory) -> None:
     documents = [Document("the ocean is deep", metadata={"source": "sea.pdf"}), Document("a car", metadata={})]
     assert remember_documents(memory, documents).added == 2
     assert remember_documents(memory, documents).skipped == 2
+    assert remember_documents(memory, documents, scope="acme/docs").added == 2
+    assert {note.scope for note in memory.notes(scope="acme/*")} == {"acme/docs"}
     assert memory.notes(tag="sea.pdf")[0].origin == "import"
 
 
@@ -155,6 +157,8 @@ def test_a_source_belongs_to_its_scope(path: Path) -> None:
         assert asked == []
         assert [one.scope for one in acme.recall("automobile")] == ["acme/ann"]
         assert bob.recall("automobile") == []
+        ann.add_source(search, scope="acme/bob")
+        assert [one.scope for one in bob.recall("automobile")] == ["acme/bob"]
 
 
 def test_a_source_that_fails_is_left_out_and_logged_once(memory: Memory, caplog: pytest.LogCaptureFixture) -> None:

@@ -24,7 +24,7 @@ from smolmem.cli.commands import (
     step_reference,
 )
 from smolmem.cli.environment import Environment
-from smolmem.cli.output import Column, failures
+from smolmem.cli.output import CELL_LENGTH, Column, failures
 from smolmem.core.errors import InvalidArgument, NotFound
 from smolmem.core.smolagents_texts import in_short
 from smolmem.core.text import counted, duration, one_line
@@ -371,9 +371,24 @@ def _print(env: Environment, rows: Sequence[dict[str, Any]], format: str, limit:
         widths = [max(map(len, (name, *(_text(row[name]) for row in rows)))) for name in names]
         fitting = _fitting(widths, out.console.width - 2 * len(names)) if out.terminal and rows else widths
         columns = [Column(n, shown[n], n in numeric, max_width=width) for n, width in zip(names, fitting, strict=True)]
-        out.rows(rows, columns, "The query returned no rows.", limit)
-        if any(fits < min(width, LEGIBLE) for width, fits in zip(widths, fitting, strict=True)):
-            out.hint(f"The terminal is too narrow for {len(names)} columns: --format json prints all values in full.")
+        narrow = any(fits < min(width, LEGIBLE) for width, fits in zip(widths, fitting, strict=True))
+        draw = (lambda: _records(rows)) if narrow else None
+        out.rows(rows, columns, "The query returned no rows.", limit, draw)
+
+
+def _records(rows: Sequence[dict[str, Any]]) -> Any:
+    """Each value on a line of its own, where the terminal is too narrow for the columns."""
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(style="dim", no_wrap=True)
+    for number, row in enumerate(rows):
+        if number:
+            grid.add_row("", "")
+        for name, value in row.items():
+            grid.add_row(Text(name), Text(one_line(_text(value), CELL_LENGTH)))
+    return grid
 
 
 def _fitting(widths: Sequence[int], available: int) -> list[int]:

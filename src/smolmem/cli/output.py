@@ -105,8 +105,9 @@ class Output:
         columns: Sequence[Column],
         empty: str = "There is nothing to show.",
         limit: int | None = None,
+        draw: Callable[[], Any] | None = None,
     ) -> None:
-        """Prints a list, one line for each value.
+        """Prints a list, one line for each value, or as `draw` draws it.
 
         Standard error gets the sentence `empty` for an empty list, and a hint if the list has as many values as
         `--limit` allows.
@@ -114,7 +115,7 @@ class Output:
         if not values and not self.json:
             self.hint(empty)
             return
-        self.result(values, lambda: self.table(values, columns))
+        self.result(values, draw or (lambda: self.table(values, columns)))
         if len(values) == limit and not self.json:
             self.hint(f"Only {counted(limit, 'result')} shown: --limit N shows more.")
 

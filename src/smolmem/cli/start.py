@@ -69,7 +69,13 @@ def demo(env: Environment, path: str | None, no_ui: bool, **server: Any) -> None
     key = env.key if env.key_file else None
     env.output.hint("Sample agents are running…")
     fill(path, key, pace=0.02)
-    commands = ("runs {}", "replay {}", "search {} why could nobody buy", "sql {} 'select * from runs'", "ui {}")
+    commands = (
+        "runs {}",
+        "replay {}",
+        "search {} why could nobody buy",
+        "sql {} 'select agent, status, steps from runs'",
+        "ui {}",
+    )
     tries = [f"smolmem {command.format(shlex.quote(path))}" for command in commands]
     text = "\n".join([f"{path} holds sample runs. Try:", "", *(f"  {line}" for line in tries)])
     env.output.result({"path": path, "try": tries}, lambda: text)
