@@ -660,6 +660,33 @@ def test_a_forked_process_does_not_take_the_answer_of_a_step_that_its_parent_mad
         assert run.answer is None
 
 
+def test_a_process_that_is_forked_while_a_thread_of_its_parent_resumes_a_run_records(path: Path) -> None:
+    script = (
+        "import os, sys, threading\n"
+        "from scripted import code, code_agent; from smolmem import Memory\n"
+        "from smolmem.agents.recorder import recorder_of\n"
+        "memory = Memory(sys.argv[1])\n"
+        "agent = memory.attach(code_agent(code('final_answer(1)')))\n"
+        "entered, leave = threading.Event(), threading.Event()\n"
+        "def adopt():\n"
+        "    with recorder_of(agent).steps.paused():\n"
+        "        entered.set(); leave.wait()\n"
+        "adopting = threading.Thread(target=adopt)\n"
+        "adopting.start(); entered.wait()\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    agent.run('child')\n"
+        "    memory.close()\n"
+        "    os._exit(0)\n"
+        "leave.set(); adopting.join(); os.waitpid(child, 0)\n"
+    )
+    programs.run(["-c", script, path], check=True)
+    with Memory(path) as memory:
+        (run,) = memory.runs(text="child")
+        assert (run.status, run.answer) == ("finished", 1)
+        assert memory.verify()
+
+
 def test_a_forked_process_writes_through_a_connection_of_its_own(path: Path) -> None:
     script = (
         "import os, sys\n"

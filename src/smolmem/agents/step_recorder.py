@@ -231,6 +231,7 @@ class StepRecorder:
         self._lock = threading.RLock()
         self.session = self.session.forked(self._new_session().row)
         self._unsaved_lists, self._in_doubt, self._is_lost = [], None, True
+        self._paused = False  # the thread that resumes a run is in the parent
         self.runs.forget_all()
 
     # --- saving ----------------------------------------------------------------------------------------------------
