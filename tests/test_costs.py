@@ -278,8 +278,8 @@ def record(memory: Memory) -> None:
 
 
 GROWING = {"exposed_before", "add_document_words", "count_documents", "beside", "fitting_passages"}
-"""Statements whose cost may grow: with the runs of this process, with merges of full text, and with what a search finds,
-of which it reads a limited number."""
+"""Statements whose cost may grow: with the runs of this process, with merges of full text, and with what a search
+finds, of which it reads a limited number."""
 
 
 @pytest.fixture
