@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from recalling import concepts
 from scripted import code, code_agent, team
 from smolagents import tool
 from smolagents.memory import ActionStep
@@ -277,7 +278,7 @@ def record(memory: Memory) -> None:
 
 
 GROWING = {"exposed_before", "add_document_words", "count_documents", "beside", "fitting_passages"}
-"""Statements whose cost may grow: with the runs that read the web, with merges of full text, and with what a search
+"""Statements whose cost may grow: with the runs of this process, with merges of full text, and with what a search
 finds, of which it reads a limited number."""
 
 
@@ -316,6 +317,21 @@ def test_recording_and_indexing_a_run_costs_the_same_however_many_runs_the_file_
         record(memory)
     dearer = {name: (few.get(name), most) for name, most in costs.items() if most > 1.2 * few.get(name, 0)}
     assert dearer.keys() <= GROWING, dearer
+
+
+def test_new_passages_get_vectors_without_a_look_at_those_that_have_theirs(
+    tmp_path: Path, costs: dict[str, int]
+) -> None:
+    with Memory(tmp_path / "agent.db", embedder=concepts) as memory:
+        for count in (1, 100):
+            for number in range(count):
+                memory.remember(f"Rome was asked about for the {number}th time.")
+            memory.index()
+        costs.clear()
+        memory.remember("Rome is sunny.")
+        assert memory.index() >= 1
+        assert memory.stats().vectors == memory.stats().passages
+    assert max(costs["unembedded"], costs["count_unembedded"]) < 100
 
 
 OF_A_RUN = {"run_counts", "task_before", "tool_calls"}

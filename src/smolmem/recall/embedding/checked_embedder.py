@@ -33,6 +33,8 @@ class CheckedEmbedder:
         self.model = embedder.model
         self.batch: int = getattr(embedder, "batch", BATCH)
         """How many passages to embed at a time."""
+        self.embedded: dict[str, int] = {}
+        """Up to which id all passages have vectors, by model. It stays true: a vector goes only with its passage."""
         self._embedder = embedder
         self._failure: str | None = None
         self._ask_after = 0.0

@@ -41,11 +41,10 @@ class VectorWriter:
         self._size = embedder.probe()
         self.model = model_key(embedder.model, self._size)
         self._page: list[Row] = []
-        self._done_up_to = 0
 
     def count(self) -> int:
         """How many passages have no vector."""
-        return int(self._store.do("count_unembedded", {"model": self.model}))
+        return int(self._store.do("count_unembedded", self._waiting()))
 
     def write_some(self) -> int:
         """Embeds the next passages; returns how many, 0 if all have vectors.
@@ -62,12 +61,16 @@ class VectorWriter:
         return len(batch)
 
     def _next_page(self) -> list[Row]:
-        last = int(self._store.do("last_passage", {}))
-        asked = {"model": self.model, "above": self._done_up_to, "last": last, "limit": PAGE}
-        rows = self._store.rows("unembedded", asked)
+        waiting = self._waiting()
+        rows = self._store.rows("unembedded", waiting | {"limit": PAGE})
         if not rows:
-            self._done_up_to = last
+            self._embedder.embedded[self.model] = waiting["last"]
         return sorted(rows, key=lambda row: (row["role"] in LONG, -row["id"]))
+
+    def _waiting(self) -> Row:
+        """Where passages without vectors can be; anywhere, if the newest passages are gone."""
+        last, done = int(self._store.do("last_passage", {})), self._embedder.embedded.get(self.model, 0)
+        return {"model": self.model, "above": done if done <= last else 0, "last": last}
 
     def _write(self, batch: list[Row]) -> None:
         told = [row for row in batch if row["role"] not in LONG or row["id"] - row["document"] < MAX_PASSAGES]

@@ -524,7 +524,7 @@ SELECT EXISTS (
 
 -- name: count_unembedded
 SELECT count(*) FROM passage LEFT JOIN vector ON vector.passage = passage.id AND vector.model = :model
-WHERE vector.passage IS NULL;
+WHERE vector.passage IS NULL AND passage.id > :above AND passage.id <= :last;
 
 -- name: add_pending
 INSERT INTO pending (step) SELECT id FROM step WHERE id = :step AND session = :session ON CONFLICT DO NOTHING;
