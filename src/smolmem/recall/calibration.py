@@ -67,10 +67,8 @@ class Evidence(NamedTuple):
     """The largest share of it within a sentence or two."""
     unknown: float = 0.0
     """The share of the words' information in names that stand nowhere in the searched scope."""
-    phrases: int = 0
-    """How many phrases the question has."""
-    side_by_side: float = 0.0
-    """The information of the phrases in the best match."""
+    quoted: float = 0.0
+    """The information of the question's phrases in the best match, less if there are many."""
     volume: float = 0.0
     """How many characters are searched, roughly."""
     cosine: float | None = None
@@ -83,7 +81,7 @@ class Evidence(NamedTuple):
             return -math.inf
         words = math.sqrt(self.information / self.most + 2)
         told = self.coverage * (COVERAGE + WORDS * words) + NEARBY * self.nearby * words - UNKNOWN * self.unknown
-        told += PHRASES * self.side_by_side / math.sqrt(self.phrases + 4)
+        told += PHRASES * self.quoted
         return told - VOLUME * math.log(max(self.volume, LEAST)) + USUAL
 
 

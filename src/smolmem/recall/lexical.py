@@ -108,6 +108,12 @@ class Matches:
         named = {section.document for section in self.read if known_terms(section, asked)}
         return {section.document for section in self.read} - named
 
+    def quoted(self, phrases: Sequence[str]) -> float:
+        """What the pairs of neighbouring words in the best section tell, less if the question has many."""
+        asked = pairs_of(phrases)
+        told = (sum(told for pair, told in here.items() if pair in asked) for here in self.pairs.values())
+        return max(told, default=0.0) / math.sqrt(len(phrases) + 4)
+
     def evidence(self, words: Iterable[str], phrases: Sequence[str], names: Collection[str]) -> Evidence:
         """How well the best sections fit the question, or a part of it."""
         told = {word: information(word) * _share_told(self.weights[word]) for word in words if word in self.weights}
@@ -115,8 +121,6 @@ class Matches:
             return Evidence()
         total = sum(told.values())
         coverage, nearby = best_coverage(self.read, told)
-        asked = pairs_of(phrases)
-        side_by_side = (sum(told for pair, told in here.items() if pair in asked) for here in self.pairs.values())
         length = sum(section.length for section in self.read) / (len(self.read) or 1)
         return Evidence(
             information=total,
@@ -124,8 +128,7 @@ class Matches:
             coverage=coverage,
             nearby=nearby,
             unknown=sum(weight for word, weight in told.items() if word in self.absent and word in names) / total,
-            phrases=len(phrases),
-            side_by_side=max(side_by_side, default=0.0),
+            quoted=self.quoted(phrases),
             volume=self.size * (length + 2 * BEFORE),
         )
 

@@ -36,6 +36,7 @@ from smolmem.recall.filters import Filter
 from smolmem.recall.highlight import Highlighter
 from smolmem.recall.lexical import LexicalSearch, Matches
 from smolmem.recall.query import Anchor, Span
+from smolmem.recall.scores import Scores, above_last, nearness, scaled, summed
 from smolmem.recall.sections import IN_SECTION
 from smolmem.store.base import Row
 from smolmem.store.contents import Contents
@@ -43,7 +44,7 @@ from smolmem.store.passage_rows import documents_of, json_list
 
 if TYPE_CHECKING:
     from smolmem.recall.embedding.embedders import Reranker
-    from smolmem.recall.semantic import Hit, SemanticSearch
+    from smolmem.recall.semantic import SemanticSearch
 
 log = logging.getLogger("smolmem")
 
@@ -53,8 +54,8 @@ PASSAGES = 3
 """Vectors that are searched for each listed document."""
 FEW_PASSAGES = 4
 """Passages that are read of a document in any case."""
-SEMANTIC, WHOLE = 0.7, 0.8
-"""The weight of vectors, and the share of it for the vector of the whole document beside that of its best passage."""
+SEMANTIC, QUOTED = 0.9, 0.1
+"""The weight of vectors, and how much less it is for a question whose words stand side by side in a document."""
 NEAR, FAR = 0.3, 0.15
 """Shares of the scores of the next document on either side, and of the one after that."""
 FOLLOWING = 0.2
@@ -85,7 +86,6 @@ LONG_QUESTION, MAX_SENTENCES = 15, 8
 EQUAL = 0.9
 """The share of common words from which two documents say the same."""
 
-Scores = dict[int, float]
 Group = Literal["step", "run"]
 
 
@@ -113,7 +113,7 @@ class Found:
         """
         if len(self.words) > KEYWORDS:
             return None
-        near = {id for id, score in self.signals.get("semantic", {}).items() if score > SEMANTIC / 2}
+        near = {id for id, score in scaled(self.signals.get("semantic", {})).items() if score > 0.5}
         return near | (self.signals["lexical"].keys() - self.matches.documents_without(self.words))
 
     @property
@@ -219,9 +219,9 @@ class Search:
     # --- signals ---------------------------------------------------------------------------------------------------
 
     def _search(self, question: str, filters: Filter, listed: int) -> Found:
-        words = query.words(question)
+        words, phrases = query.words(question), query.phrases(question)
         near = [] if self.semantic is None else self.semantic.nearest(question, PASSAGES * listed, filters)
-        matches = self._lexical.best(words, filters, listed + 1, query.phrases(question))
+        matches = self._lexical.best(words, filters, listed + 1, phrases)
         if not matches.found:
             words = self._lexical.similar(words)
             matches = self._lexical.best(words, filters, listed + 1)
@@ -231,8 +231,9 @@ class Search:
         passages: Scores = {}
         if near:
             least = near[-1].cosine if len(near) == PASSAGES * listed else self._noise_in(filters).cosine
-            scores = scaled(_nearness(near, listed, least))
-            signals["semantic"] = {id: SEMANTIC * score for id, score in scores.items()}
+            weight = SEMANTIC / (1 + QUOTED * matches.quoted(phrases))
+            scores = scaled(nearness(near, listed, least))
+            signals["semantic"] = {id: weight * score for id, score in scores.items()}
             passages = scaled({hit.passage: max(0.0, hit.cosine - least) for hit in near})
         pairs = {document: score / high for document, score in matches.pair_scores.items()}
         return Found(words, matches, signals, pairs, passages, near[0].cosine if near else None)
@@ -429,16 +430,6 @@ def _of(signals: Mapping[str, Scores], document: int) -> dict[str, float]:
     return {name: scores[document] for name, scores in signals.items() if scores.get(document)}
 
 
-def _nearness(near: Iterable[Hit], listed: int, least: float) -> Scores:
-    """How much nearer the nearest documents are than what comes after them; than `least`, if nothing does."""
-    scores: Scores = {}
-    for hit in near:  # the best passages come first
-        scores.setdefault(hit.document, (1 - WHOLE) * hit.cosine + WHOLE * hit.whole)
-    ranked = sorted(scores.items(), key=lambda one: -one[1])
-    low = ranked[listed][1] if len(ranked) > listed else least
-    return {document: max(0.0, score - low) for document, score in ranked[:listed]}
-
-
 def _once_per_run(ranked: Iterable[int], documents: Mapping[int, list[Row]]) -> list[int]:
     """The best document of each run; notes stand for themselves."""
     best: dict[str, int] = {}
@@ -452,27 +443,6 @@ def _once_per_run(ranked: Iterable[int], documents: Mapping[int, list[Row]]) -> 
 
 def _recency(age: float) -> float:
     return float(RECENCY_BONUS * 0.5 ** (max(0.0, age) / HALF_LIFE))
-
-
-def summed(signals: Mapping[str, Scores]) -> Scores:
-    """The sum of all signals for each document or passage."""
-    total: Scores = defaultdict(float)
-    for scores in signals.values():
-        for id, score in scores.items():
-            total[id] += score
-    return total
-
-
-def above_last(found: Sequence[tuple[int, float]], listed: int) -> Scores:
-    """How much better the first `listed` are than what comes after them: nothing is, if the list is shorter."""
-    low = found[listed][1] if len(found) > listed else 0.0
-    return {id: score - low for id, score in found[:listed]}
-
-
-def scaled(scores: Scores) -> Scores:
-    """Scores from 0 to 1: the best gets 1."""
-    high = max(scores.values(), default=0.0)
-    return {id: score / high for id, score in scores.items()} if high > 0 else {}
 
 
 def without_copies(ranked: Iterable[int], words: Mapping[int, frozenset[str]], limit: int) -> dict[int, int]:
