@@ -44,6 +44,7 @@ from scripted import code as thought
 import smolmem
 from smolmem import Memory, Watch
 from smolmem.cli import commands as options
+from smolmem.cli import searching
 from smolmem.cli.commands import EXIT_CODES, SECTIONS, Command, future, past
 from smolmem.cli.main import all_commands, main
 from smolmem.cli.output import Output
@@ -53,6 +54,7 @@ from smolmem.core.smolagents_texts import in_short
 from smolmem.core.text import sanitize as harmless
 from smolmem.core.values import Alert
 from smolmem.policies.recorded_rules import StoreWatcher
+from smolmem.recall import indexer
 from smolmem.render.consoles import PipeConsole
 from smolmem.render.plain_values import as_json
 
@@ -519,6 +521,16 @@ def test_a_search_that_finds_nothing_says_which_passages_have_no_vectors(run: Ru
     assert re.search(
         r"Nothing was found\. \d+ passages can be found by words only: `smolmem index`", " ".join(err.split())
     )
+
+
+def test_a_search_says_how_much_is_not_indexed_yet(sample: Sample, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(searching, "MANY_PENDING", 2)
+    monkeypatch.setattr(indexer, "MOST_PENDING", 2)
+    monkeypatch.setattr(indexer.BackgroundIndexer, "wake", lambda _: None)
+    with Memory(sample.path) as memory:
+        pending = [{"step": step.id, "session": step.session} for step in memory.steps(scope="*")]
+        memory._store.transact(lambda: [memory._store.do("add_pending", each) for each in pending])
+    assert "steps and notes cannot be found yet: `smolmem index` indexes them." in run("search", "cellar")[2]
 
 
 def test_scopes(sample: Sample, run: Run) -> None:

@@ -355,8 +355,8 @@ def _long(journal: Journal) -> Iterator[Finding]:
 
 def _pending(journal: Journal) -> Iterator[Finding]:
     if (count := int(journal.store.do("count_pending", {}))) > 1000:
-        text = f"{count:,} steps are not indexed yet; the next recall indexes them first."
-        yield Finding("hint", text, f"smolmem search anything --db {journal.store.url}")
+        text = f"{count:,} steps and notes are not indexed yet, and cannot be found."
+        yield Finding("hint", text, f"smolmem index --db {journal.store.url}")
 
 
 def _notes(journal: Journal) -> Iterator[Finding]:

@@ -38,6 +38,8 @@ TEXT_LINES = 12
 """The maximum number of lines of a passage that are shown."""
 UNCERTAIN = 3
 """Results that are shown if nothing fits well."""
+MANY_PENDING = 100
+"""Steps and notes that are not indexed yet: with more of them, a search says so."""
 
 _lexical = flag("--lexical", "Search by words only, without an embedding model: faster.")
 
@@ -81,7 +83,7 @@ def search(env: Environment, words: tuple[str, ...], trust: Any, runs: bool, lex
         found = memory.recall(" ".join(words), **filters)
         weak = [] if found or env.json else memory.recall(" ".join(words), **filters, floor=0)[:UNCERTAIN]
         places = [_place(memory, one) for one in found or weak]
-        hint = "" if found or env.json or lexical else _missing_vectors(memory)
+        hint = "" if env.json else _not_searched(memory, is_found=bool(found), lexical=lexical)
     if found or env.json:
         as_json = [{**plain(one), "reference": place} for one, place in zip(found, places, strict=True)]
         env.output.result(as_json, lambda: _results(found, places, scored=True))
@@ -94,11 +96,13 @@ def search(env: Environment, words: tuple[str, ...], trust: Any, runs: bool, lex
         env.output.hint(hint)
 
 
-def _missing_vectors(memory: Memory) -> str:
-    """A hint if some passages can only be found by the words that they have; empty if all have vectors."""
+def _not_searched(memory: Memory, *, is_found: bool, lexical: bool) -> str:
+    """A hint if much is not indexed, or if nothing was found and passages have no vectors; otherwise empty."""
     figures = memory.stats()
+    if figures.pending > MANY_PENDING:
+        return f"{figures.pending:,} steps and notes cannot be found yet: `smolmem index` indexes them."
     lacking = figures.passages - figures.vectors
-    if lacking <= 0:
+    if is_found or lexical or lacking <= 0:
         return ""
     return (
         f"{counted(lacking, 'passage')} can be found by words only: `smolmem index` also makes them searchable by "

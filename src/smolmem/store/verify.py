@@ -57,6 +57,8 @@ class Stats(Result):
     notes: int
     passages: int
     vectors: int
+    pending: int
+    """Steps and notes that are not indexed yet."""
     contents: int
     content_bytes: int
     bytes: int

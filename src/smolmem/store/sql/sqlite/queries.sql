@@ -314,6 +314,7 @@ SELECT
     (SELECT count(*) FROM note) AS notes,
     (SELECT count(*) FROM passage) AS passages,
     (SELECT count(*) FROM vector) AS vectors,
+    (SELECT count(*) FROM pending) AS pending,
     (SELECT count(*) FROM content) AS contents,
     (SELECT CAST(coalesce(sum(length(bytes)), 0) AS BIGINT) FROM content) AS content_bytes,
     (SELECT CAST(coalesce(sum(input_tokens), 0) AS BIGINT) FROM run) AS input_tokens,
