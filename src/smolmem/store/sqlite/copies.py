@@ -53,7 +53,9 @@ def back_up(source: str, path: str | os.PathLike[str], progress: Progress | None
                 copy(source, str(part), progress, key)
                 sync_file(part)
             os.rename(part, target)
-        except apsw.FullError as error:
+        except (apsw.FullError, apsw.IOError) as error:
+            if error.result == apsw.SQLITE_IOERR and error.extendedresult != apsw.SQLITE_IOERR_WRITE:
+                raise  # of the file that is read
             raise explained(error, f"{path} cannot be written", target) from error
         finally:
             part.unlink(missing_ok=True)

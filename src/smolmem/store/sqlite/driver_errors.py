@@ -18,6 +18,8 @@ _LITTLE = 1 << 16
 def explained(error: apsw.Error, what: str, path: Path) -> StoreError:
     """Translates a driver's error; the message says what happened and what to do next."""
     detail = str(error)
+    if detail == "not an error":  # which SQLite says of a copy: its own message is on another connection
+        detail = str(apsw.mapping_extended_result_codes.get(error.extendedresult, error.result))
     if isinstance(error, _BUSY):
         return Busy(f"{what}: another process has held it for too long ({detail}). Close that process, or try again.")
     if isinstance(error, (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)):
