@@ -17,7 +17,7 @@ import apsw
 from smolmem.core.errors import Unwritable
 from smolmem.store.base import Progress
 from smolmem.store.sqlite import private_files
-from smolmem.store.sqlite.driver_errors import explained
+from smolmem.store.sqlite.driver_errors import explained, name_of
 from smolmem.store.sqlite.encryption import Key, connect
 from smolmem.store.sqlite.part_files import copy_part_of, held
 
@@ -54,7 +54,7 @@ def back_up(source: str, path: str | os.PathLike[str], progress: Progress | None
                 sync_file(part)
             os.rename(part, target)
         except (apsw.FullError, apsw.IOError) as error:
-            if error.result == apsw.SQLITE_IOERR and error.extendedresult != apsw.SQLITE_IOERR_WRITE:
+            if isinstance(error, apsw.IOError) and name_of(error) != "SQLITE_IOERR_WRITE":
                 raise  # of the file that is read
             raise explained(error, f"{path} cannot be written", target) from error
         finally:
