@@ -200,6 +200,19 @@ def test_an_equal_value_of_another_class_is_shown_and_recorded_as_it_is(memory: 
     )
 
 
+def test_a_name_of_a_tool_that_shows_itself_otherwise_is_verified(memory: Memory) -> None:
+    class Upper(str):
+        def __str__(self) -> str:
+            return self.upper()
+
+    agent = memory.attach(code_agent("<code>\nfinal_answer(1)\n</code>"))
+    agent.run("go")
+    agent.memory.steps[1].tool_calls = [ToolCall(Upper("look"), {}, "1")]
+    memory.flush()
+    assert memory.verify()
+    assert memory.steps(tool="look")
+
+
 def test_a_text_of_another_class_is_shown_as_it_is(memory: Memory) -> None:
     agent = memory.attach(code_agent("<code>\nfinal_answer(1)\n</code>"))
     agent.run("go")

@@ -1079,6 +1079,25 @@ def test_a_backup_that_fails_leaves_nothing(full: Path, tmp_path: Path) -> None:
             assert picture(copy) == picture(memory)
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no limit for the size of a file")
+def test_a_backup_that_does_not_fit_names_the_copy_and_the_reason(full: Path, tmp_path: Path) -> None:
+    program = """if True:
+        import resource, signal, sys
+        from smolmem import Memory, SmolmemError
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        with Memory(sys.argv[1], embedder="off") as memory:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
+            try:
+                memory.backup(sys.argv[2])
+            except SmolmemError as error:
+                print(error)
+    """
+    target = tmp_path / "copy.db"
+    said = programs.run(["-c", program, str(full), str(target)], timeout=60).stdout
+    assert said.startswith(f"{target} cannot be written: SQLITE_IOERR_WRITE.")
+    assert os.listdir(tmp_path) == []
+
+
 # --- doctor ---------------------------------------------------------------------------------------------------------
 
 

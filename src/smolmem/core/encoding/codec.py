@@ -243,7 +243,7 @@ def facts(step: Any) -> Facts:
         "number": number if _is_count(number) else None,
         "seconds": _seconds(timing),
         "error": None if error is None else type(error).__name__,
-        "tools": json.dumps([str(name) for name in names]),
+        "tools": json.dumps([_words(name) for name in names]),
         "input_tokens": _tokens(tokens, "input_tokens"),
         "output_tokens": _tokens(tokens, "output_tokens"),
         "text": "" if isinstance(step, memory.SystemPromptStep) else storable(_text(step)),

@@ -17,7 +17,7 @@ import apsw
 from smolmem.core.errors import Unwritable
 from smolmem.store.base import Progress
 from smolmem.store.sqlite import private_files
-from smolmem.store.sqlite.driver_errors import explained
+from smolmem.store.sqlite.driver_errors import explained, name_of
 from smolmem.store.sqlite.encryption import Key, connect
 from smolmem.store.sqlite.part_files import copy_part_of, held
 
@@ -53,7 +53,9 @@ def back_up(source: str, path: str | os.PathLike[str], progress: Progress | None
                 copy(source, str(part), progress, key)
                 sync_file(part)
             os.rename(part, target)
-        except apsw.FullError as error:
+        except (apsw.FullError, apsw.IOError) as error:
+            if isinstance(error, apsw.IOError) and name_of(error) != "SQLITE_IOERR_WRITE":
+                raise  # of the file that is read
             raise explained(error, f"{path} cannot be written", target) from error
         finally:
             part.unlink(missing_ok=True)

@@ -18,6 +18,8 @@ _LITTLE = 1 << 16
 def explained(error: apsw.Error, what: str, path: Path) -> StoreError:
     """Translates a driver's error; the message says what happened and what to do next."""
     detail = str(error)
+    if detail == "not an error":  # which SQLite says of a copy: its own message is on another connection
+        detail = name_of(error)
     if isinstance(error, _BUSY):
         return Busy(f"{what}: another process has held it for too long ({detail}). Close that process, or try again.")
     if isinstance(error, (apsw.CorruptError, apsw.NotADBError, apsw.FormatError)):
@@ -30,6 +32,11 @@ def explained(error: apsw.Error, what: str, path: Path) -> StoreError:
     if isinstance(error, (apsw.ReadOnlyError, apsw.CantOpenError, apsw.PermissionsError, apsw.IOError, apsw.AuthError)):
         return Unwritable(f"{what}: {detail}. Check the disk and the permissions of the file and its folder.")
     return StoreError(f"{what}: {detail}.")
+
+
+def name_of(error: apsw.Error) -> str:
+    """SQLite's name of an error."""
+    return str(apsw.mapping_extended_result_codes.get(getattr(error, "extendedresult", 0), "an unknown error"))
 
 
 def _is_full(path: Path) -> bool:
