@@ -3,17 +3,15 @@
 A snapshot serves runs whose code does not give the same values when it is run again. Functions, classes and modules are
 not part of it: the recorded code makes them again.
 
-A step touches few of the variables, so only these are encoded. The code of the step tells which: it names them, it
-names a variable that shares an object with them, or it names something that can reach anything, such as a function.
-Changes by other code (a callback, a thread) are found because one more variable is encoded at each step, in turn. Large
-lists and dicts are stored in chunks (`core.chunks`), so the store grows only by new items.
+A step touches few of the variables, so only these are encoded: those that its code may have changed (`touched`), and
+those that share an object with them. Changes by other code (a callback, a thread) are found because one more variable
+is encoded at each step, in turn. Large lists and dicts are stored in chunks (`core.chunks`), so the store grows only by
+new items.
 """
 
 from __future__ import annotations
 
-import ast
 import time
-import types
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -21,6 +19,7 @@ from typing import Any, NamedTuple
 from smolagents.memory import ActionStep, TaskStep
 
 from smolmem.agents import compat
+from smolmem.agents.touched import CODE, Touched
 from smolmem.core.encoding import chunks, wire
 from smolmem.core.encoding.chunks import ATOMS, ChunkedText, ChunkedValue, NotChunkable, Piece
 from smolmem.core.encoding.codec import Encoded
@@ -34,8 +33,6 @@ _DEEPEST, _FEW = 4, 32
 """Dicts of few items, inside each other, are searched for long lists."""
 _IN_TURN = 0.0002
 """Seconds that may be spent on a variable that no code named."""
-
-_CODE = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType, type)
 
 Encode = Callable[[Any], Encoded]
 
@@ -67,12 +64,12 @@ class Variables:
     """The variables of one agent, as they were stored last."""
 
     def __init__(self, agent: Any, encode: Encode) -> None:
+        self.touched = Touched()
         self._agent = agent
         self._encode = encode
         self._kept: dict[Name, _Kept] = {}
         self._links: dict[Name, set[Name]] = {}
         self._joint: dict[frozenset[Name], _Kept] = {}
-        self._given: dict[str, set[str]] = {}  # by tool: variables that were named together with the tool
         self._unsaved: dict[str, bytes] = {}
         self._turn = 0
 
@@ -91,7 +88,8 @@ class Variables:
         values = {Name("variables", name): value for name, value in names.items() if name not in large}
         same = sorted(name for name, value in agent.state.items() if name in names and names[name] is value)
         values |= {Name("state", name): value for name, value in agent.state.items() if name not in same}
-        touched = None if local is None or code is None else self._touched(code, local)
+        described = {name.name for name, kept in self._kept.items() if kept.is_described}
+        touched = None if local is None else self.touched.by(code, local, names.keys() - set(large), described)
         self._update(values, touched)
         return self._record(large, [name for name in same if name not in large])
 
@@ -100,33 +98,13 @@ class Variables:
         for key in list(keys):
             self._unsaved.pop(key, None)
 
-    # --- what a step touched ---------------------------------------------------------------------------------------
-
-    def _touched(self, code: str, local: compat.Interpreter) -> set[str] | None:
-        """The variables that code may have changed; None if it may have changed any."""
-        try:
-            named = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
-        except (SyntaxError, ValueError):
-            return None
-        for name in named:
-            value, kept = local.variables.get(name), self._kept.get(Name("variables", name))
-            if local.defines(name) or isinstance(value, _CODE[1:]) or (kept is not None and kept.is_described):
-                return None
-        touched = set(named)
-        for tool in named & (local.tools.keys() | local.functions.keys()):
-            if not compat.is_builtin(tool) and tool != "final_answer":  # a tool may keep its arguments and results
-                shared = self._given.setdefault(tool, set())
-                shared |= named
-                touched |= shared
-        return touched
+    # --- encoding --------------------------------------------------------------------------------------------------
 
     def _is_touched(self, name: Name, value: Any, touched: set[str] | None) -> bool:
         kept = self._kept.get(name)
         if kept is None or kept.value is not value:
             return True
         return type(value) not in ATOMS and (touched is None or name.name in touched)
-
-    # --- encoding --------------------------------------------------------------------------------------------------
 
     def _update(self, values: dict[Name, Any], touched: set[str] | None) -> None:
         changed = {name for name, value in values.items() if self._is_touched(name, value, touched)}
@@ -284,7 +262,7 @@ class Variables:
 def visible(state: dict[str, Any]) -> dict[str, Any]:
     """The variables of an agent's code, without functions, classes and modules."""
     return {
-        name: value for name, value in state.items() if not name.startswith("_") and not issubclass(type(value), _CODE)
+        name: value for name, value in state.items() if not name.startswith("_") and not issubclass(type(value), CODE)
     }
 
 

@@ -110,7 +110,10 @@ def loads(data: bytes) -> Json:
 
 
 class Inside(NamedTuple):
-    """The ids of the objects in a value, except texts and numbers; `is_foreign`: one is not of a built-in type."""
+    """The ids of the objects in a value, except texts and numbers.
+
+    `is_foreign`: an object can share its memory with others; `is_described`: a record can only describe an object.
+    """
 
     ids: Collection[int] = ()
     is_foreign: bool = False
@@ -274,7 +277,7 @@ class Encoder:
         return described
 
 
-_BUILT_IN = frozenset({tuple, set, frozenset, bytes, bytearray})
+_BUILT_IN = frozenset({tuple, set, frozenset, bytes})
 
 
 class _TooMuch(Exception):
