@@ -19,7 +19,7 @@ from smolagents.memory import ActionStep
 from smolmem import Memory
 from smolmem.agents.recorder import recorder_of
 from smolmem.agents.variables import Variables
-from smolmem.core.encoding import chunks, wire
+from smolmem.core.encoding import chunks, codec, wire
 from smolmem.core.encoding.packing import Undecodable
 from smolmem.store.contents import Contents
 
@@ -128,6 +128,23 @@ def test_values_that_hold_themselves_are_stored(memory: Memory) -> None:
     assert found["loop"]["rows"] is found["rows"]
 
 
+def test_shared_objects_that_hold_each_other_come_back_in_a_long_chain(memory: Memory) -> None:
+    found = variables_after(
+        memory, "nodes = [{}]\nfor n in range(60):\n    nodes.append({'last': nodes[-1]})\nb = list(nodes)"
+    )
+    assert all(node["last"] is before for before, node in zip(found["nodes"], found["nodes"][1:], strict=False))
+    assert found["b"][60] is found["nodes"][60]
+
+
+def test_variables_that_share_an_object_come_back_from_an_earlier_record() -> None:
+    joint = {"$": "alone", "v": {"": {"variables": {"a": [1], "b": {"$": "ref", "n": 3}}}}}
+    old = {"$": "snapshot", "large": [], "same": [], "state": {}, "together": [joint], "variables": {}}
+    found = codec.decode(wire.dumps(chunks.assembled(old, {}.__getitem__)), {}.__getitem__)
+    group = found["together"][0]["variables"]
+    assert group["a"] == [1]
+    assert group["a"] is group["b"]
+
+
 def test_what_the_agent_was_given_is_the_same_object_for_its_code(memory: Memory) -> None:
     agent = memory.attach(code_agent(code("rows.append(1)"), code("final_answer(0)")))
     agent.run("Go", additional_args={"rows": [0] * 100})
@@ -156,6 +173,9 @@ def written(memory: Memory) -> int:
         "found = []|found.append({{'n': {n}, 'text': page({n})}})",
         "found = {{}}|found['page {n}'] = page({n})",
         "found = {{'pages': [], 'done': 0}}|found['pages'].append(page({n}))",
+        "found = []|found.append({{'text': page({n})}})\nfor one in found[-3:]:\n    pass",
+        "found = []\nresults = {{'all': found}}|found.append(page({n}))",
+        "found = []\nnamed = {{}}|found.append({{'text': page({n})}})\nnamed['{n}'] = found[-1]",
     ],
 )
 def test_a_variable_that_grows_adds_what_is_new(memory: Memory, grow: str) -> None:
@@ -185,13 +205,13 @@ def test_a_variable_that_no_step_names_is_not_encoded_again(memory: Memory) -> N
     memory.attach(agent)
     recorder, encoded = recorder_of(agent), list[int]()
     assert recorder is not None
-    encode = recorder.steps._variables._encode
+    encode = recorder.steps._variables._values.encode
 
-    def counted(value: Any) -> Any:
-        encoded.append(len(encode(value).record))
-        return encode(value)
+    def counted(value: Any, **shared: Any) -> Any:
+        encoded.append(len(encode(value, **shared).record))
+        return encode(value, **shared)
 
-    recorder.steps._variables._encode = counted
+    recorder.steps._variables._values.encode = counted
     agent.step_callbacks.register(ActionStep, lambda step, agent: encoded.clear() if step.step_number == 3 else None)
     agent.run("Go")
     assert 0 < len(encoded) < 10

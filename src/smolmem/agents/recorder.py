@@ -73,7 +73,7 @@ class Recorder:
         self.steps.observe_memory(self.patches)
         self.original_run = self.patches.run(agent, self._wrapped_run)
         self.patches.rendering(agent, self.prompts.wrap)
-        self.patches.tool_calls(agent, self.runs.calling(self.ledger.tool))
+        self.patches.tool_calls(agent, self.runs.calling(self.steps.touched.calling(self.ledger.tool)))
         self.follow_agent()
         if not compat.holds("memory"):
             self.steps.changed()

@@ -63,6 +63,7 @@ class StepRecorder:
         self._lock = threading.RLock()
         self._memory = agent.memory
         self._variables = Variables(agent, journal.encode)
+        self.touched = self._variables.touched
         self._paused = False
         self._is_lost = False  # whether another process records the run of the steps on the list
         self._edits_saved = False  # whether nobody but the agent can have edited a step since the last comparison

@@ -3,41 +3,36 @@
 A snapshot serves runs whose code does not give the same values when it is run again. Functions, classes and modules are
 not part of it: the recorded code makes them again.
 
-A step touches few of the variables, so only these are encoded. The code of the step tells which: it names them, it
-names a variable that shares an object with them, or it names something that can reach anything, such as a function.
-Changes by other code (a callback, a thread) are found because one more variable is encoded at each step, in turn. Large
-lists and dicts are stored in chunks (`core.chunks`), so the store grows only by new items.
+A step touches few of the variables, so only these are encoded: those that its code may have changed (`touched`), and
+the shared objects that they refer to. An object is shared once it is found in two values: then it gets a number and is
+stored by itself. Changes by other code (a callback, a thread) are found because one more value is encoded at each step,
+in turn. Large lists and dicts are stored in chunks (`core.chunks`), so the store grows only by new items.
 """
 
 from __future__ import annotations
 
-import ast
 import time
-import types
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 from smolagents.memory import ActionStep, TaskStep
 
 from smolmem.agents import compat
-from smolmem.core.encoding import chunks, wire
-from smolmem.core.encoding.chunks import ATOMS, ChunkedText, ChunkedValue, NotChunkable, Piece
+from smolmem.agents.stored_values import Encode, StoredValue, ValueEncoder, object_of
+from smolmem.agents.touched import CODE, Touched
+from smolmem.core.encoding import wire
+from smolmem.core.encoding.chunks import ATOMS, Chunks
 from smolmem.core.encoding.codec import Encoded
+from smolmem.core.encoding.wire import Json
 
 LARGE = 5_000_000
 """Values of more bytes, or of more items than a hundredth of this, are left out and named."""
 
-_INLINE = 400
-"""Bytes of a value that is written into the snapshot itself."""
-_DEEPEST, _FEW = 4, 32
-"""Dicts of few items, inside each other, are searched for long lists."""
 _IN_TURN = 0.0002
-"""Seconds that may be spent on a variable that no code named."""
-
-_CODE = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType, type)
-
-Encode = Callable[[Any], Encoded]
+"""Seconds that may be spent on a value that no code named."""
+_LOOKED_AT = 32
+"""Values that are looked at to find such a value."""
+_NOTHING = b"null"
 
 
 class Name(NamedTuple):
@@ -47,32 +42,24 @@ class Name(NamedTuple):
     name: str
 
 
-@dataclass
-class _Kept:
-    """A value as it was stored."""
-
-    value: Any
-    body: bytes
-    ids: Collection[int]
-    new: dict[str, bytes]
-    is_foreign: bool = False
-    is_described: bool = False
-    chunked: ChunkedValue | None = None
-    text: ChunkedText | None = None
-    inside: dict[str, _Kept] = field(default_factory=dict)
-    seconds: float = 0.0
+Key = Name | int
+"""A variable, or the number of a shared object."""
 
 
 class Variables:
     """The variables of one agent, as they were stored last."""
 
     def __init__(self, agent: Any, encode: Encode) -> None:
+        self.touched = Touched()
         self._agent = agent
-        self._encode = encode
-        self._kept: dict[Name, _Kept] = {}
-        self._links: dict[Name, set[Name]] = {}
-        self._joint: dict[frozenset[Name], _Kept] = {}
-        self._given: dict[str, set[str]] = {}  # by tool: variables that were named together with the tool
+        self._values = ValueEncoder(encode)
+        self._stored: dict[Name, StoredValue] = {}
+        self._objects: dict[int, StoredValue] = {}
+        self._owners: dict[int, Key] = {}  # by id() of an object: the value that it is stored with
+        self._opaque: set[int] = set()  # shared objects that hold an object which a record can only describe
+        self._free: list[int] = []  # numbers of shared objects that are gone
+        self._chunks = Chunks()
+        self._table: Json | None = None  # the shared objects as they are stored, unless one has changed since
         self._unsaved: dict[str, bytes] = {}
         self._turn = 0
 
@@ -85,13 +72,15 @@ class Variables:
         agent, local = self._agent, compat.interpreter_of(self._agent)
         names = {} if local is None else visible(local.variables)
         if not names and not agent.state:
-            self._kept, self._links, self._joint = {}, {}, {}
+            self._update({}, None)
             return None
         large = sorted(name for name, value in names.items() if _is_large(value))
         values = {Name("variables", name): value for name, value in names.items() if name not in large}
         same = sorted(name for name, value in agent.state.items() if name in names and names[name] is value)
         values |= {Name("state", name): value for name, value in agent.state.items() if name not in same}
-        touched = None if local is None or code is None else self._touched(code, local)
+        touched = None
+        if local is not None:
+            touched = self.touched.by(code, local, names.keys() - set(large), self._described())
         self._update(values, touched)
         return self._record(large, [name for name in same if name not in large])
 
@@ -100,224 +89,168 @@ class Variables:
         for key in list(keys):
             self._unsaved.pop(key, None)
 
-    # --- what a step touched ---------------------------------------------------------------------------------------
+    def _described(self) -> set[str]:
+        """The variables that hold an object which a record can only describe."""
+        return {
+            name.name
+            for name, stored in self._stored.items()
+            if stored.is_described or (self._opaque and not self._opaque.isdisjoint(self._reached([name])))
+        }
 
-    def _touched(self, code: str, local: compat.Interpreter) -> set[str] | None:
-        """The variables that code may have changed; None if it may have changed any."""
-        try:
-            named = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
-        except (SyntaxError, ValueError):
-            return None
-        for name in named:
-            value, kept = local.variables.get(name), self._kept.get(Name("variables", name))
-            if local.defines(name) or isinstance(value, _CODE[1:]) or (kept is not None and kept.is_described):
-                return None
-        touched = set(named)
-        for tool in named & (local.tools.keys() | local.functions.keys()):
-            if not compat.is_builtin(tool) and tool != "final_answer":  # a tool may keep its arguments and results
-                shared = self._given.setdefault(tool, set())
-                shared |= named
-                touched |= shared
-        return touched
+    # --- what is encoded again -------------------------------------------------------------------------------------
 
     def _is_touched(self, name: Name, value: Any, touched: set[str] | None) -> bool:
-        kept = self._kept.get(name)
-        if kept is None or kept.value is not value:
+        stored = self._stored.get(name)
+        if stored is None or stored.value is not value:
             return True
         return type(value) not in ATOMS and (touched is None or name.name in touched)
 
+    def _update(self, values: dict[Name, Any], touched: set[str] | None) -> None:
+        changed: set[Key] = {name for name, value in values.items() if self._is_touched(name, value, touched)}
+        gone = self._stored.keys() - values.keys()
+        changed |= self._reached([*(name for name in changed if name in self._stored), *gone])
+        if any(self._is_foreign(key) for key in (*changed, *gone)):  # it can share its memory with others
+            keys: tuple[Key, ...] = (*self._stored, *self._objects)
+            changed |= {key for key in keys if key not in gone and self._is_foreign(key)}
+        changed |= self._in_turn({*changed, *gone})
+        drops = any(self._stored[name].shared for name in gone)
+        for name in gone:
+            self._disown(name, self._stored.pop(name).ids)
+        drops |= self._encode(changed, values)
+        self._stored = {name: self._stored[name] for name in values}
+        if drops:
+            self._drop_unreached()
+
+    def _before(self, key: Key) -> StoredValue | None:
+        return self._objects.get(key) if isinstance(key, int) else self._stored.get(key)
+
+    def _is_foreign(self, key: Key) -> bool:
+        before = self._before(key)
+        return before is not None and before.is_foreign
+
+    def _reached(self, names: Iterable[Name]) -> set[int]:
+        """The shared objects that variables refer to, directly or through others."""
+        found: set[int] = set()
+        coming = [self._stored[name] for name in names]
+        while coming:
+            new = [number for number in coming.pop().shared if number not in found]
+            found.update(new)
+            coming += [self._objects[number] for number in new]
+        return found
+
+    def _in_turn(self, others: set[Key]) -> set[Key]:
+        """One more value, to find changes that nothing else notices."""
+        keys: list[Key] = [*self._stored, *self._objects]
+        for _ in keys[:_LOOKED_AT]:
+            self._turn = (self._turn + 1) % len(keys)
+            key = keys[self._turn]
+            before = self._before(key)
+            if before and key not in others and before.seconds < _IN_TURN and type(before.value) not in ATOMS:
+                return {key}
+        return set()
+
     # --- encoding --------------------------------------------------------------------------------------------------
 
-    def _update(self, values: dict[Name, Any], touched: set[str] | None) -> None:
-        changed = {name for name, value in values.items() if self._is_touched(name, value, touched)}
-        gone = self._kept.keys() - values.keys()
-        changed |= {other for name in changed | gone for other in self._links.get(name, ())} - gone
-        if any(self._kept[name].is_foreign for name in changed & self._kept.keys()):  # arrays can share their memory
-            changed |= {name for name, kept in self._kept.items() if kept.is_foreign and name in values}
-        changed |= self._in_turn(values, changed)
-        for name in gone:
-            self._unlink(name)
-            del self._kept[name]
-        for name in (name for name in values if name in changed):
-            began = time.thread_time()
-            kept = self._kept[name] = self._keep(name.name, values[name], self._kept.get(name))
-            kept.seconds = time.thread_time() - began
-            self._unsaved |= kept.new
-        for name in changed:
-            self._link(name)
-        self._kept = {name: self._kept[name] for name in values}
-        self._keep_joint(changed | gone)
+    def _encode(self, changed: set[Key], values: dict[Name, Any]) -> bool:
+        """Encodes values until no object is part of two; whether one refers to fewer shared objects than before."""
+        drops = False
+        while changed:
+            found: dict[Key, Collection[int]] = {}
+            for key in changed:
+                before, stored = self._before(key), self._encoded(key, values)
+                found[key] = stored.ids
+                if before is not None:
+                    self._disown(key, set(before.ids).difference(stored.ids))
+                    drops |= not set(before.shared).issubset(stored.shared)
+            changed = set()
+            for key, ids in found.items():
+                taken = {number for number in ids if self._owners.setdefault(number, key) != key}
+                if taken:
+                    changed |= self._share(key, taken)
+        return drops
 
-    def _in_turn(self, values: dict[Name, Any], changed: set[Name]) -> set[Name]:
-        """One more variable, to find changes that nothing else notices."""
-        cheap = [
-            name
-            for name in values
-            if name not in changed and self._kept[name].seconds < _IN_TURN and type(values[name]) not in ATOMS
-        ]
-        self._turn += 1
-        return {cheap[self._turn % len(cheap)]} if cheap else set()
+    def _encoded(self, key: Key, values: dict[Name, Any]) -> StoredValue:
+        before = self._before(key)
+        began = time.perf_counter()
+        if isinstance(key, int):
+            stored = self._objects[key] = self._values.shared_object(self._objects[key])
+            self._table = self._table if stored is before else None
+            (self._opaque.add if stored.is_described else self._opaque.discard)(key)
+        else:
+            stored = self._stored[key] = self._values.value(key.name, values[key], before)
+        if stored is not before:
+            self._unsaved.update(stored.new)
+        stored.seconds = time.perf_counter() - began
+        return stored
 
-    def _unlink(self, name: Name) -> None:
-        for other in self._links.pop(name, ()):
-            self._links.get(other, set()).discard(name)
+    def _disown(self, key: Key, ids: Iterable[int]) -> None:
+        for number in ids:
+            if self._owners.get(number) == key:
+                del self._owners[number]
 
-    def _link(self, name: Name) -> None:
-        """Finds the variables that share an object with one."""
-        self._unlink(name)
-        ids = self._kept[name].ids
-        linked = {other for other, kept in self._kept.items() if other != name and ids and not _disjoint(ids, kept.ids)}
-        if linked:
-            self._links[name] = linked
-            for other in linked:
-                self._links.setdefault(other, set()).add(name)
+    def _share(self, key: Key, taken: set[int]) -> set[Key]:
+        """Stores objects that belong to two values by themselves; returns the values that are to be encoded again.
 
-    def _keep_joint(self, changed: set[Name]) -> None:
-        """Encodes variables that share objects in one record, so that they share them again when they come back."""
-        before, self._joint = self._joint, {}
-        for group in _components(self._links):
-            known = before.get(group)
-            if known is None or group & changed:
-                together: dict[str, dict[str, Any]] = {}
-                for name in sorted(group):
-                    together.setdefault(name.group, {})[name.name] = self._kept[name].value
-                known = self._whole("", together)
-                self._unsaved |= known.new
-            self._joint[group] = known
+        Some of the ids were those of objects that existed for a moment only: their owner cannot show the same object.
+        """
+        owners = {number: self._owners[number] for number in taken}
+        others = {id(value): value for owner in set(owners.values()) for value in self._objects_in(owner, taken)}
+        shared, again = self._values.shared, set[Key]()
+        for place in taken & shared.keys():
+            again |= {key, owners[place]}
+            taken.difference_update(map(id, self._values.objects(self._objects[shared[place]].value)))
+        for value in self._objects_in(key, taken):
+            place = id(value)
+            if place in taken and others.get(place) is value:
+                number = shared[place] = self._free.pop() if self._free else len(self._objects)
+                self._objects[number] = StoredValue(value, _NOTHING)
+                again |= {number, key, owners[place]}
+                taken.difference_update(map(id, self._values.objects(value)))
+        self._owners.update(dict.fromkeys(taken, key))
+        return again
 
-    def _keep(self, name: str, value: Any, before: _Kept | None, depth: int = 0) -> _Kept:
-        items = chunks.items_of(value)
-        if type(value) is dict and items and depth < _DEEPEST and _is_compound(items):
-            return self._compound(name, value, before, depth)
-        if items and chunks.is_long(items):
-            try:
-                return self._chunked(name, value, items, before)
-            except NotChunkable:
-                pass
-        if type(value) is str and len(value) > chunks.LONG_TEXT:
-            return self._text(name, value, before)
-        return self._whole(name, value)
+    def _objects_in(self, key: Key, ids: set[int]) -> list[Any]:
+        stored = self._objects[key] if isinstance(key, int) else self._stored[key]
+        return [value for part in stored.parts_with(ids) for value in self._values.objects(part)]
 
-    def _whole(self, name: str, value: Any) -> _Kept:
-        """A value in one record, under its name: whether a text is a secret may depend on the name."""
-        encoded = self._encode({name: value})
-        new = dict(encoded.blobs)
-        body = b'{"$":"alone","v":' + encoded.record + b"}"
-        if len(body) > _INLINE:
-            new[encoded.key] = encoded.record
-            body = wire.dumps({"$": "stored", "chunk": encoded.key})
-        ids = set(list(encoded.inside.ids)[1:])  # without the dict that was made here
-        return _Kept(value, body, ids, new, encoded.inside.is_foreign, encoded.inside.is_described)
+    def _drop_unreached(self) -> None:
+        """Forgets shared objects that no variable reaches any more; an object that one variable reaches stays."""
+        for number in self._objects.keys() - self._reached(self._stored):
+            dropped = self._objects.pop(number)
+            del self._values.shared[id(dropped.value)]
+            self._disown(number, dropped.ids)
+            self._opaque.discard(number)
+            self._free.append(number)
+            self._table = None
 
-    def _chunked(self, name: str, value: Any, items: chunks.Items, before: _Kept | None) -> _Kept:
-        flags = [False, False]
-
-        def encode(key: str | None, item: Any) -> Piece:
-            encoded = self._encode(item if key is None else {key: item})
-            flags[0] |= encoded.inside.is_foreign
-            flags[1] |= encoded.inside.is_described
-            ids = list(encoded.inside.ids)[0 if key is None else 1 :]  # without the dict that was made here
-            return chunks.piece(key, item, encoded.record, encoded.blobs, ids)
-
-        chunked = (before.chunked if before is not None and before.value is value else None) or ChunkedValue()
-        tree = chunked.tree(chunked.update(items, encode))
-        body = wire.dumps({"$": "dict" if type(value) is dict else "list", "chunks": tree})
-        old = before if before is not None and before.chunked is chunked else None
-        return _Kept(
-            value,
-            body,
-            {id(value)} | chunked.ids(),
-            chunked.new,
-            flags[0] or (old is not None and old.is_foreign),
-            flags[1] or (old is not None and old.is_described),
-            chunked,
-        )
-
-    def _text(self, name: str, value: str, before: _Kept | None) -> _Kept:
-        """A long text in chunks. A secret could lie across two of them, so the text, or its end, is searched first."""
-        known = before.text if before is not None else None
-        start = 0 if known is None else known.unsearched(value)
-        if self._encode({name: value[start:]}).redacted:
-            return self._whole(name, value)
-        text = ChunkedText(value, known)
-        return _Kept(value, wire.dumps({"$": "str", "chunks": text.tree}), (), text.new, text=text)
-
-    def _compound(self, name: str, value: dict[str, Any], before: _Kept | None, depth: int) -> _Kept:
-        known = before.inside if before is not None else {}
-        inside = {key: self._keep(key, item, known.get(key), depth + 1) for key, item in value.items()}
-        ids, new = {id(value)}, dict[str, bytes]()
-        for kept in inside.values():
-            if not _disjoint(ids, kept.ids):
-                return self._whole(name, value)
-            ids.update(kept.ids)
-            new |= kept.new
-        body = b'{"$":"compound","v":' + _object((key, kept.body) for key, kept in inside.items()) + b"}"
-        return _Kept(
-            value,
-            body,
-            ids,
-            new,
-            any(kept.is_foreign for kept in inside.values()),
-            any(kept.is_described for kept in inside.values()),
-            inside=inside,
-        )
+    # --- the record ------------------------------------------------------------------------------------------------
 
     def _record(self, large: list[str], same: list[str]) -> Encoded:
-        joint = {name for group in self._joint for name in group}
         groups: dict[str, list[tuple[str, bytes]]] = {"state": [], "variables": []}
-        for name, kept in self._kept.items():
-            if name not in joint:
-                groups[name.group].append((name.name, kept.body))
-        together = b",".join(kept.body for kept in self._joint.values())
+        for name, stored in self._stored.items():
+            groups[name.group].append((name.name, stored.body))
+        if self._table is None:
+            size = len(self._objects) + len(self._free)
+            bodies = [self._objects[number].body if number in self._objects else _NOTHING for number in range(size)]
+            self._table = self._chunks.update(bodies)
+            self._unsaved.update(self._chunks.new)
         fields = [
             ("$", b'"snapshot"'),
             ("large", wire.dumps(large)),
             ("same", wire.dumps(same)),
-            ("state", _object(groups["state"])),
-            ("together", b"[" + together + b"]"),
-            ("variables", _object(groups["variables"])),
+            ("shared", wire.dumps(self._table)),
+            ("state", object_of(groups["state"])),
+            ("variables", object_of(groups["variables"])),
         ]
-        record = _object(fields)
+        record = object_of(fields)
         return Encoded(record, wire.fingerprint(record), dict(self._unsaved))
 
 
 def visible(state: dict[str, Any]) -> dict[str, Any]:
     """The variables of an agent's code, without functions, classes and modules."""
     return {
-        name: value for name, value in state.items() if not name.startswith("_") and not issubclass(type(value), _CODE)
+        name: value for name, value in state.items() if not name.startswith("_") and not issubclass(type(value), CODE)
     }
-
-
-def _object(fields: Iterable[tuple[str, bytes]]) -> bytes:
-    return b"{" + b",".join(wire.dumps(name) + b":" + body for name, body in fields) + b"}"
-
-
-def _disjoint(one: Collection[int], other: Collection[int]) -> bool:
-    small, large = (one, other) if len(one) < len(other) else (other, one)
-    return not any(number in large for number in small)
-
-
-def _components(links: dict[Name, set[Name]]) -> list[frozenset[Name]]:
-    """Groups of names that are linked, directly or through others."""
-    found: list[frozenset[Name]] = []
-    left = {name for name, others in links.items() if others}
-    while left:
-        coming, group = [left.pop()], set[Name]()
-        while coming:
-            name = coming.pop()
-            group.add(name)
-            coming += links.get(name, set()) - group
-        left -= group
-        found.append(frozenset(group))
-    return found
-
-
-def _is_compound(items: chunks.Items, depth: int = 0) -> bool:
-    """Whether a dict is short and holds long lists or dicts; a dict can hold itself."""
-    if len(items) > _FEW or depth > _DEEPEST:
-        return False
-    inside = (chunks.items_of(item) for _, item in items)
-    return any(held and (chunks.is_long(held) or _is_compound(held, depth + 1)) for held in inside)
 
 
 def _is_large(value: Any) -> bool:

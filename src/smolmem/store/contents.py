@@ -112,12 +112,12 @@ class Contents:
         """
         return self.checked(self.store.rows("content", {"id": number}), f"content {number}")
 
-    def encode(self, value: Any, made_from: Encoded | None = None) -> Encoded:
+    def encode(self, value: Any, made_from: Encoded | None = None, shared: Mapping[int, int] = {}) -> Encoded:
         """Encodes a value without its secrets. A value that was made from a record without secrets is not searched."""
         from smolmem.core.encoding import codec
 
         clean = made_from is not None and not made_from.redacted and not self.redactor.always_searches
-        return codec.encode(value, None if clean else self.redactor)
+        return codec.encode(value, None if clean else self.redactor, shared)
 
     def record(self, number: int) -> bytes:
         """The bytes of a content that is to be decoded.
@@ -245,7 +245,7 @@ class Contents:
         for group in (stored, *(part["v"][""] for part in stored.get("together", []))):
             for word, names in (("variable", group.get("variables")), ("state", group.get("state"))):
                 named |= {f"{word} {name}": item for name, item in (names or {}).items()}
-        return named
+        return named | {f"shared object {number}": item for number, item in enumerate(stored["shared"])}
 
     def variables(self, number: int | None, **options: Any) -> Any:
         """The variables of a snapshot: `variables`, `state`, and the names of those that were too `large`."""

@@ -7,16 +7,17 @@ items are recognised without encoding them.
 
 from __future__ import annotations
 
+import itertools
 import operator
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from smolmem.core.encoding import wire
 from smolmem.core.encoding.packing import Undecodable
-from smolmem.core.encoding.wire import Json
+from smolmem.core.encoding.wire import Inside, Json
 
 NAMED = re.compile(rb'"(blob|chunk)":"([0-9a-f]{40})"')
 """Where a record names the hash of another content: of bytes, or of a chunk, which is a record itself."""
@@ -27,6 +28,8 @@ _ITEMS = ATOMS | {list, dict, tuple}
 _MANY_ITEMS, _LONG_ITEM = 32, 500
 """Lists and dicts with fewer items, none of them long, are stored whole."""
 
+_DEEPEST_SHAPE = 6
+_END = object()
 _SHORTEST, _LONGEST, _PER_NODE = 1_000, 4_000, 32
 LONG_TEXT = 3 * _LONGEST
 """Characters of a text that is stored in chunks."""
@@ -43,8 +46,8 @@ class NotChunkable(Exception):
 class Piece:
     """One item of a list or dict, encoded.
 
-    `key` is the key of an item of a dict. `shape` is the content of a flat item; None if only encoding the item tells
-    whether it changed.
+    `key` is the key of an item of a dict. `shape` is what is in the item; None if only encoding it tells whether it has
+    changed.
     """
 
     key: str | None
@@ -52,89 +55,112 @@ class Piece:
     body: bytes
     blobs: dict[str, bytes]
     ids: tuple[int, ...]
+    shared: tuple[int, ...]
     shape: tuple[Any, ...] | None
 
-    def is_still(self, key: str | None, item: Any) -> bool:
-        """Whether an item is this one, unchanged."""
+    def is_still(self, key: str | None, item: Any, shared: Collection[int]) -> bool:
+        """Whether an item is this one, unchanged; `shared` are the ids of the objects that are stored by themselves."""
         if item is not self.item or key != self.key:
             return False
-        if type(item) in ATOMS:
+        if not self.ids:  # a value that never changes, or a shared object
             return True
-        shape = _shape(item)
-        return (
-            self.shape is not None
-            and shape is not None
-            and len(shape) == len(self.shape)
-            and all(map(operator.is_, shape, self.shape))
-        )
+        is_split = bool(shared) and any(number in shared for number in self.ids)
+        return not is_split and is_same_shape(self.shape, shape_of(item))
 
 
 Items = Sequence[tuple[str | None, Any]]
 EncodeItem = Callable[[str | None, Any], Piece]
 
 
-@dataclass
+class Chunks:
+    """Pieces of JSON in chunks, as they were stored: an update makes only the chunks that have changed."""
+
+    def __init__(self) -> None:
+        self._bodies: list[bytes] = []
+        self._ends: list[tuple[int, str]] = []  # the end of each chunk among the pieces, and its hash
+        self.new: dict[str, bytes] = {}
+        """The chunks that the last update made."""
+
+    def update(self, bodies: list[bytes]) -> Json:
+        """Takes the pieces as they are now and returns the hashes of their chunks as JSON."""
+        old, before, self._bodies, self.new = self._bodies, self._ends, bodies, {}
+        start = _same(old, bodies)
+        tail = _same(reversed(old[start:]), reversed(bodies[start:]))
+        shift = len(bodies) - len(old)
+        known = {end + shift: place for place, (end, _) in enumerate(before) if end >= len(old) - tail}
+        self._ends = [chunk for chunk in before if chunk[0] <= start]
+        end = self._ends[-1][0] if self._ends else 0
+        while end < len(bodies):
+            if end in known:  # the pieces from here on are in the same chunks as before
+                self._ends += [(end + shift, key) for end, key in before[known[end] + 1 :]]
+                break
+            begin, end = end, _end_of_chunk(bodies, end)
+            self._ends.append((end, _add(self.new, b"[" + b",".join(bodies[begin:end]) + b"]")))
+        return _tree(self.new, [key for _, key in self._ends])
+
+
+def _same(old: Iterable[bytes], new: Iterable[bytes]) -> int:
+    """How many pieces at the beginning are the same ones."""
+    return sum(1 for _ in itertools.takewhile(bool, map(operator.is_, old, new)))
+
+
+def _end_of_chunk(bodies: list[bytes], begin: int) -> int:
+    size = 0
+    for place in range(begin, len(bodies)):
+        size += len(bodies[place])
+        if size >= _LONGEST or (size >= _SHORTEST and zlib.crc32(bodies[place]) % 8 == 0):
+            return place + 1
+    return len(bodies)
+
+
 class ChunkedValue:
     """A list or dict as it was stored, to store the next one by its difference."""
 
-    pieces: list[Piece] = field(default_factory=list)
-    _chunks: list[tuple[int, str]] = field(default_factory=list)  # the end of each chunk among the pieces, and its hash
-    new: dict[str, bytes] = field(default_factory=dict)
-    """Chunks and blobs that the last update made."""
+    def __init__(self) -> None:
+        self._pieces: list[Piece] = []
+        self._chunks = Chunks()
+        self.new: dict[str, bytes] = {}
+        """Chunks and blobs that the last update made."""
+        self.ids: set[int] = set()
+        """The ids of all objects in the items."""
 
-    def update(self, items: Items, encode: EncodeItem) -> list[str]:
-        """Takes the items as they are now and returns the hashes of their chunks.
+    def update(self, items: Items, encode: EncodeItem, shared: Collection[int]) -> Json:
+        """Takes the items as they are now and returns the hashes of their chunks as JSON.
+
+        Args:
+            items: the items.
+            encode: encodes an item.
+            shared: the ids of the objects that are stored by themselves.
 
         Raises:
             NotChunkable: if the items must be stored together with others.
         """
         self.new = {}
-        same = self._unchanged(items)
-        self._chunks = [chunk for chunk in self._chunks if chunk[0] <= same]
-        start = self._chunks[-1][0] if self._chunks else 0
-        kept = self.pieces[:same]
-        self.pieces = kept + [self._piece(*items[place], place, encode) for place in range(same, len(items))]
-        self._refuse_shared()
-        self._cut(start)
-        return [key for _, key in self._chunks]
-
-    def ids(self) -> set[int]:
-        """The ids of all containers inside."""
-        return {number for piece in self.pieces for number in piece.ids}
-
-    def _unchanged(self, items: Items) -> int:
-        """How many items at the beginning are as they were."""
-        for place, (piece, (key, item)) in enumerate(zip(self.pieces, items, strict=False)):
-            if not piece.is_still(key, item):
-                return place
-        return min(len(self.pieces), len(items))
-
-    def _piece(self, key: str | None, item: Any, place: int, encode: EncodeItem) -> Piece:
-        known = self.pieces[place] if place < len(self.pieces) else None
-        return known if known is not None and known.is_still(key, item) else encode(key, item)
-
-    def _refuse_shared(self) -> None:
-        ids = [number for piece in self.pieces for number in piece.ids]
-        if len(set(ids)) < len(ids):
+        known = itertools.chain(self._pieces, itertools.repeat(None))
+        pieces = self._pieces = [
+            one if one is not None and one.is_still(*item, shared) else self._piece(encode(*item))
+            for one, item in zip(known, items, strict=False)
+        ]
+        ids = [number for piece in pieces for number in piece.ids]
+        self.ids = set(ids)
+        if len(self.ids) < len(ids):
             raise NotChunkable
+        tree = self._chunks.update([piece.body for piece in pieces])
+        self.new |= self._chunks.new
+        return tree
 
-    def _cut(self, start: int) -> None:
-        """Makes chunks of the pieces from `start` on."""
-        bodies: list[bytes] = []
-        size = 0
-        for place in range(start, len(self.pieces)):
-            piece = self.pieces[place]
-            bodies.append(piece.body)
-            self.new.update(piece.blobs)
-            size += len(piece.body)
-            ends = size >= _LONGEST or (size >= _SHORTEST and zlib.crc32(piece.body) % 8 == 0)
-            if ends or place == len(self.pieces) - 1:
-                self._chunks.append((place + 1, _add(self.new, b"[" + b",".join(bodies) + b"]")))
-                bodies, size = [], 0
+    def _piece(self, made: Piece) -> Piece:
+        self.new |= made.blobs
+        made.blobs = {}
+        return made
 
-    def tree(self, keys: list[str]) -> Json:
-        """The hashes of the chunks as JSON."""
-        return _tree(self.new, keys)
+    def items_with(self, ids: set[int]) -> list[Any]:
+        """The items that hold objects with these ids."""
+        return [piece.item for piece in self._pieces if not ids.isdisjoint(piece.ids)]
+
+    def shared(self) -> set[int]:
+        """The numbers of the shared objects that the items refer to."""
+        return {number for piece in self._pieces for number in piece.shared}
 
 
 class ChunkedText:
@@ -196,7 +222,7 @@ def _named(keys: Iterable[str]) -> Json:
     return [{"chunk": key} for key in keys]
 
 
-def piece(key: str | None, item: Any, body: bytes, blobs: dict[str, bytes], ids: Iterable[int]) -> Piece:
+def piece(key: str | None, item: Any, body: bytes, blobs: dict[str, bytes], inside: Inside) -> Piece:
     """An encoded item.
 
     Raises:
@@ -204,15 +230,46 @@ def piece(key: str | None, item: Any, body: bytes, blobs: dict[str, bytes], ids:
     """
     if type(item) not in _ITEMS or b'"$":"ref"' in body:
         raise NotChunkable
-    return Piece(key, item, body, blobs, tuple(ids), None if type(item) in ATOMS else _shape(item))
+    ids = list(inside.ids)[0 if key is None else 1 :]  # without the dict that holds the item under its key
+    return Piece(key, item, body, blobs, tuple(ids), tuple(inside.shared), shape_of(item) if ids else None)
 
 
-def _shape(item: Any) -> tuple[Any, ...] | None:
-    """The values in a flat container; None if one of them is mutable."""
-    held = (
-        (*item.keys(), *item.values()) if type(item) is dict else tuple(item) if type(item) in (list, tuple) else None
-    )
-    return held if held is not None and ATOMS.issuperset(map(type, held)) else None
+def reference(key: str | None, item: Any, number: int) -> Piece:
+    """An item that is a shared object."""
+    named: Json = {"$": "shared", "n": number}
+    return Piece(key, item, wire.dumps(named if key is None else {key: named}), {}, (), (number,), None)
+
+
+def shape_of(value: Any) -> tuple[Any, ...] | None:
+    """The containers and values in a plain container; None if another object is inside, or if it is nested deeply."""
+    shape: list[Any] = []
+    return tuple(shape) if _add_shape(value, shape, _DEEPEST_SHAPE) else None
+
+
+def _add_shape(value: Any, shape: list[Any], depth: int) -> bool:
+    if type(value) is dict:
+        held = (*value.keys(), *value.values())
+    elif type(value) in (list, tuple):
+        held = tuple(value)
+    else:
+        return False
+    shape.append(value)
+    if ATOMS.issuperset(map(type, held)):
+        shape += held
+        return True
+    for one in held:
+        if type(one) in ATOMS:
+            shape.append(one)
+        elif not depth or not _add_shape(one, shape, depth - 1):
+            return False
+        else:
+            shape.append(_END)
+    return True
+
+
+def is_same_shape(one: tuple[Any, ...] | None, other: tuple[Any, ...] | None) -> bool:
+    """Whether a container holds the same values as before."""
+    return one is not None and other is not None and len(one) == len(other) and all(map(operator.is_, one, other))
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -242,8 +299,12 @@ def assembled(stored: Json, fetch: Callable[[str], bytes]) -> Json:
         return stored
     assembly = Assembly(fetch)
     groups = {name: _group(assembly, stored.get(name)) for name in ("state", "variables")}
-    together = [assembly.part(part) for part in _list(stored.get("together"))]
-    return {**groups, "together": together, "large": stored.get("large"), "same": stored.get("same")}
+    together = [
+        assembly.part(part) for part in _list(stored.get("together", []))
+    ]  # of shared objects, of earlier files
+    shared = [part and assembly.part(part) for part in assembly.items(stored.get("shared", _NONE))]
+    named = {"large": stored.get("large"), "same": stored.get("same")}
+    return {"$": "variables", "shared": shared, **groups, "together": together, **named}
 
 
 def _group(assembly: Assembly, parts: Json) -> Json:
@@ -281,15 +342,18 @@ class Assembly:
         tag = stored.get("$") if isinstance(stored, dict) else None
         if tag == "alone":
             return stored
+        if tag == "shared":
+            return _alone(stored)
         if tag == "stored":
             return {"$": "alone", "v": self.chunk(stored["chunk"])}
         if tag == "compound" and depth < _MAX_DEPTH and isinstance(stored["v"], dict):
             return _alone({key: self.part(item, depth + 1) for key, item in stored["v"].items()})
         if tag not in _JOINED:
             raise Undecodable("not a value in chunks")
-        return _alone(_JOINED[tag](list(self._items(stored["chunks"]))))
+        return _alone(_JOINED[tag](list(self.items(stored["chunks"]))))
 
-    def _items(self, stored: Json) -> Iterator[Json]:
+    def items(self, stored: Json) -> Iterator[Json]:
+        """The items of a value in chunks."""
         depth = stored.get("depth") if isinstance(stored, dict) else None
         if not isinstance(depth, int) or not 0 <= depth <= _MAX_DEPTH:
             raise Undecodable("not a list of chunks")
@@ -324,4 +388,5 @@ def _joined(items: list[Json]) -> Json:
     return "".join(items)
 
 
+_NONE: Json = {"depth": 0, "v": []}
 _JOINED: dict[Any, Callable[[list[Json]], Json]] = {"list": list, "dict": _merged, "str": _joined}

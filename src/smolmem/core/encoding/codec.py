@@ -143,13 +143,12 @@ class Encoded(NamedTuple):
 # --- writing ------------------------------------------------------------------------------------------------------
 
 
-def encode(value: Any, redactor: Redactor | None = None) -> Encoded:
+def encode(value: Any, redactor: Redactor | None = None, shared: Mapping[int, int] = {}) -> Encoded:
     """Encodes any value, without its secrets if a redactor is given; never raises.
 
-    Each field of a step is encoded by itself, without references between fields, so that every field can be decoded
-    alone.
+    Each field of a step is encoded by itself, to be decoded alone. `shared` has the numbers of objects by id().
     """
-    encoder = Encoder(_EXACT, _KIN)
+    encoder = Encoder(_EXACT, _KIN, shared)
     if not issubclass(type(value), (memory.MemoryStep, models.ChatMessage)):
         return _encoded(encoder.value(value), encoder, None, redactor)
     own = dict(vars(value))
@@ -166,6 +165,13 @@ def _encoded(tree: Json, encoder: Encoder, model_input: Any, redactor: Redactor 
     record = wire.dumps(tree)
     clean = record if redactor is None else redactor.record(tree, record, encoder)
     return Encoded(clean, wire.fingerprint(clean), encoder.blobs, model_input, clean is not record, encoder.inside)
+
+
+def objects(value: Any, shared: Mapping[int, int]) -> list[Any]:
+    """The objects in a value, except texts, numbers and shared ones, each before those inside it."""
+    encoder = Encoder(_EXACT, _KIN, shared)
+    encoder.value(value)
+    return encoder.objects
 
 
 def is_described(value: Any) -> bool:
@@ -451,10 +457,6 @@ def _unagent_text(decoder: Decoder, stored: dict[str, Json]) -> agent_types.Agen
     return agent_types.AgentText(stored["v"] if isinstance(stored["v"], str) else decoder(stored["v"]))
 
 
-def _unrole(decoder: Decoder, stored: dict[str, Json]) -> models.MessageRole:
-    return models.MessageRole(stored["v"])
-
-
 # --- the tables ---------------------------------------------------------------------------------------------------
 
 _EXACT_PLAIN: frozenset[type] = frozenset(_PLAIN)
@@ -487,7 +489,7 @@ _DECODERS: dict[str, Decode] = {
     "ToolCall": _untool_call,
     "error": _unerror,
     "outcome": lambda decoder, stored: Outcome(decoder(stored["result"]), decoder(stored["parts"])),
-    "role": _unrole,
+    "role": lambda decoder, stored: models.MessageRole(stored["v"]),
     "AgentText": _unagent_text,
 }
 

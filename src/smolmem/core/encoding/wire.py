@@ -57,6 +57,7 @@ MAX_UNFOLDED = 500_000
 """Characters and items that a value may have when its references and repeated blobs are written out. A value that is
 large on disk may have more: ten times its record, and four times its blobs."""
 
+_NONE: Mapping[int, int] = {}
 _INSTEAD = 100  # characters counted for a placeholder of a value that is not unfolded
 
 Json = Any
@@ -110,9 +111,13 @@ def loads(data: bytes) -> Json:
 
 
 class Inside(NamedTuple):
-    """The ids of the objects in a value, except texts and numbers; `is_foreign`: one is not of a built-in type."""
+    """The ids of the objects in a value, except texts and numbers, and the numbers of shared objects that it names.
+
+    `is_foreign`: an object can share its memory with others; `is_described`: a record can only describe an object.
+    """
 
     ids: Collection[int] = ()
+    shared: Collection[int] = ()
     is_foreign: bool = False
     is_described: bool = False
 
@@ -124,16 +129,22 @@ class Encoder:
     may answer `NotImplemented`. Values of other types become placeholders.
     """
 
-    def __init__(self, exact: Mapping[type, Encode], kin: tuple[tuple[type, Encode], ...]) -> None:
+    def __init__(
+        self, exact: Mapping[type, Encode], kin: tuple[tuple[type, Encode], ...], shared: Mapping[int, int] = _NONE
+    ) -> None:
         self.exact = exact
         self.kin = kin
+        self._shared = shared  # the numbers of objects that are stored by themselves, by id()
         self.blobs: dict[str, bytes] = {}
         self.described = 0
         """How many values have no encoding of their own, and are only described."""
         self.placeholders = 0
         """How many of them are placeholders already."""
+        self._named: set[int] = set()
         self._is_foreign = False
-        self._containers: Collection[int] = ()
+        self._ids: Collection[int] = ()
+        self.objects: list[Any] = []
+        """The objects in the last value, except texts and numbers, each before those inside it."""
         self.texts: dict[str, bytes] = {}
         """Texts that are not readable in the JSON itself, by hash."""
         self._seen: dict[int, int] = {}
@@ -150,13 +161,13 @@ class Encoder:
         try:
             return self(value)
         finally:
-            self._containers = self._seen.keys()
+            self._ids, self.objects = self._seen.keys(), self._keep
             self._seen, self._keep = outer
 
     @property
     def inside(self) -> Inside:
         """The objects in the last value."""
-        return Inside(self._containers, self._is_foreign, self.described > 0)
+        return Inside(self._ids, self._named, self._is_foreign, self.described > 0)
 
     def __call__(self, value: Any) -> Json:
         """A value inside the one that is being written."""
@@ -175,6 +186,9 @@ class Encoder:
         number = self._seen.get(id(value))
         if number is not None:
             return {"$": "ref", "n": number}
+        if id(value) in self._shared:
+            self._named.add(self._shared[id(value)])
+            return {"$": "shared", "n": self._shared[id(value)]}
         before = len(self._keep) + 1
         self._seen[id(value)] = len(self._seen)
         self._keep.append(value)  # an id() is valid only while its object lives
@@ -274,7 +288,7 @@ class Encoder:
         return described
 
 
-_BUILT_IN = frozenset({tuple, set, frozenset, bytes, bytearray})
+_BUILT_IN = frozenset({tuple, set, frozenset, bytes})
 
 
 class _TooMuch(Exception):
@@ -314,6 +328,10 @@ class Decoder:
         self._made: list[Any] = []
         self._sizes: list[int] = []  # of `_made`, unfolded; 0 while a container is being read
         self._unfolded = 0
+        self.shared: list[Any] = []
+        """The JSON of objects that values refer to by number, each under a name."""
+        self._scopes: dict[int, tuple[list[Any], list[int]]] = {}  # `_made` and `_sizes` of each shared object
+        self._open = 0
 
     def value(self, wire: Json) -> Any:
         """The value that `Encoder.value` was given."""
@@ -373,13 +391,32 @@ class Decoder:
 
     def reference(self, wire: dict[str, Json]) -> Any:
         """A container that was met before."""
-        number = operator.index(wire["n"])
-        if self._made[number] is _CYCLE:
+        return self._again(self._made, self._sizes, operator.index(wire["n"]))
+
+    def _again(self, made: list[Any], sizes: list[int], number: int) -> Any:
+        if made[number] is _CYCLE:
             self.lost.append("smolmem.cycle")
-        if not self.unfolds(self._sizes[number]):
+        if not self.unfolds(sizes[number]):
             self.lost.append("smolmem.repeated")
-            return make_placeholder({"type": "smolmem.repeated", "repr": f"<a value of {self._sizes[number]:,} parts>"})
-        return self._made[number]
+            return make_placeholder({"type": "smolmem.repeated", "repr": f"<a value of {sizes[number]:,} parts>"})
+        return made[number]
+
+    def shared_object(self, wire: dict[str, Json]) -> Any:
+        """An object that is stored by itself: the same one wherever it is referred to."""
+        number = operator.index(wire["n"])
+        if number in self._scopes:
+            return self._again(*self._scopes[number], 1)
+        if self._open > MAX_DEPTH // 2:
+            self.lost.append("smolmem.deep")
+            return make_placeholder({"type": "smolmem.deep", "repr": "<a value inside many others>"})
+        outer = self._made, self._sizes
+        self._made, self._sizes = self._scopes[number] = [], []
+        self._open += 1
+        try:
+            return self(self.shared[number]["v"]).popitem()[1]
+        finally:
+            self._open -= 1
+            self._made, self._sizes = outer
 
     def text(self, wire: dict[str, Json]) -> str:
         """A long text; the same one where it was met before."""
@@ -445,13 +482,19 @@ def _unknown(decoder: Decoder, wire: dict[str, Json]) -> Placeholder:
     return make_placeholder({"type": f"unknown.{re.sub(r'[^A-Za-z0-9_]', '_', str(wire['$']))}", "repr": text})
 
 
+def _variables(decoder: Decoder, wire: dict[str, Json]) -> dict[str, Any]:
+    decoder.shared = wire["shared"]
+    return {name: decoder(item) for name, item in wire.items() if name not in ("$", "shared")}
+
+
 _CYCLE = make_placeholder({"type": "smolmem.cycle", "repr": "<the value that holds this one>"})
 _FILLED_LATER: tuple[Decode, ...] = (_object, _dict)
 _UNCOUNTED: dict[str, Decode] = {  # values that are not containers have no number
     "alone": lambda decoder, wire: next(iter(decoder.value(wire["v"]).values())),
     "ref": Decoder.reference,
+    "shared": Decoder.shared_object,
     "text": Decoder.text,
     "int": lambda decoder, wire: int(wire["v"], 16),
     "float": lambda decoder, wire: float(wire["v"]),
 }
-KINDS: dict[str, Decode] = {"object": _object, "dict": _dict}
+KINDS: dict[str, Decode] = {"object": _object, "dict": _dict, "variables": _variables}
