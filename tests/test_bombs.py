@@ -29,7 +29,7 @@ from smolagents.monitoring import Timing
 
 from smolmem import Memory, SmolmemError
 from smolmem.cli.main import main
-from smolmem.core.encoding import codec, packing, pictures, placeholders, wire
+from smolmem.core.encoding import codec, packing, pictures, placeholders, step_facts, wire
 from smolmem.core.errors import Damaged, StoreError
 from smolmem.core.rows import Batch, Change
 from smolmem.inspector import step_data
@@ -238,7 +238,7 @@ def plant(memory: Memory, field: str, held: Any, blobs: Blobs) -> None:
     step = ActionStep(2, Timing(1.0, 2.0), observations="seen", is_final_answer=field == "action_output")
     record = wire.dumps(wire.loads(codec.encode(step).record) | {field: held})
     encoded = codec.Encoded(record, wire.fingerprint(record), {})
-    change = Change("insert", run.id, 1.0, len(run.steps), encoded=encoded, facts=codec.facts(step))
+    change = Change("insert", run.id, 1.0, len(run.steps), encoded=encoded, facts=step_facts.facts(step))
     for key, data in blobs.items():
         packed = data if data[:1] == b"z" else packing.pack(data)
         memory._store.do("add_content", {"hash": bytes.fromhex(key), "bytes": packed, "base": None})
@@ -252,7 +252,7 @@ def plant(memory: Memory, field: str, held: Any, blobs: Blobs) -> None:
 def read_steps(memory: Memory, folder: Path) -> None:
     for step in memory.runs()[0].steps:
         live = step.to_smolagents()
-        codec.facts(live)
+        step_facts.facts(live)
         codec.encode(live)
         placeholders.safe_text(repr, live)
 

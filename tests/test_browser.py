@@ -30,7 +30,7 @@ from smolagents.utils import AgentError
 
 from smolmem import Memory
 from smolmem.cli import sample
-from smolmem.core.encoding import codec
+from smolmem.core.encoding import codec, step_facts
 from smolmem.core.injected import injected
 from smolmem.core.rows import Batch, Change, Passage, RunRow, SessionRow, SharedPrompt
 from smolmem.core.text import storable
@@ -487,13 +487,13 @@ def _changes(row: Any, text: str, at: float) -> Iterator[Change]:
     )
     steps = [TaskStep(text), PlanningStep([], said, text, Timing(at, at)), injected(text, text, text), action]
     for place, step in enumerate(steps):
-        facts = codec.facts(step)
+        facts = step_facts.facts(step)
         if step is action:
             facts = {**facts, "error": storable(text), "tools": json.dumps([storable(text)])}  # type: ignore[typeddict-item]
         prompt = SharedPrompt(None, 0, [codec.encode([said])], 1) if step is action else None
         yield Change("insert", row["id"], at, place, encoded=codec.encode(step), facts=facts, prompt=prompt)
     again = ActionStep(1, Timing(at, at + 1), observations=text, model_output=text, code_action=text)
-    yield Change("insert", row["id"], at, len(steps), encoded=codec.encode(again), facts=codec.facts(again))
+    yield Change("insert", row["id"], at, len(steps), encoded=codec.encode(again), facts=step_facts.facts(again))
 
 
 def _note(memory: Memory, text: str, number: int) -> None:

@@ -23,7 +23,7 @@ from smolagents.monitoring import Timing
 from smolagents.utils import AgentToolExecutionError
 from strategies import MODES, SILENT, Thing, steps, values
 
-from smolmem.core.encoding import codec, packing, wire
+from smolmem.core.encoding import codec, packing, step_facts, wire
 from smolmem.core.encoding.packing import Undecodable
 from smolmem.core.encoding.placeholders import Placeholder
 
@@ -79,7 +79,7 @@ def comes_back(step: Any) -> None:
     assert same(shown(made), before) or isinstance(before, type)
     again = codec.encode(made)
     assert again.key == codec.encode(decoded(again)).key
-    codec.facts(step)
+    step_facts.facts(step)
 
 
 def recombined(step: Any, others: list[Any], chance: random.Random) -> Any:

@@ -42,7 +42,7 @@ from smolagents.monitoring import Timing
 from smolmem import Memory
 from smolmem.cli import sample
 from smolmem.cli.main import main
-from smolmem.core.encoding import codec, wire
+from smolmem.core.encoding import codec, step_facts, wire
 from smolmem.core.errors import InvalidArgument, NotFound, SmolmemError
 from smolmem.core.rows import Batch, Change
 from smolmem.core.values import Alert
@@ -1795,7 +1795,7 @@ def store(memory: Memory, field: str, held: Any, blobs: dict[str, bytes]) -> Any
     made = codec.encode(ActionStep(5, Timing(1.0, 2.0), observations="seen", is_final_answer=field == "action_output"))
     record = wire.dumps(wire.loads(made.record) | {field: held})
     encoded = codec.Encoded(record, wire.fingerprint(record), blobs)
-    facts = codec.facts(ActionStep(5, Timing(1.0, 2.0), observations="seen"))
+    facts = step_facts.facts(ActionStep(5, Timing(1.0, 2.0), observations="seen"))
     session = memory._journal.session_row(run.session)
     change = Change("insert", run.id, 1.0, len(run.steps), encoded=encoded, facts=facts)
     (saved,) = memory._journal.save(Batch(session, new_session=False, changes=[change]))

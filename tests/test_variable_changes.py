@@ -239,8 +239,9 @@ def compare(found: dict[str, Any], live: dict[str, Any], shown: tuple[Any, ...])
         assert same(value, found["variables"][name]), (*shown, name, value, found["variables"][name])
 
 
+@pytest.mark.promise("D8")
 @settings(
-    max_examples=5_000 if TORTURE else 40,
+    max_examples=2_000 if TORTURE else 40,
     deadline=None,
     database=None,
     derandomize=not TORTURE,

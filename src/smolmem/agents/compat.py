@@ -36,8 +36,10 @@ from smolagents.utils import AgentMaxStepsError
 
 from smolmem.agents.prompting import step_messages
 from smolmem.core.encoding import codec, pictures, placeholders
+from smolmem.core.encoding.decoder import Decoder
+from smolmem.core.encoding.encoder import Encoder
 from smolmem.core.encoding.type_codecs import NotExact
-from smolmem.core.encoding.wire import Decoder, Encoder, Json
+from smolmem.core.encoding.wire import Json
 from smolmem.core.injected import Injected
 
 log = logging.getLogger("smolmem")

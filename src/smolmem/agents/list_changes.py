@@ -17,7 +17,7 @@ from smolmem.agents.prompting.step_messages import StepMessages
 from smolmem.agents.session import Draft, Entry, Fields, Session
 from smolmem.agents.variables import Variables
 from smolmem.core import prompts
-from smolmem.core.encoding import codec
+from smolmem.core.encoding import codec, step_facts
 from smolmem.core.encoding.codec import MODEL_INPUT, Encoded
 from smolmem.core.injected import Injected
 from smolmem.core.prompts import Part
@@ -130,7 +130,7 @@ class ListChanges:
             position=position,
             step=None if entry is None else entry.id,
             encoded=encoded,
-            facts=codec.stored_facts(step, encoded),
+            facts=step_facts.stored_facts(step, encoded),
             rendered=prompts.encoded_messages(messages.messages, step, encoded, encode),
             prompt=prompt,
             last=last,

@@ -24,8 +24,9 @@ from urllib.parse import quote, quote_plus
 
 from smolmem.core import patterns, secret_formats
 from smolmem.core.encoding import wire
+from smolmem.core.encoding.encoder import Encoder
 from smolmem.core.encoding.packing import Undecodable
-from smolmem.core.encoding.wire import Base64, Encoder, Json
+from smolmem.core.encoding.wire import Base64, Json
 from smolmem.core.errors import InvalidArgument
 from smolmem.core.secret_formats import Found
 

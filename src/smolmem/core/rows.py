@@ -13,7 +13,8 @@ from smolmem.core.encoding.instances import NotRestored
 from smolmem.core.encoding.mutations import Outcome, applied, can_be_applied
 
 if TYPE_CHECKING:  # the codec imports smolagents, which takes a second
-    from smolmem.core.encoding.codec import Encoded, Facts
+    from smolmem.core.encoding.codec import Encoded
+    from smolmem.core.encoding.step_facts import Facts
 
 Act = Literal["insert", "remove", "revise"]
 Origin = Literal["user", "model", "tool", "web", "import", "agent"]

@@ -11,7 +11,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from smolmem.core.encoding import codec
+from smolmem.core.encoding import step_facts
 from smolmem.core.errors import CannotResume, InvalidArgument
 from smolmem.core.prompts import common_length, encoded_messages, rendered_messages
 from smolmem.core.rows import Batch, Change, RunRow, SessionRow
@@ -80,7 +80,7 @@ def edit(journal: Journal, step: Step, changes: dict[str, Any]) -> Step:
     if encoded.key == before:
         return step
     prompt = None if encoded.model_input is None else journal.number(encoded.model_input)
-    facts = codec.stored_facts(live, encoded)
+    facts = step_facts.stored_facts(live, encoded)
     change = Change(
         "revise",
         step.run,

@@ -27,7 +27,8 @@ from smolmem.store.side_tables import Alerts, Reminders, Trims
 from smolmem.store.writer import describe, name_writer
 
 if TYPE_CHECKING:
-    from smolmem.core.encoding.codec import Encoded, Facts
+    from smolmem.core.encoding.codec import Encoded
+    from smolmem.core.encoding.step_facts import Facts
 
 
 def _main_run(batch: Batch) -> str:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from smolmem.core.display import Result
-from smolmem.core.encoding import codec
+from smolmem.core.encoding import step_facts
 from smolmem.core.errors import REPAIR, Damaged, SmolmemError, StoreError, Undone
 from smolmem.core.timeline import Misplaced, Timeline
 from smolmem.core.values import Alert
@@ -233,7 +233,7 @@ def _check_steps(records: Records, report: Report) -> None:
             report.add(f"step {row['id']} does not stand where its events put it")
             continue
         with _reported(report, f"step {row['id']}"):
-            facts = codec.facts(records.value(row["record"]))
+            facts = step_facts.facts(records.value(row["record"]))
             wrong = [name for name, value in facts.items() if row[name] != value]
             if wrong:
                 report.add(f"step {row['id']}: {', '.join(wrong)} differ from its record")

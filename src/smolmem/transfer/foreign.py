@@ -19,7 +19,7 @@ from smolagents.models import ChatMessageToolCall, ChatMessageToolCallFunction, 
 from smolagents.monitoring import AgentLogger, LogLevel
 
 from smolmem.core import prompts
-from smolmem.core.encoding import codec
+from smolmem.core.encoding import step_facts
 from smolmem.core.encoding.codec import Encoded
 from smolmem.core.errors import SmolmemError
 from smolmem.core.rows import NO_RESULT, Change, RunRow, SessionRow, SharedPrompt, Status
@@ -203,7 +203,7 @@ class _Writing:
             at=at,
             position=position,
             encoded=encoded,
-            facts=codec.stored_facts(step, encoded),
+            facts=step_facts.stored_facts(step, encoded),
             rendered=rendered,
             prompt=prompt,
         )

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from smolmem.core.arguments import check_scope
-from smolmem.core.encoding import codec
+from smolmem.core.encoding import step_facts
 from smolmem.core.errors import InvalidArgument, TooNew, Undone
 from smolmem.core.timeline import Misplaced, Timeline
 from smolmem.core.values import Failure
@@ -293,7 +293,7 @@ class LineLoader:
         facts: Row | None = None
         if event["record"] is not None:
             with _refused("the record is not a step"):
-                facts = {**codec.facts(self._journal.value(event["record"]))}
+                facts = {**step_facts.facts(self._journal.value(event["record"]))}
         self._check_event(event, timeline, new=new)
         self._await_run(row["run"], row["session"], row["at"])
         last = event["place"] is None or event["place"] >= len(timeline.steps)

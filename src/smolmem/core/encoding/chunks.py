@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from smolmem.core.encoding import wire
+from smolmem.core.encoding.encoder import Inside
 from smolmem.core.encoding.packing import Undecodable
-from smolmem.core.encoding.wire import Inside, Json
+from smolmem.core.encoding.wire import Json
 
 NAMED = re.compile(rb'"(blob|chunk)":"([0-9a-f]{40})"')
 """Where a record names the hash of another content: of bytes, or of a chunk, which is a record itself."""

@@ -11,7 +11,9 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 from smolmem.core.encoding import instances, placeholders
-from smolmem.core.encoding.wire import Decode, Decoder, Encode, Encoder, Json
+from smolmem.core.encoding.decoder import Decode, Decoder
+from smolmem.core.encoding.encoder import Encode, Encoder
+from smolmem.core.encoding.wire import Json
 
 
 def _items(tag: str) -> Encode:

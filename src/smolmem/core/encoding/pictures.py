@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 import PIL.Image
 
 from smolmem.core.encoding import placeholders, wire
+from smolmem.core.encoding.decoder import Decoder
+from smolmem.core.encoding.encoder import Encoder
 from smolmem.core.encoding.packing import Undecodable, inflate
-from smolmem.core.encoding.wire import Decoder, Encoder, Json
+from smolmem.core.encoding.wire import Json
 from smolmem.core.errors import Damaged, StoreError
 from smolmem.core.recent import Recent
 

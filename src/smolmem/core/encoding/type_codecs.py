@@ -20,8 +20,10 @@ from uuid import UUID
 import PIL.Image
 
 from smolmem.core.encoding import container_codecs, pictures, wire
+from smolmem.core.encoding.decoder import KINDS, Decode, Decoder
+from smolmem.core.encoding.encoder import Encode, Encoder
 from smolmem.core.encoding.packing import Undecodable
-from smolmem.core.encoding.wire import Decode, Decoder, Encode, Encoder, Json
+from smolmem.core.encoding.wire import Json
 
 
 class NotExact(Exception):
@@ -318,7 +320,7 @@ KIN: tuple[tuple[type, Encode], ...] = (
 )
 
 DECODERS: dict[str, Decode] = {
-    **wire.KINDS,
+    **KINDS,
     **container_codecs.DECODERS,
     "bytes": lambda decoder, stored: decoder.data(stored),
     "bytearray": lambda decoder, stored: bytearray(decoder.data(stored)),

@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from smolmem.core.encoding import codec, packing, wire
+from smolmem.core.encoding import codec, packing, step_facts, wire
 from smolmem.core.encoding.chunks import NAMED
 from smolmem.store.base import Row
 from smolmem.store.contents import seal, with_hash
@@ -222,7 +222,7 @@ class Sweep:
         self._journal.forget_cached()
         steps = self._store.rows("steps_by_records", {"ids": json_list(changed)})
         for row in steps:
-            new = row | codec.facts(self._journal.value(row["record"]))
+            new = row | step_facts.facts(self._journal.value(row["record"]))
             self._store.do("put_step", with_hash("step", new))
         return {row["session"] for row in steps}
 

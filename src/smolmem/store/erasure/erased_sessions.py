@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from smolmem.core.encoding import codec
+from smolmem.core.encoding import codec, step_facts
 from smolmem.core.timeline import Timeline
 from smolmem.store.base import Row
 from smolmem.store.contents import seal, with_hash
@@ -390,7 +390,7 @@ class Sessions:
                 "prompt": latest["prompt"],
             }
             if row["record"] != before["record"]:
-                row |= codec.facts(self._journal.value(row["record"]))
+                row |= step_facts.facts(self._journal.value(row["record"]))
             if row != before:
                 store.do("put_step", with_hash("step", row))
 
