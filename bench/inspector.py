@@ -37,7 +37,7 @@ from smolagents.utils import AgentExecutionError
 
 from smolmem import Memory
 from smolmem.core import prompts
-from smolmem.core.encoding import codec
+from smolmem.core.encoding import codec, step_facts
 from smolmem.core.rows import Batch, Change, RunRow, SessionRow
 from smolmem.store.journal import Journal
 
@@ -79,7 +79,7 @@ def prepared(step: Any) -> Prepared:
     shown = prompts.encoded_messages(
         prompts.rendered_messages(step), step, encoded, lambda messages, _: codec.encode(messages)
     )
-    return Prepared(encoded, codec.facts(step), shown)
+    return Prepared(encoded, step_facts.facts(step), shown)
 
 
 def action(failed: bool) -> Prepared:

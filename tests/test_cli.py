@@ -527,7 +527,7 @@ def test_a_search_says_how_much_is_not_indexed_yet(sample: Sample, run: Run, mon
     monkeypatch.setattr(searching, "MANY_PENDING", 2)
     monkeypatch.setattr(indexer, "MOST_PENDING", 2)
     monkeypatch.setattr(indexer.BackgroundIndexer, "wake", lambda _: None)
-    with Memory(sample.path) as memory:
+    with Memory("smolmem.db") as memory:
         pending = [{"step": step.id, "session": step.session} for step in memory.steps(scope="*")]
         memory._store.transact(lambda: [memory._store.do("add_pending", each) for each in pending])
     assert "steps and notes cannot be found yet: `smolmem index` indexes them." in run("search", "cellar")[2]

@@ -22,7 +22,7 @@ from smolmem import Memory, SmolmemError
 from smolmem.cli.environment import Environment
 from smolmem.cli.main import main
 from smolmem.core import faults
-from smolmem.core.encoding import codec
+from smolmem.core.encoding import codec, step_facts
 from smolmem.core.errors import Busy, Damaged, NotAStore, StoreError, TooNew, Unwritable
 from smolmem.store.journal import Journal
 from smolmem.store.sqlite.driver_errors import explained
@@ -351,7 +351,7 @@ def test_an_error_at_any_write_site_changes_nothing_for_the_agent(
         if site in ("save", "stored"):
             monkeypatch.setattr(Journal, site, fail)
         elif site in ("encode", "facts"):
-            monkeypatch.setattr(codec, site, fail)
+            monkeypatch.setattr(codec if site == "encode" else step_facts, site, fail)
         else:
             faults.hook = lambda name: fail() if name == site else None
         assert str(agent.run("Go")) == expected

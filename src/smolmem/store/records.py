@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Any, Literal
 
 from smolmem.core.arguments import EVERYWHERE, ScopeFilter, in_scope
-from smolmem.core.encoding import step_facts, wire
+from smolmem.core.encoding import wire
 from smolmem.core.errors import Damaged, NotFound
 from smolmem.core.redaction import Known, Redactor, may_lack_secrets
 from smolmem.core.rows import RecordedCall, RecordedCode, SessionRow, Status, StoredEntry, StoredSession
@@ -199,6 +199,8 @@ class Records(Links):
             raise self.damaged(f"step {step} is missing")
         row, latest = self.sealed("step", found[0]), timeline.latest[step]
         if latest["record"] != row["record"]:
+            from smolmem.core.encoding import step_facts
+
             row |= step_facts.facts(self.value(latest["record"]))
         row |= {
             "session": session,
