@@ -17,9 +17,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
-
-from smolagents.memory import ActionStep, PlanningStep
+from typing import TYPE_CHECKING
 
 from smolmem.agents.compat import Patches
 from smolmem.agents.recorder import Recorder
@@ -85,10 +83,9 @@ class AttachedTrace:
         self._patches.close()
         for each in _with_managed(self._recorder):
             note = _noting(weakref.ref(each), sender)
-            for cls in (ActionStep, PlanningStep):
-                self._patches.register(each.agent, cls, note)
-            each.on_run_end.append(sender.wake)
-            self._patches.callback(each.on_run_end.remove, sender.wake)
+            for listeners, listener in ((each.steps.on_saved, note), (each.on_run_end, sender.wake)):
+                listeners.append(listener)
+                self._patches.callback(listeners.remove, listener)
 
 
 _all: weakref.WeakSet[LiveTraces] = weakref.WeakSet()
@@ -110,8 +107,8 @@ def _with_managed(recorder: Recorder) -> Iterator[Recorder]:
             yield each
 
 
-def _noting(recorder: weakref.ref[Recorder], sender: _Sender) -> Callable[[Any], None]:
-    def note(step: Any) -> None:
+def _noting(recorder: weakref.ref[Recorder], sender: _Sender) -> Callable[[], None]:
+    def note() -> None:
         followed = recorder()
         run = None if followed is None else followed.runs.run_at_work()
         if run is not None:

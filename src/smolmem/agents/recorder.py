@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import weakref
@@ -28,11 +27,9 @@ from smolmem.agents.failures import Failures, described
 from smolmem.agents.ledger import Fenced, Ledger
 from smolmem.agents.observing import observed_models
 from smolmem.agents.prompting.prompt_renderer import PromptRenderer
-from smolmem.agents.step_recorder import StepRecorder
+from smolmem.agents.step_recorder import StepRecorder, tell
 from smolmem.core.rows import Status
 from smolmem.store.journal import Journal
-
-log = logging.getLogger("smolmem")
 
 
 class Recorder:
@@ -198,11 +195,7 @@ class Recorder:
             elif not isinstance(error, GeneratorExit):
                 result = "failure", self._journal.encode(described(error))
             self.steps.end_run(active, self._status(error), result)
-        for ended in self.on_run_end:
-            try:
-                ended()
-            except Exception as failure:  # steps can be indexed and sent later
-                log.info("smolmem could not index or send recorded steps: %s", failure)
+        tell(self.on_run_end)
 
     def _status(self, error: BaseException | None) -> Status:
         if error is None:

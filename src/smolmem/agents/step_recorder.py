@@ -17,7 +17,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -42,6 +42,15 @@ from smolmem.store.journal import Journal
 log = logging.getLogger("smolmem")
 
 
+def tell(listeners: Iterable[Callable[[], None]]) -> None:
+    """Calls listeners; what is recorded can be indexed and sent later, if one of them fails."""
+    for listener in listeners:
+        try:
+            listener()
+        except Exception as failure:
+            log.info("smolmem could not index or send recorded steps: %s", failure)
+
+
 class _LiveList(NamedTuple):
     """A list of steps and the session that it is saved in."""
 
@@ -57,6 +66,8 @@ class StepRecorder:
         self.agent = agent
         self.runs = runs
         self.injections = Injections()
+        self.on_saved: list[Callable[[], None]] = []
+        """Called when changes of the list are saved."""
         self._journal = journal
         self._failures = failures
         self._strict = strict
@@ -294,6 +305,7 @@ class StepRecorder:
         for change in changes:
             self._variables.saved(() if change.variables is None else change.variables.blobs)
         self.runs.saved()
+        tell(self.on_saved)
 
     def _resolve_doubt(self) -> None:
         """Asks the store whether the last batch was saved: an error or Ctrl-C may come just after the commit."""
