@@ -633,7 +633,7 @@ def test_the_list_is_used_by_keyboard(browser: Browser) -> None:
     browser.go("/")
     browser.press("j", "j", "k", "j")
     rows = browser.all("tr[data-href]")
-    assert [row.get_attribute("class").split()[-1] == "focused" for row in rows].index(True) == 1
+    browser.until(lambda: [row.get_attribute("class").split()[-1] == "focused" for row in rows].index(True) == 1)
     wanted = rows[1].get_attribute("data-href")
     browser.press(Keys.ENTER)
     browser.until(lambda: browser.path.startswith(str(wanted)))

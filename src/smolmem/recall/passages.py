@@ -87,8 +87,9 @@ def passages_of(
 
 
 def _own(part: Passage, recalled: Collection[str]) -> str:
-    """The text of a passage without recalled lines; short lines of code are kept."""
-    return without_recalled(storable(part.text), recalled, CODE if part.role == "code" else SHORTEST)
+    """The text of a passage without recalled lines; short lines of code are kept. No passage holds the rest of it."""
+    text = storable(part.text[: 2 * MOST * LONGEST])
+    return without_recalled(text, recalled, CODE if part.role == "code" else SHORTEST)
 
 
 def _parts(step: Any, asked_by: Origin, called: Mapping[str, bool]) -> Iterator[Passage]:
