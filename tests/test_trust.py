@@ -31,7 +31,9 @@ from smolmem.core.encoding import codec
 from smolmem.core.encoding.placeholders import Placeholder
 from smolmem.core.errors import CannotResume, Damaged, InvalidArgument, NotFound, StoreError, UnknownOutcome, Unwritable
 from smolmem.core.text import message_text
+from smolmem.doctor import examine_path
 from smolmem.recall import indexer
+from smolmem.store.sqlite.header import is_plain
 
 PAID: list[int] = []
 WITNESS: list[Path] = []
@@ -905,6 +907,9 @@ def test_a_file_whose_first_page_a_power_cut_garbled_is_recovered_from_its_log(p
     garbled[:512] = os.urandom(512)
     copy_path.write_bytes(garbled)
     copy_path.with_name("copy.db-wal").write_bytes(log)
+    assert examine_path(copy_path)
+    assert is_plain(copy_path)
+    assert copy_path.read_bytes() == garbled
     with Memory(copy_path) as memory:
         assert [run.title for run in memory.runs()] == ["Go"]
         assert memory.verify()
