@@ -487,6 +487,25 @@ def test_a_migration_on_a_full_disk_says_so_and_leaves_the_file_alone(
     assert path.read_bytes() == before
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no limit for the size of a file")
+@pytest.mark.promise("D5")
+def test_a_migration_that_fails_after_its_copy_leaves_no_copy(path: Path) -> None:
+    shutil.copy(Path(__file__).parent / "files/format-1.sqlite", path)
+    before = path.read_bytes()
+    program = """if True:
+        import resource, signal, sys
+        from smolmem.cli.main import main
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+        sys.exit(main(["migrate", "--db", sys.argv[1]]))
+    """
+    done = programs.run(["-c", program, str(path), str(len(before) + 4096)], timeout=60)
+    assert done.returncode == 3
+    assert "cannot be opened" in done.stderr
+    assert list(path.parent.glob("*.format-*")) == []
+    assert path.read_bytes() == before
+
+
 def test_a_new_store_that_a_failed_command_leaves_empty_is_removed_with_its_log(tmp_path: Path) -> None:
     path, env = tmp_path / "new.db", Environment()
     env.db = str(path)

@@ -84,6 +84,15 @@ def test_a_recalled_memory_does_not_reproduce_in_other_typography(memory: Memory
 
 
 @pytest.mark.promise("S9")
+@pytest.mark.parametrize("unseen", ["\u00ad", "\u200c", "\u200d", "\u2060", "\ufeff"])
+def test_characters_that_nobody_sees_inside_words_make_no_other_text(memory: Memory, unseen: str) -> None:
+    memory.remember(PAYLOAD, origin="web")
+    said = f"I know: {PAYLOAD.replace('a', 'a' + unseen)}\n<code>\nfinal_answer('done')\n</code>"
+    memory.attach(code_agent(said), recall=3).run("How does the vault open?")
+    assert [text for text in texts(memory) if unseen in text] == []
+
+
+@pytest.mark.promise("S9")
 def test_a_quotation_of_a_part_of_a_recalled_text_is_not_stored_again(memory: Memory) -> None:
     memory.remember(f"A long story that nobody repeats. {PAYLOAD} And so on, for many more words.", origin="web")
     part = PAYLOAD.removeprefix("The vault of ").split(", and")[0]

@@ -19,7 +19,7 @@ import apsw
 import pytest
 from conftest import TORTURE
 from scripted import Scripted, answer, calling_agent, calls, code, code_agent
-from smolagents import AgentMemory, CodeAgent, Tool, ToolCallingAgent, tool
+from smolagents import AgentMemory, CodeAgent, Model, Tool, ToolCallingAgent, tool
 from smolagents.memory import FinalAnswerStep
 from smolagents.models import ChatMessage, MessageRole
 from smolagents.utils import AgentGenerationError
@@ -31,7 +31,9 @@ from smolmem.core.encoding import codec
 from smolmem.core.encoding.placeholders import Placeholder
 from smolmem.core.errors import CannotResume, Damaged, InvalidArgument, NotFound, StoreError, UnknownOutcome, Unwritable
 from smolmem.core.text import message_text
+from smolmem.doctor import examine_path
 from smolmem.recall import indexer
+from smolmem.store.sqlite.header import is_plain
 
 PAID: list[int] = []
 WITNESS: list[Path] = []
@@ -123,6 +125,23 @@ class Count(Tool):  # type: ignore[misc]
         return self.calls
 
 
+class MadeOf(Model):  # type: ignore[misc]
+    """A model whose instances are made of an argument, also in pickles."""
+
+    made_of: str
+
+    def __new__(cls, made_of: str) -> Any:
+        made = super().__new__(cls)
+        made.made_of = made_of
+        return made
+
+    def __init__(self, made_of: str) -> None:
+        super().__init__(model_id="made")
+
+    def __getnewargs__(self) -> tuple[str]:
+        return (self.made_of,)
+
+
 def test_models_and_memories_of_attached_agents_are_copied_and_pickled_as_before(memory: Memory) -> None:
     agent = memory.attach(code_agent(code("final_answer(1)")))
     agent.run("Go")
@@ -130,6 +149,10 @@ def test_models_and_memories_of_attached_agents_are_copied_and_pickled_as_before
     for other in (shallow, deep):
         assert type(other).__name__ == type(agent.model).__name__
         assert other.generate.__self__ is other
+    model = memory.attach(CodeAgent(tools=[], model=MadeOf("a"), verbosity_level=0)).model
+    for other in (pickle.loads(pickle.dumps(model)), copy.copy(model), copy.deepcopy(model)):
+        assert type(other) is type(MadeOf("a"))
+        assert (other.model_id, other.made_of) == ("made", "a")
     plain = pickle.loads(pickle.dumps(agent.memory))
     assert type(plain) is type(copy.deepcopy(agent.memory)) is AgentMemory
     assert [type(step).__name__ for step in plain.steps] == ["TaskStep", "ActionStep"]
@@ -147,6 +170,59 @@ def test_an_agent_whose_memory_is_replaced_is_still_recorded(memory: Memory) -> 
     memory.detach(agent)
     assert type(agent.memory) is AgentMemory
     assert memory.verify()
+
+
+def test_a_list_kept_from_before_its_agent_was_detached_is_an_ordinary_list(memory: Memory) -> None:
+    agent = memory.attach(code_agent(code("final_answer(1)")))
+    agent.run("Go")
+    kept = agent.memory.steps
+    memory.detach(agent)
+    kept.append(kept[0])
+    del kept[0]
+    assert len(kept) == 2
+
+
+def test_steps_of_an_agent_that_shares_the_memory_are_no_part_of_the_next_run(memory: Memory) -> None:
+    one = memory.attach(code_agent(code("final_answer(1)"), code("final_answer(3)"), name="one", description="d"))
+    two = memory.attach(code_agent(code("final_answer(2)"), name="two", description="d"))
+    one.run("First")
+    two.memory = one.memory
+    two.run("Second", reset=False)
+    one.run("Third")
+    assert memory.runs()[0].title == "Third"
+    assert [step.kind for step in memory.runs()[0].steps] == ["task", "action"]
+    assert memory.verify()
+
+
+def test_an_agent_that_no_longer_shares_a_memory_is_not_reset_with_it(memory: Memory, tmp_path: Path) -> None:
+    with Memory(tmp_path / "other.db", embedder="off") as other:
+        script = [code(f"final_answer({number})") for number in range(3)]
+        owner, guest = other.attach(code_agent(*script)), memory.attach(code_agent(*script))
+        owner.run("Owner 1")
+        guest.memory = owner.memory
+        guest.run("Guest 0", reset=False)
+        owner.run("Owner 2", reset=False)
+        guest.memory = AgentMemory("You help.")
+        guest.run("Guest 1")
+        owner.run("Owner 3")
+        guest.run("Guest 2", reset=False)
+        runs = memory.runs()
+        assert [run.title for run in runs] == ["Guest 2", "Guest 1", "Owner 2", "Guest 0", "Owner 1"]
+        assert [run.step_count for run in runs] == [1, 1, 1, 1, 1]
+        assert runs[0].session == runs[1].session != runs[2].session
+        assert memory.verify()
+        assert other.verify()
+
+
+def test_a_memory_that_was_missing_for_a_while_is_recorded_again(memory: Memory) -> None:
+    agent = memory.attach(code_agent(code("final_answer(1)"), code("final_answer(2)")))
+    agent.run("First")
+    agent.memory = None
+    with pytest.raises(AttributeError):
+        agent.run("Nowhere")
+    agent.memory = AgentMemory("You help.")
+    agent.run("Second")
+    assert [run.title for run in memory.runs()] == ["Second", "First"]
 
 
 def test_two_agents_that_share_one_memory_are_recorded_under_their_own_names(memory: Memory) -> None:
@@ -184,14 +260,26 @@ class Proxy:
         raise RuntimeError("working outside of request context")
 
 
+class Nameless(type):
+    """As a class that is made on first use: it raises when it is asked for its module."""
+
+    @property
+    def __module__(cls) -> str:  # type: ignore[override]
+        raise RuntimeError("not loaded")
+
+
+class OfNamelessClass(metaclass=Nameless):
+    pass
+
+
 def test_one_value_that_raises_at_every_look_costs_one_placeholder(memory: Memory) -> None:
-    encoded = codec.encode({"good": 1, "bad": Proxy(), "list": [Proxy(), 2]})
+    encoded = codec.encode({"good": 1, "bad": Proxy(), "list": [Proxy(), 2, OfNamelessClass(), OfNamelessClass]})
     back = codec.decode(encoded.record, encoded.blobs.__getitem__)
     assert back["good"] == 1
     assert back["list"][1] == 2
     assert type(back["bad"]).__mro__[1] is Placeholder
     agent = memory.attach(code_agent(code("final_answer(1)"), code("final_answer(2)")))
-    agent.state["request"] = Proxy()
+    agent.state["request"], agent.state["lazy"] = Proxy(), OfNamelessClass()
     agent.run("One")
     agent.run("Two")
     assert [run.status for run in memory.runs()] == ["finished", "finished"]
@@ -819,6 +907,9 @@ def test_a_file_whose_first_page_a_power_cut_garbled_is_recovered_from_its_log(p
     garbled[:512] = os.urandom(512)
     copy_path.write_bytes(garbled)
     copy_path.with_name("copy.db-wal").write_bytes(log)
+    assert examine_path(copy_path)
+    assert is_plain(copy_path)
+    assert copy_path.read_bytes() == garbled
     with Memory(copy_path) as memory:
         assert [run.title for run in memory.runs()] == ["Go"]
         assert memory.verify()

@@ -180,12 +180,11 @@ class Patches(ExitStack):
         if holds("prompts"):
             self.method(agent, "write_memory_to_messages", wrap)
 
-    def memory(self, agent: Any, observe: Callable[[Any], None], unobserve: Callable[[Any], None]) -> None:
+    def memory(self, observe: Callable[[], None], unobserve: Callable[[], None]) -> None:
         """The class of `agent.memory`: no callback fires for a task, and callbacks fire before the append."""
         if holds("memory"):
-            memory = agent.memory
-            observe(memory)
-            self.callback(unobserve, memory)
+            observe()
+            self.callback(unobserve)
 
     def tool_calls(self, agent: Any, call: Callable[[str, Any, Callable[[], Any], Any], Any]) -> None:
         """Every call of a tool or managed agent passes through `call(name, arguments, act, what the tool is given)`.

@@ -83,7 +83,7 @@ class Recorder:
             self.patches.model(model, observed_models.observe, observed_models.unobserve)
         else:  # a method may have been set on the model itself
             observed_models.observe(model)
-        self.steps.follow_memory(self.patches)
+        self.steps.follow_memory()
 
     def release(self) -> None:
         """Saves unsaved steps, interrupts active runs and undoes all patches of the agent."""
@@ -122,6 +122,7 @@ class Recorder:
         """One run. Calls of one managed agent come one after the other: they share its memory (smolagents #1781)."""
         with self.steps.guard():
             self.follow_agent()
+            self.steps.save_edits()  # before this run begins: steps of other agents on the list are not of this run
         if waiting := self.continuations.get((active.parent.run if active.parent else None, active.task)):
             return waiting.pop(0)()
         self.steps.drop_expired_injections()

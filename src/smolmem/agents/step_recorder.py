@@ -83,19 +83,23 @@ class StepRecorder:
         self.session = self._new_session()
 
     def observe_memory(self, patches: compat.Patches) -> None:
-        """Observes the memory that the agent has now."""
-        self._memory = self.agent.memory
-        patches.memory(
-            self.agent,
-            lambda memory: observed_list.observe(memory, self),
-            lambda memory: observed_list.unobserve(memory, self),
-        )
+        """Observes the memory of the agent until the patches are undone."""
+        patches.memory(self._observe, self._unobserve)
 
-    def follow_memory(self, patches: compat.Patches) -> None:
-        """Observes the memory that the agent has now, if it was replaced."""
-        if compat.holds("memory") and not observed_list.reports_to(self.agent.memory, self):
+    def _observe(self) -> None:
+        self._memory = self.agent.memory
+        observed_list.observe(self._memory, self)
+
+    def _unobserve(self) -> None:
+        observed_list.unobserve(self._memory, self)
+
+    def follow_memory(self) -> None:
+        """Observes the memory that the agent has now, if it was replaced; what others use of the old one is theirs."""
+        memory = self.agent.memory
+        if compat.holds("memory") and hasattr(memory, "steps") and not observed_list.reports_to(memory, self):
             self.resetting()
-            self.observe_memory(patches)
+            self._unobserve()
+            self._observe()
 
     # --- list changes ----------------------------------------------------------------------------------------------
 
@@ -158,6 +162,8 @@ class StepRecorder:
             if steps or len(self.session):
                 if memory is self.agent.memory:
                     self.changed()
+                else:  # other agents that share the memory may have appended steps since
+                    self.session.assign_runs(steps, self._run_of)
                 is_saved = [entry.step for entry in self.session.entries] == steps and self.runs.are_saved
                 if not self._is_lost and not is_saved:
                     self._unsaved_lists.append(_LiveList(self.session, steps, memory.system_prompt))

@@ -147,10 +147,15 @@ def migrate(env: Environment, no_backup: bool) -> None:
         copy = f"{env.path}.format-{before}-{time.strftime('%Y%m%d-%H%M%S')}"
         with env.output.progress(f"copying to {copy}") as progress:
             _copy(env, copy, progress)
-    with env.open() as memory, env.output.progress("indexing") as progress:
-        if before < newest:
-            memory._recall.loaded(progress)
-        after, _ = versions(env.url, env.key)
+    try:
+        with env.open() as memory, env.output.progress("indexing") as progress:
+            if before < newest:
+                memory._recall.loaded(progress)
+            after, _ = versions(env.url, env.key)
+    except StoreError:
+        if copy and versions(env.url, env.key)[0] == before:  # nothing was migrated, and the disk may be full
+            Path(copy).unlink()
+        raise
     result = {"url": env.shown, "before": before, "after": after, "backup": copy}
     kept = f"; a copy in the old format is {copy}" if copy else ""
     text = f"{env.shown} was migrated from format {before} to format {after}{kept}."

@@ -214,7 +214,10 @@ SHORTEST, CODE = 12, 40
 """The shortest recalled text that is left out, in text and in code; shorter matches may be coincidence."""
 QUOTED_WORDS = 8
 """Words in a row that are taken for a quotation of a longer recalled line."""
-_WORD = re.compile(r"[^\W_]+")
+_JOINT = "[\u00ad\u200c\u200d\u2060\ufeff]+"
+"""Characters inside a word that nobody sees: a soft hyphen, or a joiner."""
+_WORD = re.compile(rf"[^\W_]+(?:{_JOINT}[^\W_]+)*")
+_JOINTS = re.compile(_JOINT)
 _ESCAPE = re.compile(r"\\[nrt]")
 
 
@@ -253,7 +256,7 @@ def _words_in(text: str) -> Iterator[re.Match[str]]:
 
 
 def _plain(word: str) -> str:
-    return unicodedata.normalize("NFKC", word).casefold()
+    return unicodedata.normalize("NFKC", word if word.isalnum() else _JOINTS.sub("", word)).casefold()
 
 
 def _echoes(said: list[str], recalled: frozenset[str], shortest: int) -> list[tuple[int, int]]:

@@ -304,8 +304,8 @@ def erased(value: Erased) -> RenderableType:
         head = Text.assemble(("✓ ", "green"), "erased ", (named, "bold"), f"  {byte_size(value.bytes_freed)} freed")
     lines = [head, Text(f"  {details}", "dim")]
     if not value.finished:
-        text = "  another process is reading the file, and erased bytes may still be on the disk:"
-        lines += [Text(text, "yellow"), Text("  → run `smolmem erase --finish` when it has ended", "dim")]
+        text = "  another process is reading the file, or the disk is full: erased bytes may still be there:"
+        lines += [Text(text, "yellow"), Text("  → run `smolmem erase --finish` afterwards", "dim")]
     return Group(*lines)
 
 

@@ -18,29 +18,34 @@ Listener = Any
 
 
 class Listeners:
-    """The listeners of one memory: one for each agent that uses it. The agent that makes a change is notified."""
+    """The listeners of one memory: one for each agent that uses it. The agent that makes a change is notified.
+
+    A list that was kept from before its agent was detached has none.
+    """
 
     def __init__(self) -> None:
         self.all: list[Listener] = []
 
     @property
-    def working(self) -> Listener:
-        """The listener of the agent that works now; else the one that came last."""
+    def working(self) -> list[Listener]:
+        """The listener of the agent that works now, else the one that came last; empty if there is none."""
         here = [listener for listener in self.all if listener.is_working_here]
         active = [listener for listener in self.all if listener.is_active]
-        return (here or active or self.all)[-1]
+        return (here or active or self.all)[-1:]
 
     def adding(self, step: Any) -> None:
         """This thread is about to append a step."""
-        self.working.adding(step)
+        for listener in self.working:
+            listener.adding(step)
 
     def changed(self, *, appended: bool = False) -> None:
         """The list may have changed; `appended`: only by steps at its end."""
         working = self.working
         for listener in self.all:
-            if listener is not working:
+            if listener not in working:
                 listener.changed_by_others()
-        working.changed(appended=appended)
+        for listener in working:
+            listener.changed(appended=appended)
 
     def resetting(self) -> None:
         """The list is about to be emptied by a reset."""
@@ -49,7 +54,8 @@ class Listeners:
 
     def reset_done(self) -> None:
         """The list was emptied by a reset."""
-        self.working.reset_done()
+        for listener in self.working:
+            listener.reset_done()
 
 
 def _reporting(name: str) -> Any:
@@ -144,6 +150,8 @@ def observe(memory: AgentMemory, listener: Listener) -> None:
 
 def unobserve(memory: AgentMemory, listener: Listener) -> None:
     """Makes a memory no longer report to `listener`; with the last one, it gets its own class and list back."""
+    if not reports_to(memory, listener):
+        return
     memory.listeners.all.remove(listener)
     if memory.listeners.all:
         return

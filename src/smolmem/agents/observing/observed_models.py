@@ -6,6 +6,7 @@ copies of it are copies of the original. A method that a user has set on the ins
 
 from __future__ import annotations
 
+import copyreg
 import inspect
 from collections.abc import Callable, Hashable
 from functools import cache, wraps
@@ -25,7 +26,8 @@ class _Observed:
         made = super().__reduce_ex__(protocol)
         if isinstance(made, tuple) and isinstance(made[1], tuple):
             own = tuple(self._original_class if each is type(self) else each for each in made[1])
-            return (made[0], own, *made[2:])
+            make = self._original_class.__new__ if made[0] is copyreg.__newobj__ else made[0]  # type: ignore[attr-defined]
+            return (make, own, *made[2:])  # pickle refuses __newobj__ with another class than the observed one
         return made
 
 

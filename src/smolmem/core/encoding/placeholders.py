@@ -50,10 +50,17 @@ def named(base: Any, name: str, *, bare: bool = False) -> type:
     return type(shown, (base,), {"__module__": module} | ({"__slots__": ()} if bare else {}))
 
 
+_NAME_OF = type.__dict__["__qualname__"].__get__
+"""The name of a class, whatever its metaclass does."""
+
+
 def type_name(value: object) -> str:
     """The full name of a value's type, as stored in a placeholder."""
     cls = type(value)
-    return f"{cls.__module__}.{cls.__qualname__}"
+    try:
+        return f"{cls.__module__}.{cls.__qualname__}"
+    except Exception:  # a metaclass may raise when its class is asked for its name
+        return str(_NAME_OF(cls))
 
 
 descriptions: dict[type, Callable[[Any], str]] = {}

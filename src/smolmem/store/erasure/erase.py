@@ -148,7 +148,7 @@ def _apply(journal: Journal, selection: Selection, what: list[str], dry_run: boo
 
 
 def finish(journal: Journal) -> bool:
-    """Rewrites the file without free pages and empties its log; false if another process is reading."""
+    """Rewrites the file without free pages and empties its log; false if another process reads, or no space is left."""
     store = journal.store
     try:
         store.do("compact", {})

@@ -74,11 +74,15 @@ def decrypted_header(connection: apsw.Connection, name: Path) -> bytes:
 
 
 def _read(path: Path) -> bytes:
-    """The first 100 bytes as they are stored; none if there are fewer."""
+    """The first 100 bytes as they are stored; none if there are fewer.
+
+    A power cut can garble the file during a checkpoint: SQLite recovers it from the log, so that the log is read, too.
+    """
     try:
         with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
             whole, header = connection.read("main", 0, 0, 100)
-            return header if whole else b""
+            header = header if whole else b""
+            return header if header.startswith(MAGIC) else _logged_header(path) or header
     except apsw.Error as error:
         denied = "" if os.access(path, os.R_OK) else " (permission denied)"
         raise Unwritable(f"{path} cannot be read{denied}: {error}. Check its permissions.") from error
@@ -94,8 +98,8 @@ def owner_of(header: bytes) -> int:
     return int.from_bytes(header[68:72], "big")
 
 
-def log_has_first_page(path: Path) -> bool:
-    """Whether the write-ahead log of a plain database holds a first page of ours.
+def _logged_header(path: Path) -> bytes:
+    """The first 100 bytes in the write-ahead log of a plain database of ours; none if the log does not hold them.
 
     SQLite is not asked: it would take the log of an encrypted file for empty. The log may be opened, unlike the file:
     SQLite locks the file and its shared memory, not the log.
@@ -106,10 +110,10 @@ def log_has_first_page(path: Path) -> bool:
             while 512 <= page_size <= 65536 and len(frame := log.read(24)) == 24:
                 page = log.read(page_size)
                 if frame[:4] == b"\0\0\0\1" and page.startswith(MAGIC):
-                    return owner_of(page) == APPLICATION_ID
+                    return page[:100] if owner_of(page) == APPLICATION_ID else b""
     except OSError:
         pass
-    return False
+    return b""
 
 
 def read_version(path: Path, key: Key | None = None) -> int:

@@ -44,14 +44,7 @@ from smolmem.store.sqlite.copies import back_up, give_name, refuse_existing
 from smolmem.store.sqlite.driver_errors import explained
 from smolmem.store.sqlite.encryption import Key, connect, require_encrypting_build
 from smolmem.store.sqlite.file_schema import expected_schema, migrate, problems, schema, set_wal
-from smolmem.store.sqlite.header import (
-    APPLICATION_ID,
-    decrypted_header,
-    is_plain,
-    log_has_first_page,
-    owner_of,
-    stored_header,
-)
+from smolmem.store.sqlite.header import APPLICATION_ID, decrypted_header, owner_of, stored_header
 from smolmem.store.sqlite.sandboxed_select import select, time_limit
 from smolmem.store.sqlite.vanished import Place, status_of
 
@@ -308,8 +301,6 @@ class SqliteStore:
             raise NotAStore(f"{self.path} is {what}: give the path of a file, for instance 'agent.db'.")
         if not size:
             return
-        if self._key is None and not is_plain(self._absolute) and log_has_first_page(self._absolute):
-            return  # a power cut garbled the file during a checkpoint, and SQLite recovers it from the log
         header = stored_header(self._absolute, self._key, self.path)
         if self._key is None:
             self._refuse_other_owner(header)
