@@ -19,7 +19,7 @@ from typing import Any
 from smolmem.core.encoding import instances
 from smolmem.core.encoding.packing import Undecodable
 from smolmem.core.encoding.placeholders import MAX_REPR, Placeholder, make_placeholder
-from smolmem.core.encoding.wire import MAX_DEPTH, Json
+from smolmem.core.encoding.wire import MAX_DEPTH, SIMPLE, Json
 from smolmem.core.errors import Undone
 
 MAX_UNFOLDED = 500_000
@@ -27,7 +27,6 @@ MAX_UNFOLDED = 500_000
 large on disk may have more: ten times its record, and four times its blobs."""
 
 _INSTEAD = 100  # characters counted for a placeholder of a value that is not unfolded
-_SIMPLE = (str, int, float, bool, type(None))
 
 Decode = Callable[["Decoder", dict[str, Json]], Any]
 
@@ -85,7 +84,7 @@ class Decoder:
 
     def __call__(self, wire: Json) -> Any:
         """A value inside the one that is being read."""
-        if isinstance(wire, _SIMPLE):
+        if isinstance(wire, SIMPLE):
             self._unfolded += len(wire) if isinstance(wire, str) else 1
             return wire
         place, before = len(self._made), self._unfolded

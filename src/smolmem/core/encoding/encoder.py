@@ -9,13 +9,12 @@ from typing import Any, NamedTuple
 
 from smolmem.core.encoding import instances
 from smolmem.core.encoding.placeholders import Placeholder, own_attributes, safe_text, type_name
-from smolmem.core.encoding.wire import INLINE, MAX_DEPTH, Base64, Json, fingerprint
+from smolmem.core.encoding.wire import INLINE, MAX_DEPTH, SIMPLE, Base64, Json, fingerprint
 
 MAX_ATTRIBUTES = 2000
 """An unknown object whose attributes would need more nodes than this keeps its repr alone."""
 
 _NONE: Mapping[int, int] = {}
-_SIMPLE = (str, int, float, bool, type(None))
 
 Encode = Callable[["Encoder", Any], Json]
 
@@ -64,7 +63,7 @@ class Encoder:
 
     def value(self, value: Any) -> Json:
         """One self-contained value: references inside it reach no further than itself."""
-        if type(value) in _SIMPLE:
+        if type(value) in SIMPLE:
             return self(value)
         outer = self._seen, self._keep
         self._seen, self._keep = {}, []

@@ -29,6 +29,8 @@ MAX_DEPTH = 150
 """Deeper nesting than this is kept as a repr: neither `json` nor a reader copes with more."""
 
 Json = Any
+SIMPLE = (str, int, float, bool, type(None))
+"""What is in JSON as it is, apart from long texts and numbers that JSON does not have."""
 
 _JSON = json.JSONEncoder(ensure_ascii=True, allow_nan=False, check_circular=False, separators=(",", ":"))
 

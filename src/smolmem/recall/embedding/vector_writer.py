@@ -24,7 +24,7 @@ LONG = ("code", "call", "observation", "other")
 MAX_PASSAGES = 12
 """Passages of one step that get vectors, of the kinds that can be very long."""
 
-WHOLE, BEGINNING = 2_000, 50
+WHOLE_LENGTH, BEGINNING = 2_000, 50
 """Characters of a step that the vector of the whole step is made from, and passages that they are taken from."""
 
 
@@ -121,4 +121,4 @@ def whole_text(passages: Iterable[Row]) -> str:
     parts: dict[str, list[str]] = defaultdict(list)
     for passage in passages:
         parts[passage["role"]].append(passage["text"])
-    return "\n".join(f"{role}: {' '.join(texts)[: WHOLE // len(parts)]}" for role, texts in parts.items())
+    return "\n".join(f"{role}: {' '.join(texts)[: WHOLE_LENGTH // len(parts)]}" for role, texts in parts.items())
