@@ -22,6 +22,9 @@ from smolagents.models import ChatMessage
 from smolmem.core.encoding.codec import live_key, original_class
 from smolmem.core.prompts import rendered_messages
 
+_Classes = tuple[list[type], list[type]]
+"""The classes of the roles of messages, and of what their contents show."""
+
 
 def _nothing(step: Any) -> None:
     """Of a step whose messages are made in another way."""
@@ -35,6 +38,8 @@ class StepMessages:
     """Those of the last prompt: whoever got it may have changed them."""
     kept: list[dict[str, Any]] = field(default_factory=list)
     """Their fields when the step was saved; nobody else has them."""
+    classes: _Classes = ([], [])
+    """The classes of these fields."""
     key: str | None = None
     """The hash of messages of another shape than smolagents makes, as they were."""
     made_from: list[Any] | None = None
@@ -66,8 +71,9 @@ class StepMessages:
         """Messages as they are now."""
         with suppress(Exception):  # messages of the user's own: dicts, contents that are texts, objects without fields
             kept = [_copied(vars(message)) for message in messages]
-            if _are_same(messages, kept):
-                return cls(messages, kept)
+            classes = _classes(kept)
+            if _are_same(messages, kept, classes):
+                return cls(messages, kept, classes)
         return cls(messages, key=live_key(messages))
 
     def for_prompt(self, step: Any) -> list[Any] | None:
@@ -92,7 +98,7 @@ class StepMessages:
         if self.key is not None:
             return live_key(list(messages)) == self.key
         try:
-            return _are_same(messages, self.kept)
+            return _are_same(messages, self.kept, self.classes)
         except Exception:  # messages of another shape, or values that cannot be compared
             return False
 
@@ -103,8 +109,10 @@ def restore_edited(used: Sequence[StepMessages]) -> bool:
     All are compared at once, as every prompt has nearly all of them.
     """
     messages = [message for each in used for message in each.messages]
+    kept = [fields for each in used for fields in each.kept]
+    roles, shown = ([cls for each in used for cls in each.classes[part]] for part in (0, 1))
     with suppress(Exception):  # values that cannot be compared
-        if _are_same(messages, [fields for each in used for fields in each.kept]):
+        if _are_same(messages, kept, (roles, shown)):
             return False
     for each in used:
         if not each.look_like(each.messages):
@@ -119,20 +127,19 @@ def _copied(message: dict[str, Any]) -> dict[str, Any]:
 _role, _content = itemgetter("role"), itemgetter("content")
 
 
-def _are_same(messages: Sequence[Any], kept: list[dict[str, Any]]) -> bool:
+def _are_same(messages: Sequence[Any], kept: list[dict[str, Any]], classes: _Classes) -> bool:
     """Whether messages of smolagents have these fields; equal values of other classes can be shown otherwise.
 
     Raises:
         Exception: if they are not of the shape that smolagents makes.
     """
     now = list(map(vars, messages))
-    return now == kept and set(map(type, messages)) <= {ChatMessage} and _classes(now) == _classes(kept)
+    return now == kept and set(map(type, messages)) <= {ChatMessage} and _classes(now) == classes
 
 
-def _classes(fields: Sequence[Mapping[str, Any]]) -> list[type]:
-    """The classes of the roles, and of what the contents show."""
+def _classes(fields: Sequence[Mapping[str, Any]]) -> _Classes:
     shown = chain.from_iterable(map(dict.values, chain.from_iterable(map(_content, fields))))
-    return list(map(type, chain(map(_role, fields), shown)))
+    return list(map(type, map(_role, fields))), list(map(type, shown))
 
 
 # --- what messages are made from -------------------------------------------------------------------------------------
