@@ -240,8 +240,10 @@ MODES = {
 def run_demo(options: argparse.Namespace) -> None:
     """Runs the chosen chapters on a shop of their own."""
     model = make_model(options.llm_url, options.model, options.api_key)
-    folder = Path(tempfile.mkdtemp(prefix="smolmem-"))
-    options.db, shop = options.db or folder / "agent.db", Shop(options.folder or folder / "shop")
+    if not (options.db and options.folder):
+        folder = Path(tempfile.mkdtemp(prefix="smolmem-"))
+        options.db, options.folder = options.db or folder / "agent.db", options.folder or folder / "shop"
+    shop = Shop(options.folder)
     with Memory(options.db) as memory:
         demo = Demo(options, model, shop, memory)
         if options.work:
