@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -190,14 +190,17 @@ class Bm25:
         return [self._names[place] for score, place in sorted(scores)[:DEPTH] if score]
 
 
-class LocalModel:
-    """smolmem's local model; a text is embedded once."""
+class Remembering:
+    """An embedder that embeds each stored text once: a set is asked in two ways, and baselines use the same model."""
 
-    def __init__(self) -> None:
-        embedder = open_embedder("local")
-        assert embedder is not None
+    def __init__(self, embedder: Any) -> None:
         self._embedder = embedder
+        self.model = embedder.model
         self._known: dict[str, Any] = {}
+
+    def passages(self, texts: Sequence[str]) -> list[Any]:
+        """The vectors of some stored texts."""
+        return [self.passage(text) for text in texts]
 
     def passage(self, text: str) -> Any:
         """The vector of a stored text."""
@@ -213,7 +216,7 @@ class LocalModel:
 class Nearest:
     """The steps whose vectors are nearest: what any vector database returns that compares exactly."""
 
-    def __init__(self, steps: dict[Any, str], model: LocalModel) -> None:
+    def __init__(self, steps: dict[Any, str], model: Remembering) -> None:
         import numpy as np
 
         self._names, self._model = list(steps), model
@@ -228,7 +231,7 @@ class Nearest:
 class Mem0:
     """mem0 without a language model: texts are stored as they are (`infer=False`), embedded by the same local model."""
 
-    def __init__(self, steps: dict[Any, str], model: LocalModel) -> None:
+    def __init__(self, steps: dict[Any, str], model: Remembering) -> None:
         os.environ |= {"MEM0_TELEMETRY": "False"}
         from mem0 import Memory as Mem0Memory
 
@@ -255,7 +258,7 @@ class Mem0:
 class _Mem0Model:
     """The local model as mem0 calls it."""
 
-    def __init__(self, model: LocalModel) -> None:
+    def __init__(self, model: Remembering) -> None:
         self._model = model
 
     def embed(self, text: str, memory_action: str | None = None) -> list[float]:
@@ -316,7 +319,10 @@ def main() -> None:
     sets = {name: talks[: given.most] for name, talks in there.items() if name in (given.set or SETS)}
     if not sets:
         sys.exit(f"{given.data} has none of the folders {', '.join(given.set or SETS)}.")
-    model = LocalModel() if given.vectors_alone else None
+    names = given.embedder or ["off", "local"]
+    if given.vectors_alone and "local" not in names:
+        parser.error("--vectors-alone needs the local model, too: leave --embedder out, or name local as well.")
+    embedders = {name: None if name == "off" else Remembering(open_embedder(name)) for name in names}
     figures = dict[str, Any]()
     asked = {name: [question for talk in talks for question, *_ in talk.questions] for name, talks in there.items()}
     for name, talks in sets.items():
@@ -324,9 +330,9 @@ def main() -> None:
         for alone in (True, False):
             bench = Bench(name, talks, given.every, alone=alone, url=given.url)
             bench.baselines()
-            if model is not None:
-                bench.vectors_alone(model)
-            bench.recall(given.embedder or ["off", "local"], foreign)
+            if given.vectors_alone:
+                bench.vectors_alone(embedders["local"])
+            bench.recall(embedders, foreign)
             figures |= bench.print()
     if given.json is not None:
         given.json.write_text(json.dumps(figures, indent=1))
@@ -355,7 +361,7 @@ class Bench:
         self._baseline("FTS5 over whole steps", Fts5)
         self._baseline("BM25 over whole steps", Bm25)
 
-    def vectors_alone(self, model: LocalModel) -> None:
+    def vectors_alone(self, model: Remembering) -> None:
         """The nearest vectors of whole steps, and mem0; one that is not installed or fails is named."""
         for title, baseline in (("nearest vectors, exact", Nearest), ("mem0 without LLM", Mem0)):
             try:
@@ -376,7 +382,7 @@ class Bench:
             whole = baseline(everything)
             self._rows[title] = self._measure(lambda _, question: whole.find(question))
 
-    def recall(self, embedders: list[str], foreign: dict[str, list[str]]) -> None:
+    def recall(self, embedders: dict[str, Any], foreign: dict[str, list[str]]) -> None:
         """The same questions through `memory.recall`, with and without a floor; then questions of other sets."""
         with tempfile.TemporaryDirectory() as folder:
             path = str(Path(folder) / "quality.db")
@@ -386,27 +392,28 @@ class Bench:
                 for talk in track(self._talks, "recording", console=Console(file=sys.stderr), transient=True):
                     tell(memory, talk, self._scope(talk))
             ids = {id: (talk.name, key) for talk in self._talks for id, key in talk.ids.items()}
-            for embedder in embedders:
-                with Memory(path, durability="normal", embedder=embedder) as memory:
+            for name, embedder in embedders.items():
+                by = "words" if embedder is None else name
+                with Memory(path, durability="normal", embedder=embedder or "off") as memory:
                     memory.index(progress=sys.stderr.isatty())
-                    self._ask(memory, embedder, ids)
+                    self._ask(memory, by, ids)
                     for other, questions in foreign.items():
-                        self._ask_others(memory, embedder, other, questions)
+                        self._ask_others(memory, by, other, questions)
 
     def _scope(self, talk: Talk) -> str:
         return talk.name if self._alone else "all"
 
-    def _ask(self, memory: Memory, embedder: str, ids: dict[int, Any]) -> None:
+    def _ask(self, memory: Memory, by: str, ids: dict[int, Any]) -> None:
         def find(talk: Talk, question: str, floor: float) -> list[Any]:
             return [ids[one.step] for one in memory.recall(question, DEPTH, scope=self._scope(talk), floor=floor)]
 
-        for title, floor in ((f"smolmem, {embedder}", 0.0), (f"smolmem, {embedder}, floor", FLOOR)):
+        for title, floor in ((f"smolmem, {by}", 0.0), (f"smolmem, {by}, floor", FLOOR)):
             began = time.perf_counter()
             hits = self._measure(lambda talk, question, floor=floor: find(talk, question, floor))
             self._milliseconds[title] = 1000 * (time.perf_counter() - began) / len(hits["all"])
             self._rows[title] = hits
 
-    def _ask_others(self, memory: Memory, embedder: str, other: str, questions: list[str]) -> None:
+    def _ask_others(self, memory: Memory, by: str, other: str, questions: list[str]) -> None:
         sample = random.Random(0).sample(questions, min(UNANSWERABLE, len(questions)))
         scopes = [self._scope(talk) for talk in self._talks]
         answered = sum(
@@ -414,7 +421,7 @@ class Bench:
             for number, question in enumerate(sample)
         )
         share = 100 * answered / len(sample)
-        self._lines.append(f"of {len(sample)} questions of {other}, answered with {embedder}: {share:.1f} %")
+        self._lines.append(f"of {len(sample)} questions of {other}, answered by {by}: {share:.1f} %")
 
     def print(self) -> dict[str, Any]:
         """Prints the table of the shares among the first five and ten, and returns its numbers."""

@@ -81,10 +81,10 @@ BENCHES = [
     Bench("vectors-middle", "vectors.py", "bench-vectors", "--rows 10000", None),
     Bench("vectors-large", "vectors.py", "bench-vectors", "--rows 30000",
           "--rows 6000 --queries 200 --engines smolmem,numpy,faiss,sqlite-vec"),
-    Bench("quality", "quality.py", "quality", "--set smolruns --set whowhen --every 2 --embedder off",
+    Bench("quality-smolruns", "quality.py", "quality", "--set smolruns --vectors-alone",
           "--set smolruns --every 20 --embedder off"),
-    Bench("quality-local", "quality.py", "quality",
-          "--set smolruns --every 2 --most 10 --embedder local --vectors-alone", None),
+    Bench("quality-whowhen", "quality.py", "quality", "--set whowhen --vectors-alone", None),
+    Bench("quality-locomo", "quality.py", "quality", "--set locomo --vectors-alone --every 4", None),
     Bench("postgres", "postgres.py", "bench-postgres", "--steps 60 --rounds 5", "--steps 30 --rounds 1"),
     Bench("runs", "runs.py", "bench-runs", "", ""),
     Bench("prompts", "prompts.py", "bench-prompts", "--steps 100", "--steps 30"),
@@ -242,7 +242,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--missing", action="store_true", help="only benchmarks without numbers")
     parser.add_argument("--render", action="store_true", help="run nothing, write the page")
     parser.add_argument("--data", type=Path, help="the folder of the data sets for recall quality")
-    parser.add_argument("--limit", type=float, default=480, metavar="S", help="stop a benchmark after so many seconds")
+    parser.add_argument("--limit", type=float, default=900, metavar="S", help="stop a benchmark after so many seconds")
     parser.add_argument("--docs", type=Path, default=ROOT / "docs", help="where the page goes")
     parser.add_argument("--numbers", type=Path, default=NUMBERS, help="where the numbers are kept")
     return parser.parse_args()

@@ -5,6 +5,7 @@ Every function returns Markdown and takes plain numbers, so that a page can be w
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -20,6 +21,8 @@ RATIOS = (
 )
 HELD_BACK, FEW = "held back", 20
 """The half of the questions that no weight was chosen on, and how many of them are too few to compare."""
+WIDEST = 8
+"""Figures that fit beside each other in a table."""
 VARIABLE_TARGETS = {"40,000 rows beside small steps": (1.0, None)}
 """At most so many milliseconds more per step, and so many times the content on disk; the others: 2 and 3."""
 
@@ -43,7 +46,7 @@ def page(records: Records, names: list[str], pictures: list[str], quick: bool) -
 
 def _section(name: str) -> str:
     """Several benchmarks can be one section."""
-    return {"crewai": "growth", "quality-local": "quality"}.get(name, name.partition("-")[0])
+    return "growth" if name == "crewai" else name.partition("-")[0]
 
 
 # --- Markdown --------------------------------------------------------------------------------------------------------
@@ -145,11 +148,12 @@ def _ratios(numbers: dict[str, Any]) -> str:
 
 
 def _matrix(group: Compared) -> str:
-    """A row for each contestant, a column for each figure."""
-    labels = list(dict.fromkeys(label for _, label, _ in group))
+    """A row for each contestant and a column for each figure; many figures are rows."""
     cells = {(name, label): ratio(than) if than >= 1 else f"**{ratio(than)}**" for than, label, name in group}
-    names = dict.fromkeys(name for *_, name in group)
-    return table(("beside", *labels), ((name, *(cells.get((name, label), "–") for label in labels)) for name in names))
+    names, labels = (list(dict.fromkeys(part)) for part in zip(*cells, strict=True))
+    if len(labels) <= WIDEST:
+        return table(("beside", *labels), ((name, *(cells.get((name, one), "–") for one in labels)) for name in names))
+    return table(("", *names), ((one, *(cells.get((name, one), "–") for name in names)) for one in labels))
 
 
 Compared = list[tuple[float, str, str]]
@@ -210,25 +214,23 @@ VECTOR_FIGURES: tuple[tuple[str, str, Callable[[Record], float | None]], ...] = 
 
 
 def quality_sets(numbers: dict[str, Any]) -> dict[str, Any]:
-    """The sets of both benchmarks of quality; the way of each is a row."""
-    sets: dict[str, Any] = {}
-    for name in ("quality", "quality-local"):
-        for title, one in numbers.get(name, {}).items():
-            sets[title if name == "quality" else f"{title}, local model"] = one
-    return sets
+    """The sets of all benchmarks of quality, each asked in two ways."""
+    return {
+        title: one for name, found in numbers.items() if _section(name) == "quality" for title, one in found.items()
+    }
 
 
 def _quality_ratios(numbers: dict[str, Any]) -> Compared:
-    """With the default settings, on the questions that no weight was chosen on; few questions are not compared."""
+    """With the default floor, on the questions that no weight was chosen on; few questions are not compared."""
     pairs: Compared = []
     for title, one in quality_sets(numbers).items():
-        ours = next((way for name, way in one["ways"].items() if name.endswith(", floor")), None)
-        if ours is None or one["counts"].get(HELD_BACK, 0) < FEW:
+        if one["counts"].get(HELD_BACK, 0) < FEW:
             continue
-        for name, way in one["ways"].items():
-            if not name.startswith("smolmem"):
-                shares = zip(("recall@5", "recall@10"), ours[HELD_BACK], way[HELD_BACK], strict=True)
-                pairs += [(mine / other, f"{depth}: {title}", name) for depth, mine, other in shares if other]
+        ours = {name.removesuffix(", floor"): way for name, way in one["ways"].items() if name.endswith(", floor")}
+        beside = {name: way for name, way in one["ways"].items() if not name.startswith("smolmem")}
+        for (own, mine), (name, way) in itertools.product(ours.items(), beside.items()):
+            shares = zip(("recall@5", "recall@10"), mine[HELD_BACK], way[HELD_BACK], strict=True)
+            pairs += [(found / other, f"{title}: {own}, {depth}", name) for depth, found, other in shares if other]
     return pairs
 
 

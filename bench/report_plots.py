@@ -15,6 +15,8 @@ import matplotlib.pyplot as plt
 matplotlib.rcParams |= {"svg.hashsalt": "smolmem", "svg.fonttype": "none", "font.size": 10, "axes.grid": True}
 OURS = "#d9480f"
 OTHERS = ["#1971c2", "#2f9e44", "#7048e8", "#868e96", "#e0a800", "#0c8599", "#a61e4d", "#495057"]
+WAYS = {"smolmem, words": "#f59f00", "smolmem": OURS}
+"""The color of recall by words, and of that with a model."""
 
 
 def draw(records: Records, folder: Path) -> list[str]:
@@ -87,9 +89,11 @@ def quality(axes: Any, numbers: dict[str, Any]) -> bool:
     sets = {title: one for title, one in quality_sets(numbers).items() if one["counts"].get(HELD_BACK)}
     ways = list(dict.fromkeys(way for one in sets.values() for way in one["ways"]))
     height = 0.8 / max(len(ways), 1)
+    axes.figure.set_figheight(max(4.2, 1.0 + 0.12 * len(sets) * len(ways)))
     for place, way in enumerate(ways):
         bars = [(row, one["ways"][way][HELD_BACK][0]) for row, one in enumerate(sets.values()) if way in one["ways"]]
-        color = OURS if way.startswith("smolmem") else OTHERS[place % len(OTHERS)]
+        others = OTHERS[place % len(OTHERS)]
+        color = next((color for start, color in WAYS.items() if way.startswith(start)), others)
         faded = 1.0 if way.endswith(", floor") or not way.startswith("smolmem") else 0.5
         axes.barh([row + place * height for row, _ in bars], [share for _, share in bars], height, label=way,
                   color=color, alpha=faded)  # fmt: skip

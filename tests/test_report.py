@@ -88,21 +88,31 @@ def test_what_was_not_measured_is_named_with_the_reason(records: dict[str, Any])
     assert "- chroma (vectors-small): ImportError: none" in text
 
 
-def test_quality_is_compared_with_default_settings_on_enough_questions_that_no_weight_was_chosen_on(
+def test_quality_is_compared_with_the_default_floor_on_enough_questions_that_no_weight_was_chosen_on(
     records: dict[str, Any],
 ) -> None:
     ways = {
         "BM25": {"all": [10, 10], "held back": [40, 80]},
-        "smolmem, off": {"all": [90, 90], "held back": [90, 90]},
-        "smolmem, off, floor": {"all": [80, 80], "held back": [50, 60]},
+        "smolmem, words": {"all": [90, 90], "held back": [90, 90]},
+        "smolmem, words, floor": {"all": [80, 80], "held back": [50, 60]},
     }
     one = {"ways": ways, "questions": 60, "counts": {"all": 60, "held back": 30}, "milliseconds": {}, "lines": []}
-    records["quality"]["numbers"] = {"chats": one}
-    text = page_of({"quality": records["quality"]})
-    assert "| beside | recall@5: chats | recall@10: chats |" in text
+    records["quality-locomo"]["numbers"] = {"chats": one}
+    chats = {"quality-locomo": records["quality-locomo"]}
+    text = page_of(chats)
+    assert "| beside | chats: smolmem, words, recall@5 | chats: smolmem, words, recall@10 |" in text
     assert "| BM25 | 1.25× | **0.75×** |" in text
     one["counts"]["held back"] = 19
-    assert "Nothing was compared." in page_of({"quality": records["quality"]})
+    assert "Nothing was compared." in page_of(chats)
+
+
+def test_many_figures_are_rows_so_that_a_table_fits_a_page(records: dict[str, Any]) -> None:
+    figures = 2 * report_page.WIDEST
+    pairs = [(number / figures, f"figure {number}", "other") for number in range(1, figures + 1)]
+    lines = report_page._matrix(pairs).splitlines()
+    assert lines[0] == "|  | other |"
+    assert lines[2:4] == ["| figure 1 | **0.0625×** |", "| figure 2 | **0.125×** |"]
+    assert len(lines) == 2 + figures
 
 
 @pytest.mark.parametrize("name", [bench.name for bench in report.BENCHES])
@@ -179,7 +189,7 @@ def test_quality_without_its_data_and_crewai_without_its_environment_are_reasons
 ) -> None:
     monkeypatch.setattr(report, "CREWAI", tmp_path / "none")
     by_name = {bench.name: bench for bench in report.BENCHES}
-    assert "DATA=folder" in report.run(by_name["quality"], given(), tmp_path)["error"]
+    assert "DATA=folder" in report.run(by_name["quality-locomo"], given(), tmp_path)["error"]
     assert "not installed" in report.run(by_name["crewai"], given(), tmp_path)["error"]
 
 
