@@ -196,6 +196,12 @@ class Recalling:
         for question in ("chekcout", "checko", "health", "check_health", "CHECKHEALTH"):
             assert memory.recall(question), question
 
+    def test_a_typing_error_is_corrected_with_the_words_of_its_scope(self, memory: Memory) -> None:
+        memory.remember("The receipt of the boiler is in the blue folder", scope="alice")
+        memory.remember("reciepts are spelled in another way here, and so is receipz", scope="bob")
+        for question in ("reciepts", "receipz"):
+            assert [one.scope for one in memory.recall(question, scope="alice")] == ["alice"], question
+
     def test_a_name_finds_what_has_it_and_not_the_steps_beside(self, memory: Memory) -> None:
         agent = memory.attach(
             code_agent(

@@ -154,10 +154,8 @@ class LexicalSearch:
         if not words:
             return Matches()
         self._refresh()
-        term = None if filters.scope is None else scope_term(filters.scope, below=filters.below is not None)
+        term = self._scope_of(filters)
         size = self._size_of(term)
-        if size == self._size:
-            term = None  # quicker, and the same; whatever is found is compared with the filter before it is returned
         search = self._word_by_word if size <= SMALL_SCOPE else self._together
         listed = max(limit, FEWEST)
         found = search(words, term, filters, listed)
@@ -173,10 +171,11 @@ class LexicalSearch:
         best, places = _ranked(found.sections, extra, documents)
         return Matches(best[:limit], found.weights, places, found.absent, read, pairs, size)
 
-    def similar(self, words: list[str]) -> list[str]:
-        """Words of the store that may be meant by words that are not in it: longer ones, or misspelled ones."""
+    def similar(self, words: list[str], filters: Filter) -> list[str]:
+        """Words of the scope that may be meant by words that are not in it: longer ones, or misspelled ones."""
         self._refresh()
-        return [self._most_similar(word) for word in words]
+        scope = self._scope_of(filters)
+        return [self._most_similar(word, scope) for word in words]
 
     # --- counting --------------------------------------------------------------------------------------------------
 
@@ -186,6 +185,14 @@ class LexicalSearch:
         if not (0.9 * last if last > SMALL_SCOPE else last) <= self._last <= last:
             size = int(self._store.do("size_of_documents", {}))
             self._counts, self._size, self._last = {}, size, last  # another thread may be using the old counts
+
+    def _scope_of(self, filters: Filter) -> str | None:
+        """The term of the scope; None if the scope is the whole store.
+
+        That is quicker, and the same; whatever is found is compared with the filter before it is returned.
+        """
+        term = None if filters.scope is None else scope_term(filters.scope, below=filters.below is not None)
+        return None if self._size_of(term) == self._size else term
 
     def _size_of(self, term: str | None) -> int:
         return self._size if term is None else self._count_all([query.scope_match(term)])[0]
@@ -198,8 +205,8 @@ class LexicalSearch:
             counts[match] = int(next(iter(rows[0].values())))
         return [counts[match] for match in matches]
 
-    def _most_similar(self, word: str) -> str:
-        if len(word) >= SHORTEST_PREFIX and self._count_all([query.match([f"{word}*"], None)])[0]:
+    def _most_similar(self, word: str, scope: str | None) -> str:
+        if len(word) >= SHORTEST_PREFIX and self._count_all([query.match([f"{word}*"], scope)])[0]:
             return f"{word}*"
         if len(word) <= SHORTEST_PREFIX:
             return word
@@ -209,7 +216,9 @@ class LexicalSearch:
         near.sort(key=lambda term: -len(pieces & _pieces(term)))
         allowed = 1 if len(word) < 8 else 2
         stems = {word, word.rstrip("eys")}  # the terms of the index have no endings
-        return next((term for term in near[:50] if min(_distance(stem, term) for stem in stems) <= allowed), word)
+        close = [term for term in near[:50] if min(_distance(stem, term) for stem in stems) <= allowed]
+        counts = self._count_all([query.match([term], scope) for term in close])
+        return next((term for term, count in zip(close, counts, strict=True) if count), word)
 
     def _longer_terms(self, words: Iterable[str]) -> set[str]:
         """The terms of the store that begin with one of the words that end with `*`."""

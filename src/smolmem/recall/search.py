@@ -223,7 +223,7 @@ class Search:
         near = [] if self.semantic is None else self.semantic.nearest(question, PASSAGES * listed, filters)
         matches = self._lexical.best(words, filters, listed + 1, phrases)
         if not matches.found:
-            words = self._lexical.similar(words)
+            words = self._lexical.similar(words, filters)
             matches = self._lexical.best(words, filters, listed + 1)
         lexical = above_last(matches.found, listed)
         high = max(lexical.values(), default=0.0) or 1.0
