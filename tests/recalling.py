@@ -199,8 +199,15 @@ class Recalling:
     def test_a_typing_error_is_corrected_with_the_words_of_its_scope(self, memory: Memory) -> None:
         memory.remember("The receipt of the boiler is in the blue folder", scope="alice")
         memory.remember("reciepts are spelled in another way here, and so is receipz", scope="bob")
-        for question in ("reciepts", "receipz"):
+        for question in ("reciept", "reciepts", "receipz"):
             assert [one.scope for one in memory.recall(question, scope="alice")] == ["alice"], question
+
+    def test_a_word_is_not_taken_for_a_misspelled_one(self, memory: Memory) -> None:
+        memory.remember("Im Mai the condition gets executed with scipy.stats, and storage of the batteries is full")
+        for question in ("many", "gene", "start", "election"):
+            assert memory.recall(question, floor=0) == [], question
+        for question in ("storrage", "batterry", "battreies"):
+            assert memory.recall(question), question
 
     def test_a_name_finds_what_has_it_and_not_the_steps_beside(self, memory: Memory) -> None:
         agent = memory.attach(

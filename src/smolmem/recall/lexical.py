@@ -20,7 +20,7 @@ from operator import itemgetter
 
 from smolmem.recall import query
 from smolmem.recall.calibration import Evidence
-from smolmem.recall.english import information
+from smolmem.recall.english import OTHER, information
 from smolmem.recall.filters import Filter
 from smolmem.recall.section_scores import (
     Pair,
@@ -208,15 +208,13 @@ class LexicalSearch:
     def _most_similar(self, word: str, scope: str | None) -> str:
         if len(word) >= SHORTEST_PREFIX and self._count_all([query.match([f"{word}*"], scope)])[0]:
             return f"{word}*"
-        if len(word) <= SHORTEST_PREFIX:
-            return word
+        if len(word) <= SHORTEST_PREFIX or information(word) < OTHER:
+            return word  # a common word is spelled as it is meant
         given = {"first": word[0], "last": _after(word[0]), "limit": 50_000}
         near = [row["term"] for row in self._store.rows("terms_from", given) if abs(len(row["term"]) - len(word)) <= 2]
         pieces = _pieces(word)
         near.sort(key=lambda term: -len(pieces & _pieces(term)))
-        allowed = 1 if len(word) < 8 else 2
-        stems = {word, word.rstrip("eys")}  # the terms of the index have no endings
-        close = [term for term in near[:50] if min(_distance(stem, term) for stem in stems) <= allowed]
+        close = [term for term in near[:50] if any(_is_close(form, term) for form in {word, term_of(word)})]
         counts = self._count_all([query.match([term], scope) for term in close])
         return next((term for term, count in zip(close, counts, strict=True) if count), word)
 
@@ -319,12 +317,21 @@ def _pieces(word: str) -> set[str]:
     return {padded[start : start + 2] for start in range(len(padded) - 1)}
 
 
+def _is_close(form: str, term: str) -> bool:
+    """Whether a form of a word may be a misspelled term."""
+    return _distance(form, term) <= (1 if len(form) < 8 else 2)
+
+
 def _distance(one: str, other: str) -> int:
-    """How many letters must be added, left out or changed to make one word another."""
+    """How many letters must be added, left out, changed or swapped with the next to make one word another."""
+    before: list[int] = []
     above = list(range(len(other) + 1))
     for row, letter in enumerate(one, 1):
         here = [row]
         for column, letter_there in enumerate(other, 1):
-            here.append(min(above[column] + 1, here[-1] + 1, above[column - 1] + (letter != letter_there)))
-        above = here
+            changes = min(above[column] + 1, here[-1] + 1, above[column - 1] + (letter != letter_there))
+            if min(row, column) > 1 and one[row - 2] == letter_there and other[column - 2] == letter:
+                changes = min(changes, before[column - 2] + 1)
+            here.append(changes)
+        before, above = above, here
     return above[-1]
