@@ -256,6 +256,23 @@ class Recalling:
         assert shop.recall("giraffes")[0].step == step.id
         assert all("what the shop has" not in one.text for one in shop.recall("what the shop has in stock"))
 
+    def test_a_step_is_shown_by_what_came_of_it_if_its_thought_says_nothing(self, memory: Memory) -> None:
+        agent = memory.attach(
+            code_agent(
+                "Thought: Look at the pods.\n<code>\nprint('it was killed: more than 2 GiB of memory')\n</code>",
+                "Thought: Explain the pods.\n<code>\nfinal_answer('Its cache has no limit')\n</code>",
+            )
+        )
+        agent.run("Why does the service stop?")
+        seen, answered = memory.recall("pods", 2)
+        assert seen.text == "it was killed: more than 2 GiB of memory"
+        assert [excerpt.text for excerpt in answered.excerpts] == ["Its cache has no limit", "Explain the pods."]
+        assert "more than 2 GiB" in memory.context("pods")
+
+    def test_text_without_spaces_between_words_is_quoted_in_a_prompt(self, memory: Memory) -> None:
+        memory.attach(code_agent(code("print('服务器因为内存不足而重启')"), code("final_answer('增加内存')"))).run("看")
+        assert "因为内存不足" in memory.context("服务器")
+
     def test_steps_of_a_fork_are_found_once(self, shop: Memory) -> None:
         run = shop.runs(agent="CodeAgent")[0]
         fork = run.fork(step=1)

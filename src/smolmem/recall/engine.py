@@ -16,7 +16,7 @@ from smolmem.core.rows import TRUST
 from smolmem.core.values import Recollection, Reminder, Step
 from smolmem.recall import query
 from smolmem.recall.calibration import FLOOR
-from smolmem.recall.context import TOKENS, block, message, says_something, sources
+from smolmem.recall.context import TOKENS, block, is_worth_quoting, message, sources
 from smolmem.recall.documents import Source, open_source
 from smolmem.recall.embedding import models
 from smolmem.recall.embedding.checked_embedder import CheckedEmbedder
@@ -128,7 +128,7 @@ class RecallEngine:
     ) -> tuple[str, Reminder | None]:
         """The answer to a question as a block for an agent's run, and the recorded reminder."""
         found = self._found_for_reminder(question, limit, filters)
-        text, shown = block([one for one in found if says_something(one)], tokens)
+        text, shown = block([one for one in found if is_worth_quoting(one)], tokens)
         if not shown:
             return "", None
         return text, self._journal.reminders.add(run, step, question[:2000], [message(text)], sources(shown))
