@@ -139,7 +139,7 @@ class RecallEngine:
         found = [one for one in listed if one.score >= FLOOR]
         if not found or filters.kinds is not None:
             return found[:limit]
-        answers = [answer for answer in map(_as_answer, listed) if answer is not None][:ANSWERS]
+        answers = [answer for answer in map(_as_answer, found) if answer is not None][:ANSWERS]
         best: dict[int, Recollection] = {}
         for one in (found[0], *answers, *found):
             best.setdefault(one.document, one)
@@ -215,7 +215,7 @@ class RecallEngine:
 def _as_answer(one: Recollection) -> Recollection | None:
     """A step that ended a run, shown by its answer; None for other steps and notes."""
     answer = next((excerpt for excerpt in one.excerpts if excerpt.kind == "answer"), None)
-    return None if answer is None else replace(one, kind="answer", text=answer.text)
+    return None if answer is None else replace(one, kind="answer", text=answer.text, origin="model", tool=None)
 
 
 def _external_index(journal: Journal, url: str | None) -> ExternalIndex | None:
