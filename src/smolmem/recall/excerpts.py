@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from smolmem.core.smolagents_texts import without_label
 from smolmem.recall.passages import plain_words
 from smolmem.recall.query import STOP_WORDS
 from smolmem.store.base import Row
@@ -31,6 +32,12 @@ def says_something(text: str) -> bool:
     """Whether a text has enough words besides the usual ones."""
     words = {word for word in _WORD.findall(text.lower()) if word not in _EMPTY | STOP_WORDS}
     return len(words) >= FEWEST_WORDS
+
+
+def shown_text(passage: Row) -> str:
+    """The text of a passage as it is shown; it is indexed as the model said it."""
+    text: str = passage["text"]
+    return without_label(text) if passage["role"] == "thought" else text
 
 
 def best_first(passages: Sequence[Row], fit: Mapping[int, float]) -> list[Row]:

@@ -23,7 +23,7 @@ from smolagents.utils import AgentMaxStepsError
 
 from smolmem.core.encoding import placeholders
 from smolmem.core.rows import Origin, Passage
-from smolmem.core.smolagents_texts import managed_task, own_lines, without_label
+from smolmem.core.smolagents_texts import managed_task, own_lines
 from smolmem.core.text import storable
 from smolmem.store.side_tables import BEGIN, END, QUOTE
 
@@ -160,7 +160,7 @@ def may_read_web(text: str) -> bool:
 
 def _thought(said: str, code: str) -> str:
     """The output of a model without its code."""
-    return without_label(_FENCE.sub("", said.replace(code, "") if code else said))
+    return _FENCE.sub("", said.replace(code, "") if code else said).strip()
 
 
 def _arguments(arguments: Any) -> str:

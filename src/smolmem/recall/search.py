@@ -32,7 +32,7 @@ from smolmem.core.errors import Damaged
 from smolmem.core.values import Excerpt, Recollection, when
 from smolmem.recall import query
 from smolmem.recall.calibration import FLOOR, UNRELATED, Evidence, Noise, confidence_in, noise_of
-from smolmem.recall.excerpts import best_first
+from smolmem.recall.excerpts import best_first, shown_text
 from smolmem.recall.filters import Filter
 from smolmem.recall.highlight import Highlighter
 from smolmem.recall.lexical import LexicalSearch, Matches
@@ -383,18 +383,19 @@ class Search:
         self, rows: list[Row], signals: dict[str, float], score: float, highlighter: Highlighter
     ) -> Recollection:
         best = rows[0]
-        names = ("text", "origin", "trust", "scope", "agent", "run", "step", "note", "tool")
-        shown = rows[:EXCERPTS]
-        matched = {word for row in shown for word in highlighter.words_in(row["text"])}
+        names = ("origin", "trust", "scope", "agent", "run", "step", "note", "tool")
+        shown = [(row["role"], shown_text(row)) for row in rows[:EXCERPTS]]
+        matched = {word for _, text in shown for word in highlighter.words_in(text)}
         return Recollection(
             **{name: best[name] for name in names},
             kind=best["role"],
+            text=shown[0][1],
             at=when(best["at"]),
             passage=best["id"],
             score=score,
             signals=signals,
             document=best["document"],
-            excerpts=tuple(Excerpt(row["role"], row["text"], highlighter.marks(row["text"])) for row in shown),
+            excerpts=tuple(Excerpt(role, text, highlighter.marks(text)) for role, text in shown),
             matched=tuple(word for word in highlighter.words if word in matched),
             _neighbours=partial(self._neighbours, best["document"]),
         )
