@@ -196,6 +196,19 @@ class Recalling:
         for question in ("chekcout", "checko", "health", "check_health", "CHECKHEALTH"):
             assert memory.recall(question), question
 
+    def test_a_typing_error_is_corrected_with_the_words_of_its_scope(self, memory: Memory) -> None:
+        memory.remember("The receipt of the boiler is in the blue folder", scope="alice")
+        memory.remember("reciepts are spelled in another way here, and so is receipz", scope="bob")
+        for question in ("reciept", "reciepts", "receipz"):
+            assert [one.scope for one in memory.recall(question, scope="alice")] == ["alice"], question
+
+    def test_a_word_is_not_taken_for_a_misspelled_one(self, memory: Memory) -> None:
+        memory.remember("Im Mai the condition gets executed with scipy.stats, and storage of the batteries is full")
+        for question in ("many", "gene", "start", "election"):
+            assert memory.recall(question, floor=0) == [], question
+        for question in ("storrage", "batterry", "battreies"):
+            assert memory.recall(question), question
+
     def test_a_name_finds_what_has_it_and_not_the_steps_beside(self, memory: Memory) -> None:
         agent = memory.attach(
             code_agent(
@@ -242,6 +255,23 @@ class Recalling:
         step.edit(task="Count the giraffes")
         assert shop.recall("giraffes")[0].step == step.id
         assert all("what the shop has" not in one.text for one in shop.recall("what the shop has in stock"))
+
+    def test_a_step_is_shown_by_what_came_of_it_if_its_thought_says_nothing(self, memory: Memory) -> None:
+        agent = memory.attach(
+            code_agent(
+                "Thought: Look at the pods.\n<code>\nprint('it was killed: more than 2 GiB of memory')\n</code>",
+                "Thought: Explain the pods.\n<code>\nfinal_answer('Its cache has no limit')\n</code>",
+            )
+        )
+        agent.run("Why does the service stop?")
+        seen, answered = memory.recall("pods", 2)
+        assert seen.text == "it was killed: more than 2 GiB of memory"
+        assert [excerpt.text for excerpt in answered.excerpts] == ["Its cache has no limit", "Explain the pods."]
+        assert "more than 2 GiB" in memory.context("pods")
+
+    def test_text_without_spaces_between_words_is_quoted_in_a_prompt(self, memory: Memory) -> None:
+        memory.attach(code_agent(code("print('服务器因为内存不足而重启')"), code("final_answer('增加内存')"))).run("看")
+        assert "因为内存不足" in memory.context("服务器")
 
     def test_steps_of_a_fork_are_found_once(self, shop: Memory) -> None:
         run = shop.runs(agent="CodeAgent")[0]

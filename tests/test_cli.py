@@ -515,6 +515,15 @@ def test_what_is_remembered_is_found_and_forgotten(sample: Sample, run: Run, mon
     assert run("context", "zebra", "--lexical") == (0, "", "Nothing was found.\n")
 
 
+def test_a_search_shows_the_lines_of_a_long_passage_that_have_the_words(run: Run, sample: Sample) -> None:
+    log = [f"part {number} ok" for number in range(60)]
+    run("remember", "\n".join([*log[:45], "the giraffe failed", *log[45:]]))
+    shown = run("search", "giraffe", "--lexical")[1].splitlines()
+    lines = [line.strip() for line in shown if "part" in line or "giraffe failed" in line]
+    assert lines == ["part 42 ok", "part 43 ok", "part 44 ok", "the giraffe failed", *log[45:53]]
+    assert sum(line.endswith("…") for line in shown) == 2
+
+
 def test_a_search_that_finds_nothing_says_which_passages_have_no_vectors(run: Run, sample: Sample) -> None:
     code, out, err = run("search", "zebra")
     assert (code, out) == (0, "")

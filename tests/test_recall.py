@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from pathlib import Path
@@ -523,6 +524,20 @@ def test_a_reminder_searches_once_and_shows_how_a_run_ended(tmp_path: Path, monk
         again.run("How many crates has the cellar?")
         assert "The cellar: 7 crates" in again.model.prompts[0][2].content[0]["text"]
     assert asked == ["How many crates has the cellar?"]
+
+
+def test_a_reminder_quotes_answers_only_if_they_fit_and_says_that_a_model_gave_them(tmp_path: Path) -> None:
+    with Memory(tmp_path / "agent.db", embedder="off") as memory:
+        looked = code("print('the cellar has seven crates of apples in three rows')")
+        ended = code("print('rows of crates in the cellar: three')\nfinal_answer('Seven crates of good apples')")
+        memory.attach(code_agent(looked, ended)).run("Count")
+        fed = code("final_answer('The giraffe of the zoo ate three buckets of leaves in the morning')")
+        memory.attach(code_agent(fed)).run("Feed the animals")
+        again = memory.attach(code_agent(code("final_answer(7)")), recall=5)
+        again.run("In how many rows are the crates of apples, in the cellar? Is it three?")
+        reminder = again.model.prompts[0][2].content[0]["text"]
+        assert "giraffe" not in reminder
+        assert re.search(r"\] answer · .* · from model · .*\n❘ Seven crates of good apples", reminder)
 
 
 def test_words_are_counted_while_another_thread_finds_that_all_counts_are_old(

@@ -25,7 +25,7 @@ from smolmem.core.rows import ORIGINS, Origin, Trust
 from smolmem.core.values import Forgotten, Note, Recollection, Run, Step
 from smolmem.queries import Queries
 from smolmem.recall.calibration import FLOOR
-from smolmem.recall.context import TOKENS, block, says_something
+from smolmem.recall.context import TOKENS, block, is_worth_quoting
 from smolmem.recall.engine import RecallEngine, names
 from smolmem.recall.filters import PASSAGE_KINDS, Filter
 from smolmem.recall.notes import Target
@@ -153,7 +153,7 @@ class Recalling(Queries):
     def context(self, question: str, tokens: int = TOKENS, *, limit: int = 10, scope: str | None = None) -> str:
         """The answer to a question as a block for a prompt: quoted, with origins, of about `tokens` tokens at most."""
         recalled = self.recall(question, limit, scope=scope)
-        found = [one for one in recalled if one.score >= FLOOR and says_something(one)]  # each takes up tokens
+        found = [one for one in recalled if one.score >= FLOOR and is_worth_quoting(one)]  # each takes up tokens
         return block(found, check_count(tokens, "tokens"))[0]
 
     def remember(

@@ -43,6 +43,11 @@ def own_lines(observations: str) -> str:
     return "\n".join("" if line in _LINES else line for line in observations.split("\n")).strip()
 
 
+def without_label(said: str) -> str:
+    """What a model said, without the "Thought:" that smolagents' prompts teach it to begin with."""
+    return said.strip().removeprefix("Thought:").lstrip()
+
+
 def managed_task(text: str) -> str:
     """The task of a managed agent without the text around it, also if the end of that is cut off, as in titles."""
     found = _MANAGED.match(text)
@@ -55,5 +60,5 @@ def in_short(step_text: str) -> str:
     if found := _BEFORE_PLAN.match(text):
         text = text[found.end() :].removesuffix("\n```")
     text = _BEFORE_REPORT.sub("", text)
-    line = " ".join(own_lines(_CODE.sub("\n", text)).split()).removeprefix("Thought:").lstrip()
+    line = without_label(" ".join(own_lines(_CODE.sub("\n", text)).split()))
     return line or " ".join(text.split())

@@ -17,6 +17,7 @@ from smolmem.core.encoding.placeholders import safe_text
 from smolmem.core.errors import NotFound
 from smolmem.core.injected import Injected
 from smolmem.core.prices import cost
+from smolmem.core.smolagents_texts import without_label
 from smolmem.core.values import Run, Step
 from smolmem.inspector import formatting
 from smolmem.memory import Memory
@@ -139,7 +140,7 @@ def _without_code(said: str, code: str) -> str:
     if not found:
         return said
     rest = (_BEFORE_CODE.sub("", before).rstrip(), _AFTER_CODE.sub("", after).strip())
-    return "\n\n".join(part for part in rest if part).removeprefix("Thought:").strip()
+    return without_label("\n\n".join(part for part in rest if part))
 
 
 def _section(title: str, css_class: str, value: Any) -> Section:

@@ -26,7 +26,7 @@ from smolmem.core.text import counted, duration, one_line
 from smolmem.core.values import Note, Recollection, Run, Step
 from smolmem.memory import Memory
 from smolmem.policies.transcript import to_messages
-from smolmem.recall.context import CAUTION, PER_TOKEN, block, quoted, says_something, sources, visible
+from smolmem.recall.context import CAUTION, PER_TOKEN, block, is_worth_quoting, quoted, sources, visible
 
 try:
     from mcp.server.mcpserver import MCPServer as Server  # release 2
@@ -453,7 +453,7 @@ def make_server(memory: Memory, *, write: bool = False) -> MemoryServer:
         return note_text(tools._note(id))
 
     def context(question: str) -> str:
-        return block([one for one in tools._found(question, 10) if says_something(one)])[0] or NOTHING
+        return block([one for one in tools._found(question, 10) if is_worth_quoting(one)])[0] or NOTHING
 
     described = {"run": (run, "The record of a run."), "note": (note, "A note.")}
     for name, (read, about_it) in described.items():

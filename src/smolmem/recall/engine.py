@@ -16,7 +16,7 @@ from smolmem.core.rows import TRUST
 from smolmem.core.values import Recollection, Reminder, Step
 from smolmem.recall import query
 from smolmem.recall.calibration import FLOOR
-from smolmem.recall.context import TOKENS, block, message, says_something, sources
+from smolmem.recall.context import TOKENS, block, is_worth_quoting, message, sources
 from smolmem.recall.documents import Source, open_source
 from smolmem.recall.embedding import models
 from smolmem.recall.embedding.checked_embedder import CheckedEmbedder
@@ -128,7 +128,7 @@ class RecallEngine:
     ) -> tuple[str, Reminder | None]:
         """The answer to a question as a block for an agent's run, and the recorded reminder."""
         found = self._found_for_reminder(question, limit, filters)
-        text, shown = block([one for one in found if says_something(one)], tokens)
+        text, shown = block([one for one in found if is_worth_quoting(one)], tokens)
         if not shown:
             return "", None
         return text, self._journal.reminders.add(run, step, question[:2000], [message(text)], sources(shown))
@@ -139,7 +139,7 @@ class RecallEngine:
         found = [one for one in listed if one.score >= FLOOR]
         if not found or filters.kinds is not None:
             return found[:limit]
-        answers = [answer for answer in map(_as_answer, listed) if answer is not None][:ANSWERS]
+        answers = [answer for answer in map(_as_answer, found) if answer is not None][:ANSWERS]
         best: dict[int, Recollection] = {}
         for one in (found[0], *answers, *found):
             best.setdefault(one.document, one)
@@ -215,7 +215,7 @@ class RecallEngine:
 def _as_answer(one: Recollection) -> Recollection | None:
     """A step that ended a run, shown by its answer; None for other steps and notes."""
     answer = next((excerpt for excerpt in one.excerpts if excerpt.kind == "answer"), None)
-    return None if answer is None else replace(one, kind="answer", text=answer.text)
+    return None if answer is None else replace(one, kind="answer", text=answer.text, origin="model", tool=None)
 
 
 def _external_index(journal: Journal, url: str | None) -> ExternalIndex | None:

@@ -20,7 +20,7 @@ from operator import itemgetter
 
 from smolmem.recall import query
 from smolmem.recall.calibration import Evidence
-from smolmem.recall.english import information
+from smolmem.recall.english import OTHER, information
 from smolmem.recall.filters import Filter
 from smolmem.recall.section_scores import (
     Pair,
@@ -154,10 +154,8 @@ class LexicalSearch:
         if not words:
             return Matches()
         self._refresh()
-        term = None if filters.scope is None else scope_term(filters.scope, below=filters.below is not None)
+        term = self._scope_of(filters)
         size = self._size_of(term)
-        if size == self._size:
-            term = None  # quicker, and the same; whatever is found is compared with the filter before it is returned
         search = self._word_by_word if size <= SMALL_SCOPE else self._together
         listed = max(limit, FEWEST)
         found = search(words, term, filters, listed)
@@ -173,10 +171,11 @@ class LexicalSearch:
         best, places = _ranked(found.sections, extra, documents)
         return Matches(best[:limit], found.weights, places, found.absent, read, pairs, size)
 
-    def similar(self, words: list[str]) -> list[str]:
-        """Words of the store that may be meant by words that are not in it: longer ones, or misspelled ones."""
+    def similar(self, words: list[str], filters: Filter) -> list[str]:
+        """Words of the scope that may be meant by words that are not in it: longer ones, or misspelled ones."""
         self._refresh()
-        return [self._most_similar(word) for word in words]
+        scope = self._scope_of(filters)
+        return [self._most_similar(word, scope) for word in words]
 
     # --- counting --------------------------------------------------------------------------------------------------
 
@@ -186,6 +185,14 @@ class LexicalSearch:
         if not (0.9 * last if last > SMALL_SCOPE else last) <= self._last <= last:
             size = int(self._store.do("size_of_documents", {}))
             self._counts, self._size, self._last = {}, size, last  # another thread may be using the old counts
+
+    def _scope_of(self, filters: Filter) -> str | None:
+        """The term of the scope; None if the scope is the whole store.
+
+        That is quicker, and the same; whatever is found is compared with the filter before it is returned.
+        """
+        term = None if filters.scope is None else scope_term(filters.scope, below=filters.below is not None)
+        return None if self._size_of(term) == self._size else term
 
     def _size_of(self, term: str | None) -> int:
         return self._size if term is None else self._count_all([query.scope_match(term)])[0]
@@ -198,18 +205,18 @@ class LexicalSearch:
             counts[match] = int(next(iter(rows[0].values())))
         return [counts[match] for match in matches]
 
-    def _most_similar(self, word: str) -> str:
-        if len(word) >= SHORTEST_PREFIX and self._count_all([query.match([f"{word}*"], None)])[0]:
+    def _most_similar(self, word: str, scope: str | None) -> str:
+        if len(word) >= SHORTEST_PREFIX and self._count_all([query.match([f"{word}*"], scope)])[0]:
             return f"{word}*"
-        if len(word) <= SHORTEST_PREFIX:
-            return word
+        if len(word) <= SHORTEST_PREFIX or information(word) < OTHER:
+            return word  # a common word is spelled as it is meant
         given = {"first": word[0], "last": _after(word[0]), "limit": 50_000}
         near = [row["term"] for row in self._store.rows("terms_from", given) if abs(len(row["term"]) - len(word)) <= 2]
         pieces = _pieces(word)
         near.sort(key=lambda term: -len(pieces & _pieces(term)))
-        allowed = 1 if len(word) < 8 else 2
-        stems = {word, word.rstrip("eys")}  # the terms of the index have no endings
-        return next((term for term in near[:50] if min(_distance(stem, term) for stem in stems) <= allowed), word)
+        close = [term for term in near[:50] if any(_is_close(form, term) for form in {word, term_of(word)})]
+        counts = self._count_all([query.match([term], scope) for term in close])
+        return next((term for term, count in zip(close, counts, strict=True) if count), word)
 
     def _longer_terms(self, words: Iterable[str]) -> set[str]:
         """The terms of the store that begin with one of the words that end with `*`."""
@@ -310,12 +317,21 @@ def _pieces(word: str) -> set[str]:
     return {padded[start : start + 2] for start in range(len(padded) - 1)}
 
 
+def _is_close(form: str, term: str) -> bool:
+    """Whether a form of a word may be a misspelled term."""
+    return _distance(form, term) <= (1 if len(form) < 8 else 2)
+
+
 def _distance(one: str, other: str) -> int:
-    """How many letters must be added, left out or changed to make one word another."""
+    """How many letters must be added, left out, changed or swapped with the next to make one word another."""
+    before: list[int] = []
     above = list(range(len(other) + 1))
     for row, letter in enumerate(one, 1):
         here = [row]
         for column, letter_there in enumerate(other, 1):
-            here.append(min(above[column] + 1, here[-1] + 1, above[column - 1] + (letter != letter_there)))
-        above = here
+            changes = min(above[column] + 1, here[-1] + 1, above[column - 1] + (letter != letter_there))
+            if min(row, column) > 1 and one[row - 2] == letter_there and other[column - 2] == letter:
+                changes = min(changes, before[column - 2] + 1)
+            here.append(changes)
+        before, above = above, here
     return above[-1]

@@ -32,6 +32,7 @@ from smolmem.core.errors import Damaged
 from smolmem.core.values import Excerpt, Recollection, when
 from smolmem.recall import query
 from smolmem.recall.calibration import FLOOR, UNRELATED, Evidence, Noise, confidence_in, noise_of
+from smolmem.recall.excerpts import best_first, shown_text
 from smolmem.recall.filters import Filter
 from smolmem.recall.highlight import Highlighter
 from smolmem.recall.lexical import LexicalSearch, Matches
@@ -70,8 +71,6 @@ TIME_BONUS = 0.3
 RECENCY_BONUS = 0.05
 HALF_LIFE = 7 * 86400.0
 RERANKED = 30
-TELLING = {role: place for place, role in enumerate(("answer", "error", "observation", "thought", "code"), -5)}
-"""Of passages that fit equally well, what came of a step is shown before how the step was done."""
 EXCERPTS = 3
 """Passages that a recollection shows at most."""
 TRIES = 4
@@ -223,7 +222,7 @@ class Search:
         near = [] if self.semantic is None else self.semantic.nearest(question, PASSAGES * listed, filters)
         matches = self._lexical.best(words, filters, listed + 1, phrases)
         if not matches.found:
-            words = self._lexical.similar(words)
+            words = self._lexical.similar(words, filters)
             matches = self._lexical.best(words, filters, listed + 1)
         lexical = above_last(matches.found, listed)
         high = max(lexical.values(), default=0.0) or 1.0
@@ -354,7 +353,7 @@ class Search:
     ) -> dict[int, list[Row]]:
         """The passages of documents that may be returned: the first few, and those with a near vector.
 
-        If read closely, also those of the section that fits best; the most fitting come first. Damaged ones are left
+        If read closely, also those of the section that fits best, in the order to show them. Damaged ones are left
         out, unless they are read again before they are shown.
         """
         known = {*found.passages}
@@ -369,9 +368,8 @@ class Search:
             if filters.admits(row) and (not is_checked or self._is_sound(row)):
                 read[row["document"]].append(row)
         if closely:
-            for several in read.values():
-                scores = {row["id"]: found.fit(row) for row in several}
-                several.sort(key=lambda row: (-scores[row["id"]], TELLING.get(row["role"], 0), row["id"]))
+            fit = {row["id"]: found.fit(row) for several in read.values() for row in several}
+            return {document: best_first(read[document], fit) for document in documents if document in read}
         return {document: read[document] for document in documents if document in read}
 
     def _is_sound(self, row: Row) -> bool:
@@ -385,18 +383,19 @@ class Search:
         self, rows: list[Row], signals: dict[str, float], score: float, highlighter: Highlighter
     ) -> Recollection:
         best = rows[0]
-        names = ("text", "origin", "trust", "scope", "agent", "run", "step", "note", "tool")
-        shown = rows[:EXCERPTS]
-        matched = {word for row in shown for word in highlighter.words_in(row["text"])}
+        names = ("origin", "trust", "scope", "agent", "run", "step", "note", "tool")
+        shown = [(row["role"], shown_text(row)) for row in rows[:EXCERPTS]]
+        matched = {word for _, text in shown for word in highlighter.words_in(text)}
         return Recollection(
             **{name: best[name] for name in names},
             kind=best["role"],
+            text=shown[0][1],
             at=when(best["at"]),
             passage=best["id"],
             score=score,
             signals=signals,
             document=best["document"],
-            excerpts=tuple(Excerpt(row["role"], row["text"], highlighter.marks(row["text"])) for row in shown),
+            excerpts=tuple(Excerpt(role, text, highlighter.marks(text)) for role, text in shown),
             matched=tuple(word for word in highlighter.words if word in matched),
             _neighbours=partial(self._neighbours, best["document"]),
         )

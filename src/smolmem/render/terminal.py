@@ -193,7 +193,7 @@ def recollection(value: Recollection) -> RenderableType:
 
 
 def highlighted(excerpt: Excerpt, lines: int = 40) -> Text:
-    """A passage with the words of the question in bold."""
+    """A passage with the words of the question in bold; of a long one, the lines around most of these words."""
     shown = Text()
     place = 0
     for start, end in excerpt.marks:
@@ -201,7 +201,11 @@ def highlighted(excerpt: Excerpt, lines: int = 40) -> Text:
         place = end
     shown.append(sanitize(excerpt.text[place:]))
     listed = shown.split("\n")
-    return Text("\n").join([*listed[:lines], *([Text("…")] if len(listed) > lines else [])])
+    marked = [excerpt.text.count("\n", 0, start) for start, _ in excerpt.marks]
+    begins = [max(0, min(line - lines // 4, len(listed) - lines)) for line in marked]
+    begin = max(begins, key=lambda begin: sum(begin <= line < begin + lines for line in marked), default=0)
+    before, after = [Text("…")] * (begin > 0), [Text("…")] * (begin + lines < len(listed))
+    return Text("\n").join([*before, *listed[begin : begin + lines], *after])
 
 
 @draws("Alert")

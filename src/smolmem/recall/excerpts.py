@@ -1,0 +1,62 @@
+"""Which passages of a step or note are shown, and in which order.
+
+Recall finds whole steps. A prompt quotes one passage of each, and a person sees three. "Look at the pods." may fit a
+question best and tells nothing: what the step saw does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from smolmem.core.smolagents_texts import without_label
+from smolmem.recall.passages import plain_words
+from smolmem.recall.query import STOP_WORDS
+from smolmem.store.base import Row
+
+FEWEST_WORDS = 3
+"""Words that a passage must have to be worth a place in a prompt."""
+_EMPTY = frozenset(
+    """done ok okay yes none null true false success successfully finished completed result output print final answer
+    step task thought now next check open get let""".split()  # noqa: SIM905
+)
+"""Words without information."""
+_RESULTS_FIRST = {role: place for place, role in enumerate(("answer", "error", "observation", "thought", "code"), -5)}
+"""Of passages that fit equally well, what came of a step is shown before how the step was done."""
+_FINAL_ANSWER = frozenset(("final", "answer"))
+_WORD = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]|[^\\W_]+")
+"""A word, or a character of a script that has no spaces between words, such as Thai, Japanese or Chinese."""
+
+
+def says_something(text: str) -> bool:
+    """Whether a text has enough words besides the usual ones."""
+    words = {word for word in _WORD.findall(text.lower()) if word not in _EMPTY | STOP_WORDS}
+    return len(words) >= FEWEST_WORDS
+
+
+def shown_text(passage: Row) -> str:
+    """The text of a passage as it is shown; it is indexed as the model said it."""
+    text: str = passage["text"]
+    return without_label(text) if passage["role"] == "thought" else text
+
+
+def best_first(passages: Sequence[Row], fit: Mapping[int, float]) -> list[Row]:
+    """The passages of a step or note, in the order to show them; thoughts without content come last.
+
+    Code that does nothing but give the answer is left out beside the answer.
+    """
+    answered = {word for row in passages if row["role"] == "answer" for word in plain_words(row["text"])}
+    shown = [
+        row
+        for row in passages
+        if not answered or row["role"] != "code" or set(plain_words(row["text"])) - answered - _FINAL_ANSWER
+    ]
+    return sorted(
+        shown,
+        key=lambda row: (
+            row["role"] == "thought" and not says_something(row["text"]),
+            -fit[row["id"]],
+            _RESULTS_FIRST.get(row["role"], 0),
+            row["id"],
+        ),
+    )
