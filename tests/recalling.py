@@ -269,6 +269,19 @@ class Recalling:
         assert [excerpt.text for excerpt in answered.excerpts] == ["Its cache has no limit", "Explain the pods."]
         assert "more than 2 GiB" in memory.context("pods")
 
+    def test_a_prompt_quotes_what_came_of_an_intention_under_its_own_origin(self, memory: Memory) -> None:
+        page = Says("Solar dos Mouros, 128 euros: slept like a stone")
+        page.name = "visit_webpage"
+        said = "Hotels next, sorted by the quietness of their courtyards."
+        script = f"Thought: {said}\n<code>\nprint(visit_webpage())\n</code>", code("final_answer('booked')")
+        memory.attach(code_agent(*script, tools=[page])).run("Find a room")
+        [best] = memory.recall("quietness of courtyards", 1)
+        assert (best.kind, best.origin, best.text) == ("thought", "model", said)
+        thought, _, result = memory.context("quietness of courtyards", limit=1).partition("[1] observation")
+        assert said in thought
+        assert "from web · trust low" in result
+        assert "slept like a stone" in result
+
     def test_text_without_spaces_between_words_is_quoted_in_a_prompt(self, memory: Memory) -> None:
         memory.attach(code_agent(code("print('服务器因为内存不足而重启')"), code("final_answer('增加内存')"))).run("看")
         assert "因为内存不足" in memory.context("服务器")

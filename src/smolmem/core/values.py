@@ -404,6 +404,9 @@ class Excerpt:
 
     kind: str
     text: str
+    origin: Origin
+    trust: Trust
+    tool: str | None = None
     marks: tuple[tuple[int, int], ...] = ()
     """Start and end of each occurrence."""
 

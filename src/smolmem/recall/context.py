@@ -15,7 +15,7 @@ from smolagents.models import ChatMessage, MessageRole
 
 from smolmem.core.text import sanitize
 from smolmem.core.values import Recollection
-from smolmem.recall.excerpts import says_something
+from smolmem.recall.excerpts import INTENTIONS, RESULTS, says_something, shown_by
 from smolmem.store.side_tables import BEGIN, END, QUOTE
 
 TOKENS = 1_500
@@ -41,7 +41,8 @@ def block(found: Sequence[Recollection], tokens: int = TOKENS) -> tuple[str, lis
     left = tokens * PER_TOKEN - len(_BEGIN) - len(END) - 2
     parts: list[str] = []
     shown: list[Recollection] = []
-    for number, one in enumerate(found, 1):
+    numbered = ((number, quote) for number, one in enumerate(found, 1) for quote in with_result(one))
+    for number, one in numbered:
         head = f"[{number}] {_line(one.source)}{' · STALE: what it was made from is no longer current' * one.stale}"
         quote = quoted(one.text)
         room = left - len(head) - 2
@@ -50,9 +51,17 @@ def block(found: Sequence[Recollection], tokens: int = TOKENS) -> tuple[str, lis
         if len(quote) > room:
             quote = f"{quote[: room - 8].rstrip()} […]"
         parts.append(f"{head}\n{quote}")
-        shown.append(one)
+        if number > len(shown):
+            shown.append(one)
         left -= len(head) + len(quote) + 2
     return ("\n".join([_BEGIN, *parts, END]) if parts else ""), shown
+
+
+def with_result(one: Recollection) -> list[Recollection]:
+    """A step, shown by its most fitting passage, and by what came of it if that only says what was intended."""
+    result = next((excerpt for excerpt in one.excerpts if excerpt.kind in RESULTS), None)
+    is_intention = one.note is None and one.kind in INTENTIONS
+    return [one, shown_by(one, result)] if is_intention and result and says_something(result.text) else [one]
 
 
 def is_worth_quoting(one: Recollection) -> bool:

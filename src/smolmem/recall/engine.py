@@ -21,6 +21,7 @@ from smolmem.recall.documents import Source, open_source
 from smolmem.recall.embedding import models
 from smolmem.recall.embedding.checked_embedder import CheckedEmbedder
 from smolmem.recall.embedding.embedders import Embedder, ModelName, Reranker, checked, installed, open_embedder
+from smolmem.recall.excerpts import shown_by
 from smolmem.recall.filters import Filter
 from smolmem.recall.indexer import BackgroundIndexer, index_for
 from smolmem.recall.notes import Notes
@@ -215,7 +216,7 @@ class RecallEngine:
 def _as_answer(one: Recollection) -> Recollection | None:
     """A step that ended a run, shown by its answer; None for other steps and notes."""
     answer = next((excerpt for excerpt in one.excerpts if excerpt.kind == "answer"), None)
-    return None if answer is None else replace(one, kind="answer", text=answer.text, origin="model", tool=None)
+    return None if answer is None else shown_by(one, answer)
 
 
 def _external_index(journal: Journal, url: str | None) -> ExternalIndex | None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from smolmem.core.smolagents_texts import without_label
+from smolmem.core.values import Excerpt, Recollection
 from smolmem.recall.passages import plain_words
 from smolmem.recall.query import STOP_WORDS
 from smolmem.store.base import Row
@@ -21,7 +23,10 @@ _EMPTY = frozenset(
     step task thought now next check open get let""".split()  # noqa: SIM905
 )
 """Words without information."""
-_RESULTS_FIRST = {role: place for place, role in enumerate(("answer", "error", "observation", "thought", "code"), -5)}
+RESULTS = ("answer", "error", "observation")
+INTENTIONS = ("thought", "code", "call")
+"""What came of a step, and what it was meant to do."""
+_RESULTS_FIRST = {role: place for place, role in enumerate((*RESULTS, "thought", "code"), -5)}
 """Of passages that fit equally well, what came of a step is shown before how the step was done."""
 _FINAL_ANSWER = frozenset(("final", "answer"))
 _WORD = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]|[^\\W_]+")
@@ -60,3 +65,9 @@ def best_first(passages: Sequence[Row], fit: Mapping[int, float]) -> list[Row]:
             row["id"],
         ),
     )
+
+
+def shown_by(one: Recollection, excerpt: Excerpt) -> Recollection:
+    """The same step or note, shown by another of its passages."""
+    shown = {name: getattr(excerpt, name) for name in ("kind", "text", "origin", "trust", "tool")}
+    return replace(one, **shown)

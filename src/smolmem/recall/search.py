@@ -384,18 +384,18 @@ class Search:
     ) -> Recollection:
         best = rows[0]
         names = ("origin", "trust", "scope", "agent", "run", "step", "note", "tool")
-        shown = [(row["role"], shown_text(row)) for row in rows[:EXCERPTS]]
-        matched = {word for _, text in shown for word in highlighter.words_in(text)}
+        excerpts = tuple(_excerpt(row, highlighter) for row in rows[:EXCERPTS])
+        matched = {word for excerpt in excerpts for word in highlighter.words_in(excerpt.text)}
         return Recollection(
             **{name: best[name] for name in names},
             kind=best["role"],
-            text=shown[0][1],
+            text=excerpts[0].text,
             at=when(best["at"]),
             passage=best["id"],
             score=score,
             signals=signals,
             document=best["document"],
-            excerpts=tuple(Excerpt(role, text, highlighter.marks(text)) for role, text in shown),
+            excerpts=excerpts,
             matched=tuple(word for word in highlighter.words if word in matched),
             _neighbours=partial(self._neighbours, best["document"]),
         )
@@ -406,6 +406,11 @@ class Search:
         nothing = Found([], Matches(), {}, {}, {}, None)
         read = self._read([*reversed(before), *after], nothing, Filter())
         return [self._recollection(rows, {}, 0.0, nothing.highlighter) for rows in read.values()]
+
+
+def _excerpt(row: Row, highlighter: Highlighter) -> Excerpt:
+    text = shown_text(row)
+    return Excerpt(row["role"], text, row["origin"], row["trust"], row["tool"], highlighter.marks(text))
 
 
 def _evidence(words: Iterable[str], question: str, found: Found) -> Evidence:
