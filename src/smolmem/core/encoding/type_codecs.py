@@ -145,13 +145,13 @@ def _column(encoder: Encoder, value: Any) -> Json:
     """A pandas array: its dtype's name and its items, exactly."""
     import numpy as np
 
-    dtype = value.dtype
+    dtype = getattr(value.dtype, "numpy_dtype", value.dtype)  # pandas has its own name for a dtype of NumPy
     if str(dtype) == "category":
         made = {"categories": _index(encoder, value.categories), "codes": encoder(np.asarray(value.codes))}
         return {"dtype": "category", "ordered": bool(value.ordered), **made}
     if isinstance(dtype, np.dtype):
         return {"dtype": dtype.str, "array": encoder(np.asarray(value))}
-    return {"dtype": str(dtype), "items": [encoder(item) for item in value]}
+    return {"dtype": str(dtype), "items": [encoder(item) for item in value.tolist()]}
 
 
 def _uncolumn(decoder: Decoder, stored: dict[str, Json]) -> Any:
