@@ -16,25 +16,28 @@ from dataclasses import dataclass
 from typing import Any
 
 from smolmem.core.encoding import wire
-from smolmem.core.encoding.encoder import Inside
+from smolmem.core.encoding.encoder import CONSTANTS, Inside
 from smolmem.core.encoding.packing import Undecodable
 from smolmem.core.encoding.wire import Json
 
 NAMED = re.compile(rb'"(blob|chunk)":"([0-9a-f]{40})"')
 """Where a record names the hash of another content: of bytes, or of a chunk, which is a record itself."""
-ATOMS = frozenset({str, int, float, bool, type(None), bytes})
+ATOMS = frozenset({str, int, float, bool, type(None), *CONSTANTS})
 """Types whose values never change."""
-_ITEMS = ATOMS | {list, dict, tuple}
+_ITEMS = ATOMS | {list, dict, tuple, set, frozenset}
 """Types of items that can be stored in chunks."""
 _MANY_ITEMS, _LONG_ITEM = 32, 500
 """Lists and dicts with fewer items, none of them long, are stored whole."""
 
 _DEEPEST_SHAPE = 6
 _END = object()
-_SHORTEST, _LONGEST, _PER_NODE = 1_000, 4_000, 32
+_SHORTEST, _LONGEST = 1_000, 4_000
+_PER_NODE, _MOST_PER_NODE = 32, 128
 LONG_TEXT = 3 * _LONGEST
 """Characters of a text that is stored in chunks."""
 _MAX_DEPTH = 8
+DEEPEST_IN_RECORD = 32
+"""Lists and dicts that are deeper in a record are not stored in chunks."""
 _MAX_ASSEMBLED = 32_000_000
 """Bytes that chunks may become, or eight times the bytes of the chunks."""
 
@@ -85,6 +88,7 @@ class Chunks:
     def update(self, bodies: list[bytes]) -> Json:
         """Takes the pieces as they are now and returns the hashes of their chunks as JSON."""
         old, before, self._bodies, self.new = self._bodies, self._ends, bodies, {}
+        stored = {key for _, key in before}
         start = _same(old, bodies)
         tail = _same(reversed(old[start:]), reversed(bodies[start:]))
         shift = len(bodies) - len(old)
@@ -97,6 +101,8 @@ class Chunks:
                 break
             begin, end = end, _end_of_chunk(bodies, end)
             self._ends.append((end, _add(self.new, b"[" + b",".join(bodies[begin:end]) + b"]")))
+        for key in stored & self.new.keys():
+            del self.new[key]
         return _tree(self.new, [key for _, key in self._ends])
 
 
@@ -112,6 +118,21 @@ def _end_of_chunk(bodies: list[bytes], begin: int) -> int:
         if size >= _LONGEST or (size >= _SHORTEST and zlib.crc32(bodies[place]) % 8 == 0):
             return place + 1
     return len(bodies)
+
+
+class _ByItem:
+    """Finds the pieces of items that are at another place than before: behind an item that was inserted or removed."""
+
+    def __init__(self, pieces: list[Piece]) -> None:
+        self._pieces = pieces
+        self._known: dict[tuple[str | None, int], Piece] | None = None
+
+    def find(self, key: str | None, item: Any, shared: Collection[int]) -> Piece | None:
+        """The piece of an item; None if there is none, or the item has changed."""
+        if self._known is None:
+            self._known = {(piece.key, id(piece.item)): piece for piece in self._pieces}
+        known = self._known.get((key, id(item)))
+        return known if known is not None and known.is_still(key, item, shared) else None
 
 
 class ChunkedValue:
@@ -138,8 +159,11 @@ class ChunkedValue:
         """
         self.new = {}
         known = itertools.chain(self._pieces, itertools.repeat(None))
+        moved = _ByItem(self._pieces)
         pieces = self._pieces = [
-            one if one is not None and one.is_still(*item, shared) else self._piece(encode(*item))
+            one
+            if one is not None and one.is_still(*item, shared)
+            else moved.find(*item, shared) or self._piece(encode(*item))
             for one, item in zip(known, items, strict=False)
         ]
         ids = [number for piece in pieces for number in piece.ids]
@@ -193,7 +217,11 @@ def _tree(new: dict[str, bytes], keys: list[str]) -> Json:
     """Hashes as JSON: few hashes, of chunks or of nodes."""
     depth = 0
     while len(keys) > _PER_NODE:
-        groups = [keys[start : start + _PER_NODE] for start in range(0, len(keys), _PER_NODE)]
+        groups: list[list[str]] = [[]]
+        for key in keys:
+            if groups[-1] and (len(groups[-1]) == _MOST_PER_NODE or int(groups[-1][-1][:4], 16) % _PER_NODE == 0):
+                groups.append([])
+            groups[-1].append(key)
         keys, depth = [_add(new, wire.dumps(_named(group))) for group in groups], depth + 1
     return {"depth": depth, "v": _named(keys)}
 
@@ -250,7 +278,7 @@ def shape_of(value: Any) -> tuple[Any, ...] | None:
 def _add_shape(value: Any, shape: list[Any], depth: int) -> bool:
     if type(value) is dict:
         held = (*value.keys(), *value.values())
-    elif type(value) in (list, tuple):
+    elif type(value) in (list, tuple, set, frozenset):
         held = tuple(value)
     else:
         return False
@@ -346,12 +374,22 @@ class Assembly:
         if tag == "shared":
             return _alone(stored)
         if tag == "stored":
-            return {"$": "alone", "v": self.chunk(stored["chunk"])}
+            return {"$": "alone", "v": self._whole(self.chunk(stored["chunk"]), 0)}
         if tag == "compound" and depth < _MAX_DEPTH and isinstance(stored["v"], dict):
             return _alone({key: self.part(item, depth + 1) for key, item in stored["v"].items()})
         if tag not in _JOINED:
             raise Undecodable("not a value in chunks")
         return _alone(_JOINED[tag](list(self.items(stored["chunks"]))))
+
+    def _whole(self, stored: Json, depth: int) -> Json:
+        """A record with its long lists and dicts in place; see `long_records`."""
+        if not isinstance(stored, (list, dict)) or depth > DEEPEST_IN_RECORD:
+            return stored
+        if isinstance(stored, list):
+            return [self._whole(item, depth + 1) for item in stored]
+        if "chunks" in stored and stored.get("$") in _JOINED:
+            return self._whole(_JOINED[stored["$"]](list(self.items(stored["chunks"]))), depth)
+        return {key: self._whole(item, depth + 1) for key, item in stored.items()}
 
     def items(self, stored: Json) -> Iterator[Json]:
         """The items of a value in chunks."""
