@@ -102,8 +102,8 @@ class ValueEncoder:
         return (
             before.shape is not None
             and before.value is value
-            and not any(number in self.shared for number in before.ids)
-            and chunks.is_same_shape(before.shape, chunks.shape_of(value))
+            and not (self.shared and any(number in self.shared for number in before.ids))
+            and chunks.is_same_shape(before.shape, _shape_of(value))
         )
 
     def _whole(self, name: str, value: Any, before: StoredValue | None) -> StoredValue:
@@ -119,7 +119,7 @@ class ValueEncoder:
             new[key], body = record, wire.dumps({"$": "stored", "chunk": key})
         inside = encoded.inside
         ids = set(list(inside.ids)[1:])  # without the dict that was made here
-        shape = chunks.shape_of(value) if ids else None
+        shape = _shape_of(value) if ids else None
         made = StoredValue(value, body, ids, inside.shared, new, inside.is_foreign, inside.is_described, shape=shape)
         made.record_key = encoded.key
         return made
@@ -148,7 +148,7 @@ class ValueEncoder:
             flags[0] or (old is not None and old.is_foreign),
             flags[1] or (old is not None and old.is_described),
             chunked,
-            shape=chunks.shape_of(value) if len(items) <= _FEW else None,
+            shape=_shape_of(value),
         )
 
     def _text(self, name: str, value: str, before: StoredValue | None) -> StoredValue:
@@ -184,6 +184,11 @@ class ValueEncoder:
             any(stored.is_described for stored in inside.values()),
             inside=inside,
         )
+
+
+def _shape_of(value: Any) -> tuple[Any, ...] | None:
+    is_long = type(value) in (list, dict) and len(value) > _FEW
+    return chunks.flat_shape(value) if is_long else chunks.shape_of(value)
 
 
 def _continues(before: StoredValue | None, text: str) -> bool:

@@ -159,6 +159,8 @@ class Variables:
             found: dict[Key, Collection[int]] = {}
             for key in changed:
                 before, stored = self._before(key), self._encoded(key, values)
+                if stored is before:  # its objects are known to be its own
+                    continue
                 found[key] = stored.ids
                 if before is not None:
                     self._disown(key, set(before.ids).difference(stored.ids))

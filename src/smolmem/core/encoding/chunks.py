@@ -7,6 +7,7 @@ items are recognised without encoding them.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 import re
@@ -273,6 +274,29 @@ def shape_of(value: Any) -> tuple[Any, ...] | None:
     """The containers and values in a plain container; None if another object is inside, or if it is nested deeply."""
     shape: list[Any] = []
     return tuple(shape) if _add_shape(value, shape, _DEEPEST_SHAPE) else None
+
+
+def flat_shape(value: Any) -> tuple[Any, ...] | None:
+    """The same of a list or dict of many items, quickly; None if the items are not all plain, or hold containers."""
+    held = list(value.values()) if type(value) is dict else value
+    kinds, inside = set(map(type, held)), list[Any]()
+    if kinds == {dict}:
+        inside = [*itertools.chain.from_iterable(held), *itertools.chain.from_iterable(map(dict.values, held))]
+    elif kinds and kinds <= {list, tuple}:
+        inside = list(itertools.chain.from_iterable(held))
+    elif not kinds <= ATOMS:
+        return None
+    if not ATOMS.issuperset(map(type, inside)):
+        return None
+    keys = value if type(value) is dict else ()
+    lengths = map(_the_length, map(len, held if kinds.isdisjoint(ATOMS) else ()))
+    return (value, *keys, *held, *lengths, *inside)
+
+
+@functools.cache
+def _the_length(length: int) -> int:
+    """The same object for equal lengths: shapes are compared by identity."""
+    return length
 
 
 def _add_shape(value: Any, shape: list[Any], depth: int) -> bool:
