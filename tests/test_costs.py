@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections import Counter
@@ -14,6 +15,7 @@ from recalling import concepts
 from scripted import code, code_agent, team
 from smolagents import tool
 from smolagents.memory import ActionStep
+from smolagents.models import ChatMessage
 
 from smolmem import Memory, Watch
 from smolmem.agents.restoring import interpreter, known_classes
@@ -126,15 +128,18 @@ def test_steps_that_cannot_be_saved_are_encoded_once_and_tried_less_and_less_oft
     memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoded: Counter[int] = Counter()
+    messages: list[int] = []
     encode = memory._journal.encode
 
-    def counted(value: Any, made_from: Any = None) -> Any:
+    def counted(value: Any, made_from: Any = None, **options: Any) -> Any:
         if isinstance(value, ActionStep):
             encoded[value.step_number] += 1
-        return encode(value, made_from)
+        if isinstance(value, ChatMessage):
+            messages.append(len(encoded))
+        return encode(value, made_from, **options)
 
     monkeypatch.setattr(memory._journal, "encode", counted)
-    steps = [code(f"print('page {n}')") for n in range(40)]
+    steps = [code(f"found = {'found' if n else '[]'} + ['page {n}' * 99]\nprint('page {n}')") for n in range(40)]
     agent = code_agent(*steps, code("final_answer('done')"), max_steps=50)
     save, attempts = memory._journal.save, list[list[int]]()
 
@@ -146,14 +151,24 @@ def test_steps_that_cannot_be_saved_are_encoded_once_and_tried_less_and_less_oft
     agent.step_callbacks.register(ActionStep, break_store)
     assert agent.run("Read.") == "done"
     assert set(encoded.values()) == {1}
+    assert len(messages) < 6 * 42  # the question, the answer, and what the next prompts show of each step
     assert len(attempts[0]) < 20
     monkeypatch.setattr(memory._journal, "save", save)
     memory.flush()
     run = memory.runs()[0]
     assert [step.number for step in run.steps if step.kind == "action"] == list(range(1, 42))
     assert memory.verify().problems == []
+    prompts = memory._store.rows("prompts_before", {"id": 1 << 62})
+    assert sum(len(json.loads(prompt["suffix"])) for prompt in prompts) < 8 * 42
+    assert stored_variables(memory)["found"] == agent.python_executor.state["found"]
     for step, sent in zip(agent.memory.steps[1:], agent.model.prompts, strict=True):
         assert [message.content for message in step.model_input_messages] == [message.content for message in sent]
+
+
+def stored_variables(memory: Memory) -> dict[str, Any]:
+    run = memory.runs()[0]
+    variables: dict[str, Any] = memory._journal.session(run.session, run.id).variables()["variables"]
+    return variables
 
 
 def test_an_edit_of_a_step_that_could_not_be_saved_is_saved(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:

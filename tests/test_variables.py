@@ -344,7 +344,7 @@ def test_any_sequence_of_changes_comes_back_as_it_is(memory: Memory, seed: int) 
         assert encoded is not None
         if chance.random() < 0.8:  # otherwise the write failed
             number = memory._store.transact(partial(journal.keep, encoded))
-            tracked.saved(encoded.blobs)
+            tracked.saved()
             found = Contents(memory._store).variables(number)
             assert found["state"] == agent.state, turn
 

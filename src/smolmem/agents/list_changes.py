@@ -64,6 +64,13 @@ class ListChanges:
         self.drafts = drafts
         return drafts
 
+    def draft_new(self, steps: Sequence[Any]) -> None:
+        """Encodes new steps that are saved later: while their prompts and variables are known, and once."""
+        session = self.session
+        for position, step in enumerate(steps):
+            if id(step) in session.runs and id(step) not in session.unsaved:
+                self._inserted(step, position, {}, last=True)
+
     def _perhaps_edited(self, care: Care) -> Iterable[Entry]:
         session = self.session
         if care == "inside":
@@ -169,7 +176,7 @@ class ListChanges:
         session.saved_events += len(self.drafts)
         done = {id(draft.step) for draft in self.drafts}
         session.runs = {key: run for key, run in session.runs.items() if key not in done}
-        session.unsaved, session.unsaved_parts = {}, {}
+        session.unsaved, session.unsaved_parts, session.unsaved_shown = {}, {}, {}
         session.accepted_at = self._last_edit
         session.glance_from = (session.glance_from + _GLANCE) % max(len(session), 1)
 
@@ -188,10 +195,11 @@ class ListChanges:
         if isinstance(change.prompt, SharedPrompt) and ids.prompt is not None:
             vars(step)[MODEL_INPUT] = self._journal.stored(ids.prompt, change.prompt.size)
             vars(step)[MODEL_INPUT].of_live_step = True
-            keep = change.prompt.keep
-            session.prompts[codec.kind_of(step)] = (ids.prompt, [*draft.prompt[:keep], *ids.suffix])
+            keep = len(draft.prompt) - len(ids.suffix)
             new = zip(draft.prompt[keep:], ids.suffix, strict=True)
             session.part_ids.update((part.key, number) for part, number in new if isinstance(part, Encoded))
+            known = (part if isinstance(part, int) else session.part_ids[part.key] for part in draft.prompt[:keep])
+            session.prompts[codec.kind_of(step)] = (ids.prompt, [*known, *ids.suffix])
         return session.observed(
             Entry(step, ids.step, change.run, draft.key, ids.prompt, ids.rendered, draft.messages, Fields.of(step))
         )

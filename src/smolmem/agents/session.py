@@ -103,6 +103,8 @@ class Session:
     """The drafts of new steps whose write failed, by the step's id()."""
     unsaved_parts: dict[str, Encoded] = field(default_factory=dict)
     """The parts of the prompts of such steps, by hash."""
+    unsaved_shown: dict[int, tuple[Any, StepMessages, list[Encoded]]] = field(default_factory=dict)
+    """Steps that cannot be saved, by id(), the messages that the last prompt showed of them, and these encoded."""
     tasks: list[Entry] = field(default_factory=list)
     """The saved steps that are tasks, in order."""
     taken_off: list[Entry] = field(default_factory=list)
@@ -170,7 +172,7 @@ class Session:
             shown = step.to_messages() if unchanged is None else unchanged
             messages += shown
             if entry is None:
-                parts += map(encode, shown)
+                parts += self._unsaved_parts(step, shown, encode)
             elif unchanged is not None:
                 used.append(entry.messages)
             elif not entry.messages.look_like(shown):
@@ -182,6 +184,13 @@ class Session:
         if step_messages.restore_edited(used):
             return self.render(system, steps, encode)
         return messages, parts
+
+    def _unsaved_parts(self, step: Any, shown: list[Any], encode: Callable[[Any], Encoded]) -> list[Encoded]:
+        known = self.unsaved_shown.get(id(step))
+        if known is None or not known[1].look_like(shown):
+            known = step, StepMessages.keeping(shown), [encode(message) for message in shown]
+            self.unsaved_shown[id(step)] = known
+        return known[2]
 
     def asking(self, messages: Sequence[Any]) -> None:
         """A model is about to be given a prompt."""
@@ -250,7 +259,9 @@ class Session:
         if self.saved_events:
             of, at, shared = self.row["id"], None, self.saved_events
         row = {**row, "fork_of": of, "fork_at": at}
-        return replace(self, row=row, shared_events=shared, saved_events=0, runs={}, unsaved={}, unsaved_parts={})
+        return replace(
+            self, row=row, shared_events=shared, saved_events=0, runs={}, unsaved={}, unsaved_parts={}, unsaved_shown={}
+        )
 
     def find_fork(self, journal: Journal) -> bool:
         """Looks up the event at which it forked; false if another process has erased some of what is shared."""

@@ -24,6 +24,7 @@ from smolmem.core.encoding import chunks, wire
 from smolmem.core.encoding.chunks import ATOMS, Chunks
 from smolmem.core.encoding.codec import Encoded
 from smolmem.core.encoding.wire import Json
+from smolmem.core.rows import Change
 
 LARGE = 5_000_000
 """Values of more bytes, or of more items than a hundredth of this, are left out and named."""
@@ -61,7 +62,7 @@ class Variables:
         self._chunks = Chunks()
         self._table: Json | None = None  # the shared objects as they are stored, unless one has changed since
         self._made: dict[str, bytes] = {}  # the contents that were made for the next snapshot
-        self._unsaved: dict[str, bytes] = {}
+        self._unsaved: dict[str, bytes] = {}  # the contents that are not in the store yet: those of all snapshots
         self._turn = 0
 
     def after(self, step: Any) -> Encoded | None:
@@ -85,10 +86,19 @@ class Variables:
         self._update(values, touched)
         return self._record(large, [name for name in same if name not in large])
 
-    def saved(self, keys: Iterable[str]) -> None:
-        """These chunks are in the store."""
-        for key in list(keys):
-            self._unsaved.pop(key, None)
+    def to_save(self, changes: list[Change]) -> list[Change]:
+        """The changes; only the first snapshot carries the contents that are not in the store yet."""
+        first = next((change for change in changes if change.variables is not None), None)
+        return [
+            change
+            if change.variables is None or change is first
+            else change._replace(variables=change.variables._replace(blobs={}))
+            for change in changes
+        ]
+
+    def saved(self) -> None:
+        """The contents of all snapshots are in the store."""
+        self._unsaved.clear()
 
     def _described(self) -> set[str]:
         """The variables that hold an object which a record can only describe."""
@@ -248,7 +258,7 @@ class Variables:
         ]
         record = object_of(fields)
         self._keep_named(record)
-        return Encoded(record, wire.fingerprint(record), dict(self._unsaved))
+        return Encoded(record, wire.fingerprint(record), self._unsaved)
 
     def _keep_named(self, record: bytes) -> None:
         """Stores only contents that the snapshot names: an erase finds no others.
