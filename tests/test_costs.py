@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import PIL.Image
 import pytest
 from recalling import concepts
 from scripted import code, code_agent, team
@@ -19,6 +20,7 @@ from smolagents.models import ChatMessage
 
 from smolmem import Memory, Watch
 from smolmem.agents.restoring import interpreter, known_classes
+from smolmem.core.encoding import pictures
 from smolmem.core.errors import StoreError
 from smolmem.store.sqlite.sqlite_store import SqliteStore
 
@@ -368,3 +370,49 @@ def test_recording_and_indexing_a_step_costs_the_same_however_long_its_run_is(
         few = few or dict(costs)
     dearer = {name: (few.get(name), most) for name, most in costs.items() if most > 1.2 * few.get(name, 0) + 20}
     assert dearer.keys() <= GROWING | OF_A_RUN | LIMITED, dearer
+
+
+def test_a_picture_is_packed_once_and_not_again_when_the_agent_is_detached(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed, pack = list[Any](), pictures._png
+
+    def counted(picture: Any) -> bytes:
+        packed.append(picture)
+        return pack(picture)
+
+    monkeypatch.setattr(pictures, "_png", counted)
+    agent = memory.attach(code_agent(*(code(f"print({number})") for number in range(6)), code("final_answer(1)")))
+
+    def look(step: Any, agent: Any) -> None:
+        step.observations_images = [PIL.Image.new("RGB", (9, 9), (step.step_number, 0, 0))]
+
+    agent.step_callbacks.register(ActionStep, look)
+    agent.run("Look.")
+    assert len(packed) == 7
+    pictures._images.clear()
+    edited = agent.memory.steps[3].observations_images[0]
+    edited.putpixel((1, 1), (9, 9, 9))
+    memory.detach(agent)
+    assert packed[7:] == [edited]
+    assert memory.runs()[0].steps[3].to_smolagents().observations_images == [edited]
+
+
+def test_the_messages_of_a_plan_are_encoded_once_however_many_plans_show_them(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded, encode = list[Any](), memory._journal.encode
+
+    def counted(value: Any, *options: Any, **named: Any) -> Any:
+        encoded.extend([value] if isinstance(value, ChatMessage) else [])
+        return encode(value, *options, **named)
+
+    monkeypatch.setattr(memory._journal, "encode", counted)
+    said = [text for number in range(20) for text in (f"Plan {number}.", code(f"print({number})"))]
+    agent = code_agent(*said, "The last plan.", code("final_answer(1)"), planning_interval=1)
+    memory.attach(agent).run("Count.")
+    assert len(encoded) < 10 * 21
+    recorded = [step for step in memory.runs()[0].steps if step.kind == "planning"]
+    for step, sent in zip(recorded, agent.model.prompts[::2], strict=True):
+        shown = step.to_smolagents().model_input_messages
+        assert [message.content for message in shown] == [message.content for message in sent]

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+import PIL.Image
+
 from smolmem.agents.observing import observed_steps
 from smolmem.agents.prompting.step_messages import StepMessages
 from smolmem.agents.session import Draft, Entry, Fields, Session
@@ -102,11 +104,18 @@ class ListChanges:
         return draft
 
     def _revised(self, entry: Entry, step: Any) -> Draft | None:
+        if entry.sketch is not None and self._has_prompt(entry, step) and codec.sketch(step) == entry.sketch:
+            entry.step, entry.fields = step, Fields.of(step)
+            return None
         draft = self._written("revise", step, entry.run, entry=entry)
         if draft.key == entry.key and draft.change.prompt == entry.prompt:
             entry.step, entry.fields = step, Fields.of(step)
             return None
         return draft
+
+    def _has_prompt(self, entry: Entry, step: Any) -> bool:
+        sent = vars(step).get(MODEL_INPUT)
+        return (None if sent is None else self._journal.number(sent)) == entry.prompt
 
     def _system_changes(self, system: Any, drafts: list[Draft]) -> list[Draft]:
         saved = self.session.system
@@ -129,7 +138,7 @@ class ListChanges:
     ) -> Draft:
         encode = self._journal.encode
         encoded, messages = encode(step), StepMessages.of(step)
-        parts, prompt = self._prompt(encoded)
+        parts, prompt = self._prompt(codec.kind_of(step), encoded)
         change = Change(
             act=act,
             run=run,
@@ -146,7 +155,7 @@ class ListChanges:
         )
         return Draft(change, entry, step, encoded.key, parts, messages)
 
-    def _prompt(self, encoded: Encoded) -> tuple[Sequence[Part], SharedPrompt | int | None]:
+    def _prompt(self, kind: str, encoded: Encoded) -> tuple[Sequence[Part], SharedPrompt | int | None]:
         """The prompt of a step: its parts, if it is a new one, and how it is stored."""
         messages = encoded.model_input
         if messages is None:
@@ -156,7 +165,7 @@ class ListChanges:
             return (), stored
         session = self.session
         known = session.parts_sent(messages)
-        parts = [self._journal.encode(message) for message in messages] if known is None else known
+        parts = session.parts_of(kind, messages, self._journal.encode) if known is None else known
         shared = [part if isinstance(part, int) else session.shared(part) for part in parts]
         return shared, prompts.share(shared, len(messages), session.prompts.values())
 
@@ -200,9 +209,11 @@ class ListChanges:
             session.part_ids.update((part.key, number) for part, number in new if isinstance(part, Encoded))
             known = (part if isinstance(part, int) else session.part_ids[part.key] for part in draft.prompt[:keep])
             session.prompts[codec.kind_of(step)] = (ids.prompt, [*known, *ids.suffix])
-        return session.observed(
-            Entry(step, ids.step, change.run, draft.key, ids.prompt, ids.rendered, draft.messages, Fields.of(step))
-        )
+        fields = Fields.of(step)
+        has_pictures = any(isinstance(item, PIL.Image.Image) for _, then in fields.lists for item in then)
+        sketch = codec.sketch(step) if has_pictures else None
+        ids_of = (ids.step, change.run, draft.key, ids.prompt, ids.rendered)
+        return session.observed(Entry(step, *ids_of, draft.messages, fields, sketch))
 
 
 def _common(entries: Sequence[Entry], steps: Sequence[Any]) -> tuple[int, int]:

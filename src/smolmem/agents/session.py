@@ -66,6 +66,8 @@ class Entry:
     rendered: int | None
     messages: StepMessages
     fields: Fields
+    sketch: str | None = None
+    """Of a step with pictures, which take long to pack: what it was when it was saved, with hashes of their pixels."""
 
 
 @dataclass
@@ -113,6 +115,8 @@ class Session:
     """The steps that the last prompt shows otherwise than they were saved; they are to be saved again."""
     sent: tuple[list[Any], Sequence[Part]] | None = None
     """The last rendered prompt and its parts, so that it need not be compared word by word."""
+    compared: dict[str, list[tuple[StepMessages, Part]]] = field(default_factory=dict)
+    """The messages of the last prompt of each kind of step that was compared word by word, and their parts."""
     asked: tuple[list[Any], Sequence[Part]] | None = None
     """The last prompt that a model was given; callbacks can render others, and edit those."""
     accepted_at: int = 0
@@ -199,6 +203,18 @@ class Session:
     def parts_sent(self, messages: Sequence[Any]) -> Sequence[Part] | None:
         """The parts of a prompt, if it is the last one that a model was given."""
         return None if self.asked is None or not _are_these(messages, self.asked[0]) else self.asked[1]
+
+    def parts_of(self, kind: str, messages: Sequence[Any], encode: Callable[[Any], Encoded]) -> list[Part]:
+        """The parts of any other prompt; only messages that the last one for this kind of step lacks are encoded."""
+        before, after = self.compared.get(kind, []), list[tuple[StepMessages, Part]]()
+        for place, message in enumerate(messages):
+            if place < len(before) and before[place][0].look_like([message]):
+                known, part = before[place]
+                after.append((known, part if isinstance(part, int) else self.part_ids.get(part.key, part)))
+            else:
+                after.append((StepMessages.keeping([message]), encode(message)))
+        self.compared[kind] = after
+        return [part for _, part in after]
 
     def shared(self, part: Encoded) -> Part:
         """A part that is stored, or waits to be: prompts of steps that cannot be saved repeat each other, too."""

@@ -66,6 +66,8 @@ class Encoder:
         self._ids: Collection[int] = ()
         self.objects: list[Any] = []
         """The objects in the last value, except texts and numbers, each before those inside it."""
+        self.packs_pictures = True
+        """Whether pictures are packed; hashes of their pixels are enough to compare a value with itself."""
         self.texts: dict[str, bytes] = {}
         """Texts that are not readable in the JSON itself, by hash."""
         self._seen: dict[int, int] = {}
