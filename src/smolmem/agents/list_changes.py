@@ -207,8 +207,10 @@ class ListChanges:
             keep = len(draft.prompt) - len(ids.suffix)
             new = zip(draft.prompt[keep:], ids.suffix, strict=True)
             session.part_ids.update((part.key, number) for part, number in new if isinstance(part, Encoded))
-            known = (part if isinstance(part, int) else session.part_ids[part.key] for part in draft.prompt[:keep])
-            session.prompts[codec.kind_of(step)] = (ids.prompt, [*known, *ids.suffix])
+            known = draft.prompt[: change.prompt.keep]
+            between = draft.prompt[change.prompt.keep : keep]  # parts that the prompt saved before it has, too
+            saved = (part if isinstance(part, int) else session.part_ids[part.key] for part in between)
+            session.prompts[codec.kind_of(step)] = (ids.prompt, [*known, *saved, *ids.suffix])
         fields = Fields.of(step)
         has_pictures = any(isinstance(item, PIL.Image.Image) for _, then in fields.lists for item in then)
         sketch = codec.sketch(step) if has_pictures else None

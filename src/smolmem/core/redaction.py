@@ -334,7 +334,7 @@ class _Walk:
             return self._left(tree) if changed is None else self._replaced_by(tree, changed)
         if tag in ("bytes", "bytearray"):
             return self._bytes(tree)
-        if tag in _PAIRS and "v" in tree and isinstance(tree["v"], list):
+        if tag in _PAIRS:
             return {**tree, "v": [[self._walk(key), self._item(key, item)] for key, item in tree["v"]]}
         self._left(tree)
         plain = _DESCRIPTIONS if tag == "object" else ()
