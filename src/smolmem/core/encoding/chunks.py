@@ -128,9 +128,14 @@ class _ByItem:
         self._pieces = pieces
         self._known: dict[tuple[str | None, int], Piece] | None = None
 
-    def find(self, key: str | None, item: Any, shared: Collection[int]) -> Piece | None:
-        """The piece of an item; None if there is none, or the item has changed."""
+    def find(self, here: Piece | None, key: str | None, item: Any, shared: Collection[int]) -> Piece | None:
+        """The piece of an item; None if there is none, or the item has changed.
+
+        `here` is the piece that was at its place: while all were at theirs, an item behind them is a new one.
+        """
         if self._known is None:
+            if here is None:
+                return None
             self._known = {(piece.key, id(piece.item)): piece for piece in self._pieces}
         known = self._known.get((key, id(item)))
         return known if known is not None and known.is_still(key, item, shared) else None
@@ -164,7 +169,7 @@ class ChunkedValue:
         pieces = self._pieces = [
             one
             if one is not None and one.is_still(*item, shared)
-            else moved.find(*item, shared) or self._piece(encode(*item))
+            else moved.find(one, *item, shared) or self._piece(encode(*item))
             for one, item in zip(known, items, strict=False)
         ]
         ids = [number for piece in pieces for number in piece.ids]
