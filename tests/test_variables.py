@@ -390,6 +390,13 @@ def test_an_export_of_one_scope_carries_the_chunks(tmp_path: Path) -> None:
     assert found == [{"n": n, "text": "x" * 40} for n in range(200)]
 
 
+@pytest.mark.parametrize("key", ["00" + "a" * 38, "ff" + "a" * 38])
+def test_any_number_of_equal_chunks_has_few_nodes(key: str) -> None:
+    tree = chunks._tree({}, [key] * 5000)
+    assert len(tree["v"]) <= 32
+    assert tree["depth"] <= 4
+
+
 def test_chunks_that_claim_to_be_a_value_of_any_size_are_refused() -> None:
     made: dict[str, bytes] = {}
 

@@ -139,6 +139,7 @@ class ValueEncoder:
         tree = chunked.update(items, encode, self.shared)
         body = wire.dumps({"$": "dict" if type(value) is dict else "list", "chunks": tree})
         old = before if before is not None and before.chunked is chunked else None
+        is_static = old is not None and old.body == body  # comparing the shape of a value that grows gains nothing
         return StoredValue(
             value,
             body,
@@ -148,7 +149,7 @@ class ValueEncoder:
             flags[0] or (old is not None and old.is_foreign),
             flags[1] or (old is not None and old.is_described),
             chunked,
-            shape=_shape_of(value),
+            shape=_shape_of(value) if is_static or len(items) <= _FEW else None,
         )
 
     def _text(self, name: str, value: str, before: StoredValue | None) -> StoredValue:

@@ -33,7 +33,9 @@ _MANY_ITEMS, _LONG_ITEM = 32, 500
 _DEEPEST_SHAPE = 6
 _END = object()
 _SHORTEST, _LONGEST = 1_000, 4_000
-_PER_NODE, _MOST_PER_NODE = 32, 128
+_PER_NODE, _FEWEST_PER_NODE, _MOST_PER_NODE = 32, 8, 128
+_NODE_ENDS = frozenset({"00", "01", "02", "03", "04", "05", "06", "07"})
+"""A node ends behind a hash that begins with one of these: a chunk that is inserted changes only the node around it."""
 LONG_TEXT = 3 * _LONGEST
 """Characters of a text that is stored in chunks."""
 _MAX_DEPTH = 8
@@ -223,11 +225,13 @@ def _tree(new: dict[str, bytes], keys: list[str]) -> Json:
     """Hashes as JSON: few hashes, of chunks or of nodes."""
     depth = 0
     while len(keys) > _PER_NODE:
-        groups: list[list[str]] = [[]]
+        groups, group = list[list[str]](), list[str]()
         for key in keys:
-            if groups[-1] and (len(groups[-1]) == _MOST_PER_NODE or int(groups[-1][-1][:4], 16) % _PER_NODE == 0):
-                groups.append([])
-            groups[-1].append(key)
+            group.append(key)
+            if len(group) == _MOST_PER_NODE or (key[:2] in _NODE_ENDS and len(group) >= _FEWEST_PER_NODE):
+                groups.append(group)
+                group = []
+        groups += [group] if group else []
         keys, depth = [_add(new, wire.dumps(_named(group))) for group in groups], depth + 1
     return {"depth": depth, "v": _named(keys)}
 
