@@ -11,6 +11,7 @@ import threading
 import zlib
 from typing import Any
 
+import pandas as pd
 import PIL.Image
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
@@ -374,3 +375,11 @@ def test_a_packed_blob_cannot_unpack_into_more_than_its_limit() -> None:
     assert len(bomb) < 50_000
     with pytest.raises(Undecodable, match="SMOLMEM_MAX_UNPACKED"):
         packing.unpack(bomb)
+
+
+def test_a_value_that_is_only_described_leaves_no_blobs_that_no_record_names() -> None:
+    period = pd.period_range("2020", periods=2, freq="D")  # comes back as no frame: it is described
+    encoded = codec.encode([pd.DataFrame({"text": ["x" * 9000, "y" * 9000], "day": period}), "z" * 9000])
+    assert encoded.inside.is_described
+    assert all(key.encode() in encoded.record for key in encoded.blobs)
+    assert len(encoded.blobs) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections import Counter
@@ -9,14 +10,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import PIL.Image
 import pytest
 from recalling import concepts
 from scripted import code, code_agent, team
 from smolagents import tool
 from smolagents.memory import ActionStep
+from smolagents.models import ChatMessage
 
 from smolmem import Memory, Watch
 from smolmem.agents.restoring import interpreter, known_classes
+from smolmem.core.encoding import pictures
 from smolmem.core.errors import StoreError
 from smolmem.store.sqlite.sqlite_store import SqliteStore
 
@@ -126,15 +130,18 @@ def test_steps_that_cannot_be_saved_are_encoded_once_and_tried_less_and_less_oft
     memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoded: Counter[int] = Counter()
+    messages: list[int] = []
     encode = memory._journal.encode
 
-    def counted(value: Any, made_from: Any = None) -> Any:
+    def counted(value: Any, made_from: Any = None, **options: Any) -> Any:
         if isinstance(value, ActionStep):
             encoded[value.step_number] += 1
-        return encode(value, made_from)
+        if isinstance(value, ChatMessage):
+            messages.append(len(encoded))
+        return encode(value, made_from, **options)
 
     monkeypatch.setattr(memory._journal, "encode", counted)
-    steps = [code(f"print('page {n}')") for n in range(40)]
+    steps = [code(f"found = {'found' if n else '[]'} + ['page {n}' * 99]\nprint('page {n}')") for n in range(40)]
     agent = code_agent(*steps, code("final_answer('done')"), max_steps=50)
     save, attempts = memory._journal.save, list[list[int]]()
 
@@ -146,14 +153,24 @@ def test_steps_that_cannot_be_saved_are_encoded_once_and_tried_less_and_less_oft
     agent.step_callbacks.register(ActionStep, break_store)
     assert agent.run("Read.") == "done"
     assert set(encoded.values()) == {1}
+    assert len(messages) < 6 * 42  # the question, the answer, and what the next prompts show of each step
     assert len(attempts[0]) < 20
     monkeypatch.setattr(memory._journal, "save", save)
     memory.flush()
     run = memory.runs()[0]
     assert [step.number for step in run.steps if step.kind == "action"] == list(range(1, 42))
     assert memory.verify().problems == []
+    prompts = memory._store.rows("prompts_before", {"id": 1 << 62})
+    assert sum(len(json.loads(prompt["suffix"])) for prompt in prompts) < 8 * 42
+    assert stored_variables(memory)["found"] == agent.python_executor.state["found"]
     for step, sent in zip(agent.memory.steps[1:], agent.model.prompts, strict=True):
         assert [message.content for message in step.model_input_messages] == [message.content for message in sent]
+
+
+def stored_variables(memory: Memory) -> dict[str, Any]:
+    run = memory.runs()[0]
+    variables: dict[str, Any] = memory._journal.session(run.session, run.id).variables()["variables"]
+    return variables
 
 
 def test_an_edit_of_a_step_that_could_not_be_saved_is_saved(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,3 +370,49 @@ def test_recording_and_indexing_a_step_costs_the_same_however_long_its_run_is(
         few = few or dict(costs)
     dearer = {name: (few.get(name), most) for name, most in costs.items() if most > 1.2 * few.get(name, 0) + 20}
     assert dearer.keys() <= GROWING | OF_A_RUN | LIMITED, dearer
+
+
+def test_a_picture_is_packed_once_and_not_again_when_the_agent_is_detached(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed, pack = list[Any](), pictures._png
+
+    def counted(picture: Any) -> bytes:
+        packed.append(picture)
+        return pack(picture)
+
+    monkeypatch.setattr(pictures, "_png", counted)
+    agent = memory.attach(code_agent(*(code(f"print({number})") for number in range(6)), code("final_answer(1)")))
+
+    def look(step: Any, agent: Any) -> None:
+        step.observations_images = [PIL.Image.new("RGB", (9, 9), (step.step_number, 0, 0))]
+
+    agent.step_callbacks.register(ActionStep, look)
+    agent.run("Look.")
+    assert len(packed) == 7
+    pictures._images.clear()
+    edited = agent.memory.steps[3].observations_images[0]
+    edited.putpixel((1, 1), (9, 9, 9))
+    memory.detach(agent)
+    assert packed[7:] == [edited]
+    assert memory.runs()[0].steps[3].to_smolagents().observations_images == [edited]
+
+
+def test_the_messages_of_a_plan_are_encoded_once_however_many_plans_show_them(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded, encode = list[Any](), memory._journal.encode
+
+    def counted(value: Any, *options: Any, **named: Any) -> Any:
+        encoded.extend([value] if isinstance(value, ChatMessage) else [])
+        return encode(value, *options, **named)
+
+    monkeypatch.setattr(memory._journal, "encode", counted)
+    said = [text for number in range(20) for text in (f"Plan {number}.", code(f"print({number})"))]
+    agent = code_agent(*said, "The last plan.", code("final_answer(1)"), planning_interval=1)
+    memory.attach(agent).run("Count.")
+    assert len(encoded) < 10 * 21
+    recorded = [step for step in memory.runs()[0].steps if step.kind == "planning"]
+    for step, sent in zip(recorded, agent.model.prompts[::2], strict=True):
+        shown = step.to_smolagents().model_input_messages
+        assert [message.content for message in shown] == [message.content for message in sent]

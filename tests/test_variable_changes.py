@@ -228,7 +228,7 @@ def check(memory: Memory, program: list[str], lost: list[bool]) -> None:
             if encoded is None or lost[turn % len(lost)]:  # a write that failed
                 continue
             number = memory._store.transact(partial(memory._journal.keep, encoded), sync=False)
-            tracked.saved(encoded.blobs)
+            tracked.saved()
             compare(Contents(memory._store).variables(number), variables.visible(run.state), (turn, program))
 
 

@@ -166,6 +166,10 @@ def written(memory: Memory) -> int:
     return total
 
 
+MODULES = ["collections", "datetime", "numpy", "pandas"]
+IMPORTS = "import collections, datetime\nimport numpy as np\nimport pandas as pd"
+
+
 @pytest.mark.parametrize(
     "grow",
     [
@@ -176,6 +180,19 @@ def written(memory: Memory) -> int:
         "found = []|found.append({{'text': page({n})}})\nfor one in found[-3:]:\n    pass",
         "found = []\nresults = {{'all': found}}|found.append(page({n}))",
         "found = []\nnamed = {{}}|found.append({{'text': page({n})}})\nnamed['{n}'] = found[-1]",
+        "found = []|found = found + [page({n})]",
+        "found = []|found.insert(0, page({n}))",
+        "found = [page(n) for n in range(60)]|found.append(found.pop(0))",
+        "found = []|found.append({{'at': datetime.date(2020, 1, 1), 'text': page({n})}})",
+        "found = ()|found += (page({n}),)",
+        "found = set()|found.add(page({n}))",
+        "found = {{}}|found[{n}] = page({n})",
+        "found = collections.deque()|found.append(page({n}))",
+        "found = collections.defaultdict(list)|found['a'].append(page({n}))",
+        "found = ''|found += page({n})",
+        "found = np.zeros(0)|found = np.append(found, np.frombuffer(page({n}).encode(), dtype='float64'))",
+        "found = pd.DataFrame({{'t': []}})|found = pd.concat([found, pd.DataFrame({{'t': [page({n})]}})])",
+        "class Box:\n    pass\nfound = Box()\nfound.pages = []|found.pages.append(page({n}))",
     ],
 )
 def test_a_variable_that_grows_adds_what_is_new(memory: Memory, grow: str) -> None:
@@ -191,13 +208,73 @@ def test_a_variable_that_grows_adds_what_is_new(memory: Memory, grow: str) -> No
         return random.Random(n).randbytes(size // 2).hex()
 
     begin, more = grow.split("|")
-    lines = [begin.format(), *(more.format(n=n) for n in range(steps))]
-    agent = memory.attach(code_agent(*map(code, lines), code("final_answer(0)"), tools=[page]))
+    lines = [f"{IMPORTS}\n{begin.format()}", *(f"{more.format(n=n)}\nprint(len(str({n})))" for n in range(steps))]
+    options = {"tools": [page], "max_steps": steps + 2, "additional_authorized_imports": MODULES}
+    agent = memory.attach(code_agent(*map(code, lines), code("final_answer(0)"), **options))
     before = written(memory)
     agent.run("Go")
-    assert json.dumps(stored(memory, agent)["found"]) == json.dumps(agent.python_executor.state["found"])
+    assert not any(getattr(step, "error", None) for step in agent.memory.steps)
+    assert codec.are_alike(stored(memory, agent)["found"], agent.python_executor.state["found"])
     content = steps * size / 2  # as packed as it can be
     assert written(memory) - before < 8 * content  # calls, steps, the variable and hashes; whole lists are 30 times
+
+
+LARGE = {
+    "set": "{{f'{{n}} ' * 9 for n in range(3000)}}",
+    "deque": "collections.deque((f'row {{n}}', {{'n': n}}, {{n}}) for n in range(3000))",
+    "keys": "{{(n, 1): {{n: str(n)}} for n in range(3000)}}",
+    "nested": "{{'a', tuple(range(9000)), tuple(range(8000))}}",
+    "array": "np.arange(20000) * 1.7",
+    "texts": "np.array([f'row {{n}}' for n in range(5000)])",
+    "objects": "np.array([[n, {{'n': [n]}}] for n in range(2000)])",
+    "frame": "pd.DataFrame({{'n': range(9000), 't': [f'row {{n}}' for n in range(9000)], 'c': ['u', None] * 4500}})",
+    "categories": "pd.Series(['u', 'v', None] * 9000, dtype='category')",
+    "series": "pd.Series([1, None] * 5000, dtype='Int64', name='s')",
+    "cycle": "[{{'n': n}} for n in range(2000)]\nv.append(v)\nv.insert(0, v[5])",
+    "marked": "collections.deque([{{'$': 'list', 'chunks': n, 'v': ['x' * 99]}} for n in range(500)])",
+    "dicts": "collections.OrderedDict((str(n), {{str(m): ['$', m] for m in range(900)}}) for n in range(9))",
+}
+
+
+@pytest.mark.parametrize("kind", LARGE)
+def test_a_large_value_of_any_kind_comes_back_and_can_be_erased(memory: Memory, tmp_path: Path, kind: str) -> None:
+    steps = [f"{IMPORTS}\nv = {LARGE[kind].format()}", "w = [v, 'x' * 9000]", "print(len(v), len(w))"]
+    agent = memory.attach(code_agent(*map(code, steps), code("final_answer(0)"), additional_authorized_imports=MODULES))
+    agent.run("Go")
+    assert not any(getattr(step, "error", None) for step in agent.memory.steps)
+    state, found = agent.python_executor.state, stored(memory, agent)
+    assert not codec.is_described(state["v"])
+    assert codec.are_alike(found["v"], state["v"])
+    assert found["w"][0] is found["v"]
+    assert memory.verify().problems == []
+    memory.export(tmp_path / "export")
+    with Memory(tmp_path / "copy.db", embedder="off") as copy:
+        copy.load(tmp_path / "export")
+        assert codec.are_alike(stored(copy, agent)["v"], state["v"])
+        assert copy.verify().problems == []
+    memory.detach(agent)
+    memory.erase(memory.runs()[0])
+    left = [memory._journal.content(row["id"]) for row in memory._store.rows("contents_after", {"id": 0})]
+    assert [data for data in left if not data.startswith(b'"[erased')] == []
+
+
+def test_items_that_move_are_not_encoded_again(memory: Memory) -> None:
+    made = "queue = [{'n': n, 'text': 'x' * 40} for n in range(300)]"
+    changes = ["queue.pop(0)", "queue.insert(5, queue.pop())", "queue = queue[7:]", "queue.reverse()"]
+    agent = memory.attach(code_agent(code(made), *map(code, changes), code("final_answer(0)")))
+    recorder, encoded = recorder_of(agent), list[Any]()
+    assert recorder is not None
+    encode = recorder.steps._variables._values.encode
+
+    def counted(value: Any, **shared: Any) -> Any:
+        encoded.append(value)
+        return encode(value, **shared)
+
+    recorder.steps._variables._values.encode = counted
+    agent.step_callbacks.register(ActionStep, lambda step, agent: encoded.clear() if step.step_number == 2 else None)
+    agent.run("Go")
+    assert len(encoded) < 40
+    assert stored(memory, agent)["queue"] == agent.python_executor.state["queue"]
 
 
 def test_a_variable_that_no_step_names_is_not_encoded_again(memory: Memory) -> None:
@@ -267,7 +344,7 @@ def test_any_sequence_of_changes_comes_back_as_it_is(memory: Memory, seed: int) 
         assert encoded is not None
         if chance.random() < 0.8:  # otherwise the write failed
             number = memory._store.transact(partial(journal.keep, encoded))
-            tracked.saved(encoded.blobs)
+            tracked.saved()
             found = Contents(memory._store).variables(number)
             assert found["state"] == agent.state, turn
 
@@ -311,6 +388,13 @@ def test_an_export_of_one_scope_carries_the_chunks(tmp_path: Path) -> None:
         run = other.runs()[0]
         found = other._journal.session(run.session, run.id).variables()["variables"]["rows"]
     assert found == [{"n": n, "text": "x" * 40} for n in range(200)]
+
+
+@pytest.mark.parametrize("key", ["00" + "a" * 38, "ff" + "a" * 38])
+def test_any_number_of_equal_chunks_has_few_nodes(key: str) -> None:
+    tree = chunks._tree({}, [key] * 5000)
+    assert len(tree["v"]) <= 32
+    assert tree["depth"] <= 4
 
 
 def test_chunks_that_claim_to_be_a_value_of_any_size_are_refused() -> None:

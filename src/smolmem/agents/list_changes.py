@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+import PIL.Image
+
 from smolmem.agents.observing import observed_steps
 from smolmem.agents.prompting.step_messages import StepMessages
 from smolmem.agents.session import Draft, Entry, Fields, Session
@@ -64,6 +66,13 @@ class ListChanges:
         self.drafts = drafts
         return drafts
 
+    def draft_new(self, steps: Sequence[Any]) -> None:
+        """Encodes new steps that are saved later: while their prompts and variables are known, and once."""
+        session = self.session
+        for position, step in enumerate(steps):
+            if id(step) in session.runs and id(step) not in session.unsaved:
+                self._inserted(step, position, {}, last=True)
+
     def _perhaps_edited(self, care: Care) -> Iterable[Entry]:
         session = self.session
         if care == "inside":
@@ -95,11 +104,18 @@ class ListChanges:
         return draft
 
     def _revised(self, entry: Entry, step: Any) -> Draft | None:
+        if entry.sketch is not None and self._has_prompt(entry, step) and codec.sketch(step) == entry.sketch:
+            entry.step, entry.fields = step, Fields.of(step)
+            return None
         draft = self._written("revise", step, entry.run, entry=entry)
         if draft.key == entry.key and draft.change.prompt == entry.prompt:
             entry.step, entry.fields = step, Fields.of(step)
             return None
         return draft
+
+    def _has_prompt(self, entry: Entry, step: Any) -> bool:
+        sent = vars(step).get(MODEL_INPUT)
+        return (None if sent is None else self._journal.number(sent)) == entry.prompt
 
     def _system_changes(self, system: Any, drafts: list[Draft]) -> list[Draft]:
         saved = self.session.system
@@ -122,7 +138,7 @@ class ListChanges:
     ) -> Draft:
         encode = self._journal.encode
         encoded, messages = encode(step), StepMessages.of(step)
-        parts, prompt = self._prompt(encoded)
+        parts, prompt = self._prompt(codec.kind_of(step), encoded)
         change = Change(
             act=act,
             run=run,
@@ -139,7 +155,7 @@ class ListChanges:
         )
         return Draft(change, entry, step, encoded.key, parts, messages)
 
-    def _prompt(self, encoded: Encoded) -> tuple[Sequence[Part], SharedPrompt | int | None]:
+    def _prompt(self, kind: str, encoded: Encoded) -> tuple[Sequence[Part], SharedPrompt | int | None]:
         """The prompt of a step: its parts, if it is a new one, and how it is stored."""
         messages = encoded.model_input
         if messages is None:
@@ -149,7 +165,7 @@ class ListChanges:
             return (), stored
         session = self.session
         known = session.parts_sent(messages)
-        parts = [self._journal.encode(message) for message in messages] if known is None else known
+        parts = session.parts_of(kind, messages, self._journal.encode) if known is None else known
         shared = [part if isinstance(part, int) else session.shared(part) for part in parts]
         return shared, prompts.share(shared, len(messages), session.prompts.values())
 
@@ -169,7 +185,7 @@ class ListChanges:
         session.saved_events += len(self.drafts)
         done = {id(draft.step) for draft in self.drafts}
         session.runs = {key: run for key, run in session.runs.items() if key not in done}
-        session.unsaved, session.unsaved_parts = {}, {}
+        session.unsaved, session.unsaved_parts, session.unsaved_shown = {}, {}, {}
         session.accepted_at = self._last_edit
         session.glance_from = (session.glance_from + _GLANCE) % max(len(session), 1)
 
@@ -188,13 +204,18 @@ class ListChanges:
         if isinstance(change.prompt, SharedPrompt) and ids.prompt is not None:
             vars(step)[MODEL_INPUT] = self._journal.stored(ids.prompt, change.prompt.size)
             vars(step)[MODEL_INPUT].of_live_step = True
-            keep = change.prompt.keep
-            session.prompts[codec.kind_of(step)] = (ids.prompt, [*draft.prompt[:keep], *ids.suffix])
+            keep = len(draft.prompt) - len(ids.suffix)
             new = zip(draft.prompt[keep:], ids.suffix, strict=True)
             session.part_ids.update((part.key, number) for part, number in new if isinstance(part, Encoded))
-        return session.observed(
-            Entry(step, ids.step, change.run, draft.key, ids.prompt, ids.rendered, draft.messages, Fields.of(step))
-        )
+            known = draft.prompt[: change.prompt.keep]
+            between = draft.prompt[change.prompt.keep : keep]  # parts that the prompt saved before it has, too
+            saved = (part if isinstance(part, int) else session.part_ids[part.key] for part in between)
+            session.prompts[codec.kind_of(step)] = (ids.prompt, [*known, *saved, *ids.suffix])
+        fields = Fields.of(step)
+        has_pictures = any(isinstance(item, PIL.Image.Image) for _, then in fields.lists for item in then)
+        sketch = codec.sketch(step) if has_pictures else None
+        ids_of = (ids.step, change.run, draft.key, ids.prompt, ids.rendered)
+        return session.observed(Entry(step, *ids_of, draft.messages, fields, sketch))
 
 
 def _common(entries: Sequence[Entry], steps: Sequence[Any]) -> tuple[int, int]:

@@ -66,6 +66,8 @@ class Entry:
     rendered: int | None
     messages: StepMessages
     fields: Fields
+    sketch: str | None = None
+    """Of a step with pictures, which take long to pack: what it was when it was saved, with hashes of their pixels."""
 
 
 @dataclass
@@ -103,6 +105,8 @@ class Session:
     """The drafts of new steps whose write failed, by the step's id()."""
     unsaved_parts: dict[str, Encoded] = field(default_factory=dict)
     """The parts of the prompts of such steps, by hash."""
+    unsaved_shown: dict[int, tuple[Any, StepMessages, list[Encoded]]] = field(default_factory=dict)
+    """Steps that cannot be saved, by id(), the messages that the last prompt showed of them, and these encoded."""
     tasks: list[Entry] = field(default_factory=list)
     """The saved steps that are tasks, in order."""
     taken_off: list[Entry] = field(default_factory=list)
@@ -111,6 +115,8 @@ class Session:
     """The steps that the last prompt shows otherwise than they were saved; they are to be saved again."""
     sent: tuple[list[Any], Sequence[Part]] | None = None
     """The last rendered prompt and its parts, so that it need not be compared word by word."""
+    compared: dict[str, list[tuple[StepMessages, Part]]] = field(default_factory=dict)
+    """The messages of the last prompt of each kind of step that was compared word by word, and their parts."""
     asked: tuple[list[Any], Sequence[Part]] | None = None
     """The last prompt that a model was given; callbacks can render others, and edit those."""
     accepted_at: int = 0
@@ -170,7 +176,7 @@ class Session:
             shown = step.to_messages() if unchanged is None else unchanged
             messages += shown
             if entry is None:
-                parts += map(encode, shown)
+                parts += self._unsaved_parts(step, shown, encode)
             elif unchanged is not None:
                 used.append(entry.messages)
             elif not entry.messages.look_like(shown):
@@ -183,6 +189,13 @@ class Session:
             return self.render(system, steps, encode)
         return messages, parts
 
+    def _unsaved_parts(self, step: Any, shown: list[Any], encode: Callable[[Any], Encoded]) -> list[Encoded]:
+        known = self.unsaved_shown.get(id(step))
+        if known is None or not known[1].look_like(shown):
+            known = step, StepMessages.keeping(shown), [encode(message) for message in shown]
+            self.unsaved_shown[id(step)] = known
+        return known[2]
+
     def asking(self, messages: Sequence[Any]) -> None:
         """A model is about to be given a prompt."""
         self.asked = self.sent if self.sent is not None and _are_these(messages, self.sent[0]) else None
@@ -190,6 +203,18 @@ class Session:
     def parts_sent(self, messages: Sequence[Any]) -> Sequence[Part] | None:
         """The parts of a prompt, if it is the last one that a model was given."""
         return None if self.asked is None or not _are_these(messages, self.asked[0]) else self.asked[1]
+
+    def parts_of(self, kind: str, messages: Sequence[Any], encode: Callable[[Any], Encoded]) -> list[Part]:
+        """The parts of any other prompt; only messages that the last one for this kind of step lacks are encoded."""
+        before, after = self.compared.get(kind, []), list[tuple[StepMessages, Part]]()
+        for place, message in enumerate(messages):
+            if place < len(before) and before[place][0].look_like([message]):
+                known, part = before[place]
+                after.append((known, part if isinstance(part, int) else self.part_ids.get(part.key, part)))
+            else:
+                after.append((StepMessages.keeping([message]), encode(message)))
+        self.compared[kind] = after
+        return [part for _, part in after]
 
     def shared(self, part: Encoded) -> Part:
         """A part that is stored, or waits to be: prompts of steps that cannot be saved repeat each other, too."""
@@ -250,7 +275,9 @@ class Session:
         if self.saved_events:
             of, at, shared = self.row["id"], None, self.saved_events
         row = {**row, "fork_of": of, "fork_at": at}
-        return replace(self, row=row, shared_events=shared, saved_events=0, runs={}, unsaved={}, unsaved_parts={})
+        return replace(
+            self, row=row, shared_events=shared, saved_events=0, runs={}, unsaved={}, unsaved_parts={}, unsaved_shown={}
+        )
 
     def find_fork(self, journal: Journal) -> bool:
         """Looks up the event at which it forked; false if another process has erased some of what is shared."""

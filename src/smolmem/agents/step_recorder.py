@@ -287,6 +287,8 @@ class StepRecorder:
         if recorded:
             self.session.assign_runs(steps, self._run_of)
         if care == "glance" and self._failures.is_waiting and not self._strict:
+            if recorded:
+                ListChanges(self.session, self._journal, self._variables).draft_new(steps)
             return
         while self._unsaved_lists:
             self._save_list(self._unsaved_lists[0], care)
@@ -305,11 +307,11 @@ class StepRecorder:
         rows, results = self.runs.unsaved()
         session.find_fork(self._journal)
         self._in_doubt = found
-        changes = [draft.change for draft in drafts]
+        changes = self._variables.to_save([draft.change for draft in drafts])
         found.accept(self._journal.save(session.batch(rows, results, changes)))
         self._in_doubt = None
-        for change in changes:
-            self._variables.saved(() if change.variables is None else change.variables.blobs)
+        if any(change.variables is not None for change in changes):
+            self._variables.saved()
         self.runs.saved()
         tell(self.on_saved)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from smolmem.core.encoding import chunks, codec, wire
+from smolmem.core.encoding import chunks, codec, long_records, wire
 from smolmem.core.encoding.chunks import ChunkedText, ChunkedValue, NotChunkable, Piece
 from smolmem.core.encoding.codec import Encoded
 
@@ -41,6 +41,7 @@ class StoredValue:
     text: ChunkedText | None = None
     inside: dict[str, StoredValue] = field(default_factory=dict)
     shape: tuple[Any, ...] | None = None
+    record_key: str = ""
     seconds: float = 0.0
 
     def parts_with(self, ids: set[int]) -> list[Any]:
@@ -92,30 +93,36 @@ class ValueEncoder:
                 return self._chunked(value, items, before)
             except NotChunkable:
                 pass
-        if type(value) is str and len(value) > chunks.LONG_TEXT:
+        if type(value) is str and len(value) > chunks.LONG_TEXT and _continues(before, value):
             return self._text(name, value, before)
-        return self._whole(name, value)
+        return self._whole(name, value, before)
 
     def _is_unchanged(self, before: StoredValue, value: Any) -> bool:
         """Whether a value is as it was stored, and the same objects are to be stored with it."""
         return (
             before.shape is not None
             and before.value is value
-            and not any(number in self.shared for number in before.ids)
-            and chunks.is_same_shape(before.shape, chunks.shape_of(value))
+            and not (self.shared and any(number in self.shared for number in before.ids))
+            and chunks.is_same_shape(before.shape, _shape_of(value))
         )
 
-    def _whole(self, name: str, value: Any) -> StoredValue:
+    def _whole(self, name: str, value: Any, before: StoredValue | None) -> StoredValue:
         encoded = self.encode({name: value}, shared=self.shared)
-        new = dict(encoded.blobs)
-        body = b'{"$":"alone","v":' + encoded.record + b"}"
-        if len(body) > _INLINE:
-            new[encoded.key] = encoded.record
-            body = wire.dumps({"$": "stored", "chunk": encoded.key})
+        if before is not None and before.record_key == encoded.key:
+            body, new = before.body, before.new
+        elif len(encoded.record) <= _INLINE:
+            body, new = b'{"$":"alone","v":' + encoded.record + b"}", encoded.blobs
+        else:
+            new = dict(encoded.blobs)
+            record = long_records.split(encoded.record, new)
+            key = wire.fingerprint(record)
+            new[key], body = record, wire.dumps({"$": "stored", "chunk": key})
         inside = encoded.inside
         ids = set(list(inside.ids)[1:])  # without the dict that was made here
-        shape = chunks.shape_of(value) if ids else None
-        return StoredValue(value, body, ids, inside.shared, new, inside.is_foreign, inside.is_described, shape=shape)
+        shape = _shape_of(value) if ids else None
+        made = StoredValue(value, body, ids, inside.shared, new, inside.is_foreign, inside.is_described, shape=shape)
+        made.record_key = encoded.key
+        return made
 
     def _chunked(self, value: Any, items: chunks.Items, before: StoredValue | None) -> StoredValue:
         flags = [False, False]
@@ -128,10 +135,11 @@ class ValueEncoder:
             flags[1] |= encoded.inside.is_described
             return chunks.piece(key, item, encoded.record, encoded.blobs, encoded.inside)
 
-        chunked = (before.chunked if before is not None and before.value is value else None) or ChunkedValue()
+        chunked = (before.chunked if before is not None else None) or ChunkedValue()
         tree = chunked.update(items, encode, self.shared)
         body = wire.dumps({"$": "dict" if type(value) is dict else "list", "chunks": tree})
         old = before if before is not None and before.chunked is chunked else None
+        is_static = old is not None and old.body == body  # comparing the shape of a value that grows gains nothing
         return StoredValue(
             value,
             body,
@@ -141,15 +149,18 @@ class ValueEncoder:
             flags[0] or (old is not None and old.is_foreign),
             flags[1] or (old is not None and old.is_described),
             chunked,
-            shape=chunks.shape_of(value) if len(items) <= _FEW else None,
+            shape=_shape_of(value) if is_static or len(items) <= _FEW else None,
         )
 
     def _text(self, name: str, value: str, before: StoredValue | None) -> StoredValue:
-        """A long text in chunks. A secret could lie across two of them, so the text, or its end, is searched first."""
+        """A long text that continues the text before, in chunks: other texts are often stored as a tool's result, too.
+
+        A secret could lie across two chunks, so the text, or its end, is searched first.
+        """
         known = before.text if before is not None else None
         start = 0 if known is None else known.unsearched(value)
         if self.encode({name: value[start:]}).redacted:
-            return self._whole(name, value)
+            return self._whole(name, value, before)
         text = ChunkedText(value, known)
         return StoredValue(value, wire.dumps({"$": "str", "chunks": text.tree}), new=text.new, text=text)
 
@@ -159,7 +170,7 @@ class ValueEncoder:
         ids, shared, new = {id(value)}, set[int](), dict[str, bytes]()
         for key, stored in inside.items():
             if not ids.isdisjoint(stored.ids):
-                return self._whole(name, value)
+                return self._whole(name, value, before)
             ids.update(stored.ids)
             shared.update(stored.shared)
             if stored is not known.get(key):
@@ -174,6 +185,15 @@ class ValueEncoder:
             any(stored.is_described for stored in inside.values()),
             inside=inside,
         )
+
+
+def _shape_of(value: Any) -> tuple[Any, ...] | None:
+    is_long = type(value) in (list, dict) and len(value) > _FEW
+    return chunks.flat_shape(value) if is_long else chunks.shape_of(value)
+
+
+def _continues(before: StoredValue | None, text: str) -> bool:
+    return before is not None and type(before.value) is str and text.startswith(before.value)
 
 
 def object_of(fields: Iterable[tuple[str, bytes]]) -> bytes:

@@ -20,10 +20,11 @@ from smolagents.memory import ActionStep, TaskStep
 from smolmem.agents import compat
 from smolmem.agents.stored_values import Encode, StoredValue, ValueEncoder, object_of
 from smolmem.agents.touched import CODE, Touched
-from smolmem.core.encoding import wire
+from smolmem.core.encoding import chunks, wire
 from smolmem.core.encoding.chunks import ATOMS, Chunks
 from smolmem.core.encoding.codec import Encoded
 from smolmem.core.encoding.wire import Json
+from smolmem.core.rows import Change
 
 LARGE = 5_000_000
 """Values of more bytes, or of more items than a hundredth of this, are left out and named."""
@@ -60,7 +61,8 @@ class Variables:
         self._free: list[int] = []  # numbers of shared objects that are gone
         self._chunks = Chunks()
         self._table: Json | None = None  # the shared objects as they are stored, unless one has changed since
-        self._unsaved: dict[str, bytes] = {}
+        self._made: dict[str, bytes] = {}  # the contents that were made for the next snapshot
+        self._unsaved: dict[str, bytes] = {}  # the contents that are not in the store yet: those of all snapshots
         self._turn = 0
 
     def after(self, step: Any) -> Encoded | None:
@@ -84,10 +86,19 @@ class Variables:
         self._update(values, touched)
         return self._record(large, [name for name in same if name not in large])
 
-    def saved(self, keys: Iterable[str]) -> None:
-        """These chunks are in the store."""
-        for key in list(keys):
-            self._unsaved.pop(key, None)
+    def to_save(self, changes: list[Change]) -> list[Change]:
+        """The changes; only the first snapshot carries the contents that are not in the store yet."""
+        first = next((change for change in changes if change.variables is not None), None)
+        return [
+            change
+            if change.variables is None or change is first
+            else change._replace(variables=change.variables._replace(blobs={}))
+            for change in changes
+        ]
+
+    def saved(self) -> None:
+        """The contents of all snapshots are in the store."""
+        self._unsaved.clear()
 
     def _described(self) -> set[str]:
         """The variables that hold an object which a record can only describe."""
@@ -158,6 +169,8 @@ class Variables:
             found: dict[Key, Collection[int]] = {}
             for key in changed:
                 before, stored = self._before(key), self._encoded(key, values)
+                if stored is before:  # its objects are known to be its own
+                    continue
                 found[key] = stored.ids
                 if before is not None:
                     self._disown(key, set(before.ids).difference(stored.ids))
@@ -179,7 +192,8 @@ class Variables:
         else:
             stored = self._stored[key] = self._values.value(key.name, values[key], before)
         if stored is not before:
-            self._unsaved.update(stored.new)
+            stored_before = () if before is None else before.new
+            self._made.update(item for item in stored.new.items() if item[0] not in stored_before)
         stored.seconds = time.perf_counter() - began
         return stored
 
@@ -233,7 +247,7 @@ class Variables:
             size = len(self._objects) + len(self._free)
             bodies = [self._objects[number].body if number in self._objects else _NOTHING for number in range(size)]
             self._table = self._chunks.update(bodies)
-            self._unsaved.update(self._chunks.new)
+            self._made.update(self._chunks.new)
         fields = [
             ("$", b'"snapshot"'),
             ("large", wire.dumps(large)),
@@ -243,7 +257,18 @@ class Variables:
             ("variables", object_of(groups["variables"])),
         ]
         record = object_of(fields)
-        return Encoded(record, wire.fingerprint(record), dict(self._unsaved))
+        self._keep_named(record)
+        return Encoded(record, wire.fingerprint(record), self._unsaved)
+
+    def _keep_named(self, record: bytes) -> None:
+        """Stores only contents that the snapshot names: an erase finds no others.
+
+        An object that becomes shared is encoded twice.
+        """
+        if self._made:
+            named = chunks.named_below([record], lambda key: self._made.get(key, b""))
+            self._unsaved.update(item for item in self._made.items() if item[0] in named)
+            self._made = {}
 
 
 def visible(state: dict[str, Any]) -> dict[str, Any]:
@@ -260,6 +285,8 @@ def _is_large(value: Any) -> bool:
             size = 8 * getattr(value, "size", 0)
         if isinstance(size, int):
             return size > LARGE
-        return isinstance(value, (list, dict, set, tuple, str, bytes)) and len(value) > LARGE // 100
+        if isinstance(value, (str, bytes)):
+            return len(value) > LARGE
+        return isinstance(value, (list, dict, set, tuple)) and len(value) > LARGE // 100
     except Exception:  # an object of any class: the codec decides
         return False

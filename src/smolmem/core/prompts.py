@@ -36,6 +36,26 @@ def share(prompt: Sequence[Part], size: int, earlier: Iterable[tuple[int, Sequen
     return SharedPrompt(parent, keep, prompt[keep:], size)
 
 
+class BatchPrompts:
+    """The prompts that one transaction saves: each can begin with the one before it, after the store had failed."""
+
+    def __init__(self) -> None:
+        self.ids: dict[str, int] = {}
+        """The parts that are saved, by hash."""
+        self._last: tuple[int, int | None, int, tuple[int, ...]] = (0, None, -1, ())
+
+    def shortened(self, parent: int | None, keep: int, suffix: tuple[int, ...]) -> PromptLink:
+        """How a prompt is stored: by the prompt before it, if that shares more than an earlier one does."""
+        number, last_parent, last_keep, last = self._last
+        if (parent, keep) == (last_parent, last_keep) and suffix[: len(last)] == last:
+            return PromptLink(number, keep + len(last), [*suffix[len(last) :]])
+        return PromptLink(parent, keep, [*suffix])
+
+    def add(self, number: int, parent: int | None, keep: int, suffix: tuple[int, ...]) -> None:
+        """A prompt was saved."""
+        self._last = number, parent, keep, suffix
+
+
 def common_length(left: Sequence[Any], right: Sequence[Any]) -> int:
     """How many items two lists have in common at their beginning."""
     if right[: len(left)] == left:

@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, cast
 
 from smolmem.core.errors import CannotResume, StoreError, TakenOver, Unwritable
+from smolmem.core.prompts import BatchPrompts
 from smolmem.core.redaction import Redactor
 from smolmem.core.rows import Batch, CallRow, Change, RunRow, Saved, SessionRow, SharedPrompt
 from smolmem.core.values import Alert, Run
@@ -91,7 +92,8 @@ class Journal(Records):
         ]
         for run in runs:  # a run before its steps
             self._put_row(run)
-        saved = [self.apply(batch.session["id"], change, chain) for change in batch.changes]
+        prompts = BatchPrompts()
+        saved = [self.apply(batch.session["id"], change, chain, prompts) for change in batch.changes]
         for run in runs:
             if run["status"] != "running":  # its steps are counted
                 self._put_run(run)
@@ -144,13 +146,15 @@ class Journal(Records):
         self.store.transact(set_tags)
         return self.run(run)
 
-    def apply(self, session: str, change: Change, chain: Chain | None = None) -> Saved:
+    def apply(
+        self, session: str, change: Change, chain: Chain | None = None, prompts: BatchPrompts | None = None
+    ) -> Saved:
         """Writes one change to a session; part of the caller's transaction."""
         record = self._keep_optional(change.encoded, chain)
         rendered = self._keep_optional(change.rendered, chain)
         prompt, suffix = change.prompt, tuple[int, ...]()
         if isinstance(prompt, SharedPrompt):
-            prompt, suffix = self._prompt(prompt, chain)
+            prompt, suffix = self._prompt(prompt, chain, prompts or BatchPrompts())
         event = {
             "session": session,
             "run": change.run,
@@ -170,10 +174,16 @@ class Journal(Records):
     def _keep_optional(self, encoded: Encoded | None, chain: Chain | None) -> int | None:
         return None if encoded is None else self.keep(encoded, chain)
 
-    def _prompt(self, prompt: SharedPrompt, chain: Chain | None) -> tuple[int, tuple[int, ...]]:
-        suffix = tuple(item if isinstance(item, int) else self.keep(item, chain) for item in prompt.suffix)
-        row = {"parent": prompt.parent, "keep": prompt.keep, "size": prompt.size, "suffix": json.dumps(suffix)}
-        return int(self.add("prompt", row)), suffix
+    def _prompt(self, prompt: SharedPrompt, chain: Chain | None, batch: BatchPrompts) -> tuple[int, tuple[int, ...]]:
+        for part in prompt.suffix:
+            if not isinstance(part, int) and part.key not in batch.ids:
+                batch.ids[part.key] = self.keep(part, chain)
+        suffix = tuple(part if isinstance(part, int) else batch.ids[part.key] for part in prompt.suffix)
+        link = batch.shortened(prompt.parent, prompt.keep, suffix)
+        row = {"parent": link.parent, "keep": link.keep, "size": prompt.size, "suffix": json.dumps(link.suffix)}
+        number = int(self.add("prompt", row))
+        batch.add(number, prompt.parent, prompt.keep, suffix)
+        return number, tuple(link.suffix)
 
     # --- events ----------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ items are recognised without encoding them.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 import re
@@ -16,25 +17,30 @@ from dataclasses import dataclass
 from typing import Any
 
 from smolmem.core.encoding import wire
-from smolmem.core.encoding.encoder import Inside
+from smolmem.core.encoding.encoder import CONSTANTS, Inside
 from smolmem.core.encoding.packing import Undecodable
 from smolmem.core.encoding.wire import Json
 
 NAMED = re.compile(rb'"(blob|chunk)":"([0-9a-f]{40})"')
 """Where a record names the hash of another content: of bytes, or of a chunk, which is a record itself."""
-ATOMS = frozenset({str, int, float, bool, type(None), bytes})
+ATOMS = frozenset({str, int, float, bool, type(None), *CONSTANTS})
 """Types whose values never change."""
-_ITEMS = ATOMS | {list, dict, tuple}
+_ITEMS = ATOMS | {list, dict, tuple, set, frozenset}
 """Types of items that can be stored in chunks."""
 _MANY_ITEMS, _LONG_ITEM = 32, 500
 """Lists and dicts with fewer items, none of them long, are stored whole."""
 
 _DEEPEST_SHAPE = 6
 _END = object()
-_SHORTEST, _LONGEST, _PER_NODE = 1_000, 4_000, 32
+_SHORTEST, _LONGEST = 1_000, 4_000
+_PER_NODE, _FEWEST_PER_NODE, _MOST_PER_NODE = 32, 8, 128
+_NODE_ENDS = frozenset({"00", "01", "02", "03", "04", "05", "06", "07"})
+"""A node ends behind a hash that begins with one of these: a chunk that is inserted changes only the node around it."""
 LONG_TEXT = 3 * _LONGEST
 """Characters of a text that is stored in chunks."""
 _MAX_DEPTH = 8
+DEEPEST_IN_RECORD = 32
+"""Lists and dicts that are deeper in a record are not stored in chunks."""
 _MAX_ASSEMBLED = 32_000_000
 """Bytes that chunks may become, or eight times the bytes of the chunks."""
 
@@ -85,6 +91,7 @@ class Chunks:
     def update(self, bodies: list[bytes]) -> Json:
         """Takes the pieces as they are now and returns the hashes of their chunks as JSON."""
         old, before, self._bodies, self.new = self._bodies, self._ends, bodies, {}
+        stored = {key for _, key in before}
         start = _same(old, bodies)
         tail = _same(reversed(old[start:]), reversed(bodies[start:]))
         shift = len(bodies) - len(old)
@@ -97,6 +104,8 @@ class Chunks:
                 break
             begin, end = end, _end_of_chunk(bodies, end)
             self._ends.append((end, _add(self.new, b"[" + b",".join(bodies[begin:end]) + b"]")))
+        for key in stored & self.new.keys():
+            del self.new[key]
         return _tree(self.new, [key for _, key in self._ends])
 
 
@@ -112,6 +121,26 @@ def _end_of_chunk(bodies: list[bytes], begin: int) -> int:
         if size >= _LONGEST or (size >= _SHORTEST and zlib.crc32(bodies[place]) % 8 == 0):
             return place + 1
     return len(bodies)
+
+
+class _ByItem:
+    """Finds the pieces of items that are at another place than before: behind an item that was inserted or removed."""
+
+    def __init__(self, pieces: list[Piece]) -> None:
+        self._pieces = pieces
+        self._known: dict[tuple[str | None, int], Piece] | None = None
+
+    def find(self, here: Piece | None, key: str | None, item: Any, shared: Collection[int]) -> Piece | None:
+        """The piece of an item; None if there is none, or the item has changed.
+
+        `here` is the piece that was at its place: while all were at theirs, an item behind them is a new one.
+        """
+        if self._known is None:
+            if here is None:
+                return None
+            self._known = {(piece.key, id(piece.item)): piece for piece in self._pieces}
+        known = self._known.get((key, id(item)))
+        return known if known is not None and known.is_still(key, item, shared) else None
 
 
 class ChunkedValue:
@@ -138,8 +167,11 @@ class ChunkedValue:
         """
         self.new = {}
         known = itertools.chain(self._pieces, itertools.repeat(None))
+        moved = _ByItem(self._pieces)
         pieces = self._pieces = [
-            one if one is not None and one.is_still(*item, shared) else self._piece(encode(*item))
+            one
+            if one is not None and one.is_still(*item, shared)
+            else moved.find(one, *item, shared) or self._piece(encode(*item))
             for one, item in zip(known, items, strict=False)
         ]
         ids = [number for piece in pieces for number in piece.ids]
@@ -193,7 +225,13 @@ def _tree(new: dict[str, bytes], keys: list[str]) -> Json:
     """Hashes as JSON: few hashes, of chunks or of nodes."""
     depth = 0
     while len(keys) > _PER_NODE:
-        groups = [keys[start : start + _PER_NODE] for start in range(0, len(keys), _PER_NODE)]
+        groups, group = list[list[str]](), list[str]()
+        for key in keys:
+            group.append(key)
+            if len(group) == _MOST_PER_NODE or (key[:2] in _NODE_ENDS and len(group) >= _FEWEST_PER_NODE):
+                groups.append(group)
+                group = []
+        groups += [group] if group else []
         keys, depth = [_add(new, wire.dumps(_named(group))) for group in groups], depth + 1
     return {"depth": depth, "v": _named(keys)}
 
@@ -247,10 +285,33 @@ def shape_of(value: Any) -> tuple[Any, ...] | None:
     return tuple(shape) if _add_shape(value, shape, _DEEPEST_SHAPE) else None
 
 
+def flat_shape(value: Any) -> tuple[Any, ...] | None:
+    """The same of a list or dict of many items, quickly; None if the items are not all plain, or hold containers."""
+    held = list(value.values()) if type(value) is dict else value
+    kinds, inside = set(map(type, held)), list[Any]()
+    if kinds == {dict}:
+        inside = [*itertools.chain.from_iterable(held), *itertools.chain.from_iterable(map(dict.values, held))]
+    elif kinds and kinds <= {list, tuple}:
+        inside = list(itertools.chain.from_iterable(held))
+    elif not kinds <= ATOMS:
+        return None
+    if not ATOMS.issuperset(map(type, inside)):
+        return None
+    keys = value if type(value) is dict else ()
+    lengths = map(_the_length, map(len, held if kinds.isdisjoint(ATOMS) else ()))
+    return (value, *keys, *held, *lengths, *inside)
+
+
+@functools.cache
+def _the_length(length: int) -> int:
+    """The same object for equal lengths: shapes are compared by identity."""
+    return length
+
+
 def _add_shape(value: Any, shape: list[Any], depth: int) -> bool:
     if type(value) is dict:
         held = (*value.keys(), *value.values())
-    elif type(value) in (list, tuple):
+    elif type(value) in (list, tuple, set, frozenset):
         held = tuple(value)
     else:
         return False
@@ -346,12 +407,22 @@ class Assembly:
         if tag == "shared":
             return _alone(stored)
         if tag == "stored":
-            return {"$": "alone", "v": self.chunk(stored["chunk"])}
+            return {"$": "alone", "v": self._whole(self.chunk(stored["chunk"]), 0)}
         if tag == "compound" and depth < _MAX_DEPTH and isinstance(stored["v"], dict):
             return _alone({key: self.part(item, depth + 1) for key, item in stored["v"].items()})
         if tag not in _JOINED:
             raise Undecodable("not a value in chunks")
         return _alone(_JOINED[tag](list(self.items(stored["chunks"]))))
+
+    def _whole(self, stored: Json, depth: int) -> Json:
+        """A record with its long lists and dicts in place; see `long_records`."""
+        if not isinstance(stored, (list, dict)) or depth > DEEPEST_IN_RECORD:
+            return stored
+        if isinstance(stored, list):
+            return [self._whole(item, depth + 1) for item in stored]
+        if "chunks" in stored and stored.get("$") in _JOINED:
+            return self._whole(_JOINED[stored["$"]](list(self.items(stored["chunks"]))), depth)
+        return {key: self._whole(item, depth + 1) for key, item in stored.items()}
 
     def items(self, stored: Json) -> Iterator[Json]:
         """The items of a value in chunks."""

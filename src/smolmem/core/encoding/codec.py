@@ -183,6 +183,14 @@ def live_key(value: Any) -> str:
     return encode(value).key
 
 
+def sketch(step: Any) -> str:
+    """A hash of a step with its secrets and without its prompt, to compare it with itself later: packs no picture."""
+    encoder = Encoder(_EXACT, _KIN)
+    encoder.packs_pictures = False
+    own = {name: item for name, item in vars(step).items() if name != MODEL_INPUT}
+    return wire.fingerprint(wire.dumps([type_name(step), encoder.value(own)]))
+
+
 def are_alike(one: Any, other: Any) -> bool:
     """Whether two values have the same record, perhaps in two processes."""
     return _is_alike(encode(one).record, encode(other).record)

@@ -183,7 +183,9 @@ class Decoder:
         return value
 
     def data(self, wire: dict[str, Json]) -> bytes:
-        """Bytes stored inline or beside."""
+        """Bytes stored inline or beside, whole or in pieces."""
+        if "pieces" in wire:
+            return b"".join(self.fetch(each["blob"]) for each in wire["pieces"])
         if "blob" in wire:
             return self.fetch(wire["blob"])
         try:

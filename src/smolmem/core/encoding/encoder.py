@@ -5,7 +5,11 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Callable, Collection, Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from smolmem.core.encoding import instances
 from smolmem.core.encoding.placeholders import Placeholder, own_attributes, safe_text, type_name
@@ -13,6 +17,14 @@ from smolmem.core.encoding.wire import INLINE, MAX_DEPTH, SIMPLE, Base64, Json, 
 
 MAX_ATTRIBUTES = 2000
 """An unknown object whose attributes would need more nodes than this keeps its repr alone."""
+
+CONSTANTS = frozenset({bytes, complex, date, datetime, time, timedelta, Decimal, Fraction, UUID})
+"""Types whose values never change, and are not in JSON as they are."""
+_BUILT_IN = CONSTANTS | {tuple, set, frozenset}
+"""Types whose values share no memory with others."""
+
+_PIECE = 16_384
+"""Bytes of a piece of an array."""
 
 _NONE: Mapping[int, int] = {}
 
@@ -54,6 +66,8 @@ class Encoder:
         self._ids: Collection[int] = ()
         self.objects: list[Any] = []
         """The objects in the last value, except texts and numbers, each before those inside it."""
+        self.packs_pictures = True
+        """Whether pictures are packed; hashes of their pixels are enough to compare a value with itself."""
         self.texts: dict[str, bytes] = {}
         """Texts that are not readable in the JSON itself, by hash."""
         self._seen: dict[int, int] = {}
@@ -98,7 +112,7 @@ class Encoder:
         if id(value) in self._shared:
             self._named.add(self._shared[id(value)])
             return {"$": "shared", "n": self._shared[id(value)]}
-        before = len(self._keep) + 1
+        before = len(self._keep) + 1, len(self.blobs)
         self._seen[id(value)] = len(self._seen)
         self._keep.append(value)  # an id() is valid only while its object lives
         if self._budget is not None:
@@ -125,11 +139,17 @@ class Encoder:
         if self._budget < 0:
             raise _TooMuch
 
-    def _forget(self, before: int) -> None:
-        """Un-counts containers that were read but will not be written."""
-        for dropped in self._keep[before:]:
+    def _forget(self, before: tuple[int, int]) -> None:
+        """Un-counts containers that were read but will not be written, and drops their blobs: an erase finds no others.
+
+        `before` is how many containers and blobs there were.
+        """
+        containers, blobs = before
+        for dropped in self._keep[containers:]:
             self._seen.pop(id(dropped), None)
-        del self._keep[before:]
+        del self._keep[containers:]
+        for key in list(self.blobs)[blobs:]:
+            del self.blobs[key]
 
     def _tagged(self, value: Any, cls: type) -> Json:
         self._is_foreign |= cls not in _BUILT_IN
@@ -161,6 +181,13 @@ class Encoder:
             return {"blob": self.blob(data)}
         return {"v": Base64(base64.b64encode(data).decode("ascii"))}
 
+    def pieces(self, data: bytes) -> dict[str, Json]:
+        """Bytes, in pieces if there are many: an array that grows, or changes in a few places, adds what is new."""
+        if len(data) <= 2 * _PIECE:
+            return self.data(data)
+        starts = range(0, len(data), _PIECE)
+        return {"pieces": [{"blob": self.blob(data[start : start + _PIECE])} for start in starts]}
+
     def _long_text(self, value: str) -> Json:
         data = value.encode("utf-8", "surrogatepass")
         key = self.blob(data)
@@ -182,7 +209,7 @@ class Encoder:
             return described
         own = own_attributes(value) if issubclass(type(value), Placeholder) else instances.attributes(value)
         if own is not None:
-            before, outermost = len(self._keep), self._budget is None
+            before, outermost = (len(self._keep), len(self.blobs)), self._budget is None
             if outermost:
                 self._budget = MAX_ATTRIBUTES
             try:
@@ -195,9 +222,6 @@ class Encoder:
                 if outermost:
                     self._budget = None
         return described
-
-
-_BUILT_IN = frozenset({tuple, set, frozenset, bytes})
 
 
 class _TooMuch(Exception):

@@ -38,6 +38,8 @@ def encode(encoder: Encoder, value: PIL.Image.Image) -> Json:
         made["info"] = encoder({key: item for key, item in value.info.items() if isinstance(key, str)})
     png = value.mode in _PNG_MODES and raw != b""
     known = wire.fingerprint(repr((value.mode, value.size)).encode() + raw)
+    if not encoder.packs_pictures:
+        return made | {"pixels": known}
     packed = _images.get(known)
     if packed is None:
         packed = _png(value) if png else zlib.compress(raw, 1)

@@ -110,7 +110,7 @@ def _array(encoder: Encoder, value: Any) -> Json:
     if value.dtype.kind in "US":  # texts are stored as texts, not as bytes
         return made | {"dtype": value.dtype.str, "items": [encoder(item) for item in value.ravel().tolist()]}
     described = encoder(value.dtype.descr) if value.dtype.names else value.dtype.str
-    return made | {"dtype": described, **encoder.data(value.tobytes())}
+    return made | {"dtype": described, **encoder.pieces(value.tobytes())}
 
 
 def _unarray(decoder: Decoder, stored: dict[str, Json]) -> Any:
@@ -144,14 +144,15 @@ def _unarray(decoder: Decoder, stored: dict[str, Json]) -> Any:
 def _column(encoder: Encoder, value: Any) -> Json:
     """A pandas array: its dtype's name and its items, exactly."""
     import numpy as np
+    import pandas as pd
 
-    dtype = value.dtype
+    dtype = value.dtype.numpy_dtype if isinstance(value, pd.arrays.NumpyExtensionArray) else value.dtype
     if str(dtype) == "category":
         made = {"categories": _index(encoder, value.categories), "codes": encoder(np.asarray(value.codes))}
         return {"dtype": "category", "ordered": bool(value.ordered), **made}
     if isinstance(dtype, np.dtype):
         return {"dtype": dtype.str, "array": encoder(np.asarray(value))}
-    return {"dtype": str(dtype), "items": [encoder(item) for item in value]}
+    return {"dtype": str(dtype), "items": [encoder(item) for item in value.tolist()]}
 
 
 def _uncolumn(decoder: Decoder, stored: dict[str, Json]) -> Any:

@@ -51,6 +51,11 @@ def dumps(value: Json) -> bytes:
     return "".join(_pieces(value, 0)).encode("ascii")
 
 
+def dumps_each(values: Iterable[Json]) -> list[bytes]:
+    """The canonical bytes of each value."""
+    return ["".join(_pieces(value, 0)).encode("ascii") for value in values]
+
+
 def _compiled() -> Callable[[Json, int], Iterable[str]]:
     """The encoder that `_JSON` makes anew for each value, if this Python has it compiled."""
     make: Any = getattr(json.encoder, "c_make_encoder", None)
