@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gzip
 import hashlib
 import json
 import os
+import re
 import shlex
 import socket
 import subprocess
@@ -35,7 +37,7 @@ from smolmem.core.fork_lock import ForkLock
 from smolmem.recall import indexer
 from smolmem.recall.embedding import checked_embedder, embedders, models
 from smolmem.recall.embedding.checked_embedder import MAX_CHARACTERS, CheckedEmbedder
-from smolmem.recall.embedding.embedders import EmbeddingServer, open_embedder
+from smolmem.recall.embedding.embedders import EmbeddingServer, normalised, open_embedder
 from smolmem.recall.embedding.static_table import SIZE, TABLE, StaticModel, prepared
 from smolmem.store.leases import Leases
 
@@ -455,6 +457,7 @@ class Server:
     def __init__(self, port: int = 0) -> None:
         self.asked: list[tuple[str, list[str]]] = []
         self.behave: Callable[[list[str]], Answer | None] = lambda texts: None
+        self.headers: dict[str, str] = {}
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -464,6 +467,8 @@ class Server:
                 status, said = outer.behave(body["input"]) or outer.answer(self.path, body["input"])
                 with contextlib.suppress(OSError):
                     self.send_response(status)
+                    for name, value in outer.headers.items():
+                        self.send_header(name, value)
                     self.end_headers()
                     self.wfile.write(said)
 
@@ -541,6 +546,7 @@ NONSENSE: dict[str, Callable[[list[str]], Answer]] = {
     "no key": lambda texts: (401, b'{"error": "who are you?"}'),
     "no model": lambda texts: (404, b'{"error": "model tiny not found, try pulling it first"}'),
     "overloaded": lambda texts: (503, b"busy"),
+    "very deep": lambda texts: (200, b"[" * 100_000),
 }
 
 
@@ -577,6 +583,44 @@ def test_the_message_says_what_the_server_said(
     assert "/v1/embeddings answered 404" in warnings(caplog)[0]
     assert "try pulling it first" in warnings(caplog)[0]
     assert "s3cret" not in caplog.text
+
+
+def test_what_a_server_said_does_nothing_to_a_terminal(server: Server) -> None:
+    server.behave = lambda texts: (500, b"\x1b]0;owned\x07\x1b[2J\nbusy")
+    with pytest.raises(OSError, match=re.escape("answered 500: ␛]0;owned␇␛[2J busy")):
+        client(server).query("x")
+
+
+def test_a_redirect_does_not_take_texts_to_another_server(server: Server) -> None:
+    other = Server()
+    server.headers["Location"] = f"http://127.0.0.1:{other.port}/v1/embeddings"
+    for status in (301, 302, 303, 307, 308):
+        server.behave = lambda texts, status=status: (status, b"")  # type: ignore[misc]
+        with pytest.raises(OSError, match=f"answered {status}: http://127.0.0.1:{other.port}/v1/embeddings"):
+            client(server).passages(["a secret"])
+    other.close()
+    assert other.asked == []
+    assert len(server.asked) == 5, "and is not asked again"
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_an_endless_answer_is_not_read_to_its_end(server: Server, monkeypatch: Any, packed: bool) -> None:
+    monkeypatch.setattr(embedders, "MAX_BYTES", 100_000)
+    body = b" " * 100_000_000
+    server.behave = lambda texts: (200, gzip.compress(body, 1) if packed else body)
+    server.headers |= {"Content-Encoding": "gzip"} if packed else {}
+    with pytest.raises(ValueError, match="more than 100,000 bytes a text"):
+        client(server).query("x")
+
+
+def test_very_large_and_very_small_numbers_have_a_direction() -> None:
+    assert normalised([1e200] * 4) == normalised([1e-200] * 4) == [0.5] * 4
+
+
+@pytest.mark.parametrize("url", ["", "localhost:11434/v1", "ftp://localhost/v1", None])
+def test_a_server_needs_an_address(url: Any) -> None:
+    with pytest.raises(InvalidArgument, match="begins with http"):
+        EmbeddingServer(url, "tiny")
 
 
 def test_half_a_batch_is_no_batch(tmp_path: Path, server: Server) -> None:
@@ -618,6 +662,11 @@ def test_a_question_does_not_wait_again_for_a_server_that_just_failed(server: Se
     server.behave = lambda texts: None
     embedder.probe()
     assert embedder.query("x")
+
+
+def test_a_model_is_not_asked_for_what_is_no_text(server: Server) -> None:
+    assert CheckedEmbedder(client(server)).query("half of a \ud83d and\0")
+    assert server.asked[0][1] == ["half of a \ufffd and\ufffd"]
 
 
 def test_a_server_that_says_nothing_keeps_nobody_waiting(
