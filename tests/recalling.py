@@ -20,7 +20,7 @@ from smolagents.monitoring import Timing
 
 from smolmem import Memory, Note, Recollection
 from smolmem.core.errors import CannotResume, InvalidArgument, NotFound
-from smolmem.recall import query
+from smolmem.recall import lexical, query
 from smolmem.recall.search import SEMANTIC
 from smolmem.store.side_tables import END, QUOTE
 
@@ -423,6 +423,32 @@ class Recalling:
         assert shop.recall("missing column price " + "lorem ipsum dolor " * 100_000)
         assert time.process_time() - began < 5
 
+    def test_only_the_beginning_of_an_enormous_question_is_looked_at(
+        self, shop: Memory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lengths = []
+        for name in ("words", "phrases", "names", "sentences", "times"):
+            original = getattr(query, name)
+            monkeypatch.setattr(
+                query, name, lambda text, *rest, of=original: lengths.append(len(text)) or of(text, *rest)
+            )
+        assert shop.recall("\n" * 1_000 + "missing column price " + "aB" * 1_000_000)[0].matched == ("column", "price")
+        assert max(lengths) <= query.LONGEST
+
+    @pytest.mark.parametrize("most", [20_000, 100], ids=["few", "many"])
+    def test_a_word_that_all_steps_have_finds_the_newest(
+        self, memory: Memory, monkeypatch: pytest.MonkeyPatch, most: int
+    ) -> None:
+        for limit, value in (("MOST_MATCHES", most), ("SMALL_SCOPE", most // 10)):
+            monkeypatch.setattr(lexical, limit, value)
+        for number in range(130):
+            memory.remember(f"The backup of disk{number} was made")
+        assert [one.text for one in memory.recall("backup", 2)] == [
+            "The backup of disk129 was made",
+            "The backup of disk128 was made",
+        ]
+        assert memory.recall("when was the backup made?")
+
     def test_a_question_of_stop_words_alone_is_answered(self, memory: Memory) -> None:
         memory.remember("to be or not to be")
         assert memory.recall("to be or not to be")
@@ -433,10 +459,17 @@ class Recalling:
             {"min_trust": "some"},
             {"scope": "a//*b"},
             {"since": "soon"},
+            {"until": float("nan")},
+            *({"floor": floor} for floor in (None, "high", float("nan"), 1.5, -1, True)),
+            {"kind": 5},
+            {"agent": 5},
+            {"agent": [None]},
         )
         for given in wrong:
             with pytest.raises(InvalidArgument):
                 memory.recall("x", **given)
+        with pytest.raises(NotFound):
+            memory.recall("x", run=5)  # type: ignore[arg-type]
 
     # --- by meaning ------------------------------------------------------------------------------------------------
 
@@ -449,6 +482,16 @@ class Recalling:
                 best = memory.recall(question)[0]
                 assert text in best.text
                 assert best.signals["semantic"] == SEMANTIC
+
+    def test_a_meaning_that_all_steps_share_is_found(self, url: str) -> None:
+        def named(texts: list[str]) -> list[list[float]]:
+            return [[1.0, float("car" in text or text == "vehicle")] for text in texts]
+
+        with Memory(url, embedder=named) as memory:
+            for number in range(320):
+                memory.remember(f"car {number}")
+            memory.index()
+            assert "semantic" in memory.recall("vehicle")[0].signals
 
     def test_a_step_is_found_by_what_its_parts_say_together(self, url: str) -> None:
         made: list[str] = []

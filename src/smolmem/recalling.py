@@ -94,7 +94,7 @@ class Recalling(Queries):
         Raises:
             InvalidArgument: if the question is empty, or a kind is unknown.
         """
-        runs = (run,) if isinstance(run, (Run, str)) else run
+        runs = run if run is None or (isinstance(run, Iterable) and not isinstance(run, str)) else (run,)
         filters = Filter(
             **self._scope_filter(scope),
             agents=names(agent, "agent"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -72,6 +72,9 @@ class RecallEngine:
             raise InvalidArgument(f"recall() needs a question, not {question!r}.")
         if not question.strip():
             raise InvalidArgument("recall() needs a question: the text is empty.")
+        if isinstance(floor, bool) or not isinstance(floor, (int, float)) or not 0 <= floor <= 1:
+            raise InvalidArgument(f"floor is a number from 0 to 1, not {floor!r}.")
+        question = query.beginning(question)
         if filters.min_trust not in TRUST:
             raise InvalidArgument(f"{filters.min_trust!r} is not one of {', '.join(TRUST)}.")
         if group not in ("step", "run"):
@@ -256,7 +259,7 @@ def names(given: Collection[str] | str | None, what: str) -> tuple[str, ...] | N
     """One name or several, as a filter takes them."""
     if given is None:
         return None
-    listed = (given,) if isinstance(given, str) else tuple(given)
+    listed = (given,) if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
     if not all(isinstance(name, str) for name in listed):
         raise InvalidArgument(f"{what} are texts, not {given!r}.")
     return listed

@@ -234,7 +234,7 @@ class LexicalSearch:
             scale = weights[word] / _fts5_rarity(everywhere[word], self._size)
             for id, score in hits:
                 total[id] += scale * score
-        ranked = sorted(sorted(total.items()), key=itemgetter(1), reverse=True)[: SECTIONS * limit]
+        ranked = sorted(total.items(), key=itemgetter(1, 0), reverse=True)[: SECTIONS * limit]
         absent = frozenset(word for word in words if not here[word])
         return _Found(ranked, weights, absent, [word for word in words if word not in asked])
 
@@ -284,11 +284,11 @@ def _rarest(words: Sequence[str], counts: Mapping[str, int]) -> list[str]:
 
 
 def _ranked(hits: Hits, extra: Mapping[int, float], documents: Mapping[int, int]) -> tuple[Hits, dict[int, int]]:
-    """The documents of sections, and the best section of each; a document has the score of that one."""
+    """The documents of sections, and the best section of each; of equally good documents, the newest comes first."""
     scores = {id: score + extra.get(id, 0.0) for id, score in hits if id in documents}
     found: dict[int, float] = {}
     places: dict[int, int] = {}
-    for id in sorted(scores, key=lambda id: (-scores[id], id)):
+    for id in sorted(scores, key=lambda id: (-scores[id], -documents[id], id)):
         found.setdefault(documents[id], scores[id])
         places.setdefault(documents[id], id)
     return list(found.items()), places

@@ -15,6 +15,8 @@ from smolmem.store.passage_rows import with_identifiers
 FEWEST_WORDS = 2
 MOST_WORDS = 64
 """Words of a question that are searched for; a longer question is also known by its vector."""
+LONGEST = 10_000
+"""Characters of a question that are looked at."""
 
 STOP_WORDS = frozenset(
     """a about am an and are as at be been but by can could did do does doing for from had has have he her hers him his
@@ -31,6 +33,11 @@ _UNITS = {"minute": 60, "hour": 3600, "day": 86400, "week": 604800, "month": 262
 _ANCHOR = re.compile(r"\b(before|after|since) (?:the|my|our|your|its|that|last) ([\w ]{3,60})", re.IGNORECASE)
 _NAME = re.compile(r"(?P<begins>(?:^|[.!?:\n\"'`(])\s*)?(?P<word>[^\W_]+)")
 _COUNTS = {"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7}
+
+
+def beginning(question: str) -> str:
+    """As much of a question as is looked at: more than the words that are searched for take."""
+    return question.strip()[:LONGEST]
 
 
 def words(question: str) -> list[str]:
@@ -67,7 +74,7 @@ def names(question: str) -> set[str]:
 
 def sentences(question: str) -> list[str]:
     """The sentences and lines of a question that have some words."""
-    parts = re.split(r"(?<=[.!?])\s+|\n+", question[:10_000])
+    parts = re.split(r"(?<=[.!?])\s+|\n+", question)
     return [part for part in parts if len(words(part)) >= FEWEST_WORDS]
 
 

@@ -230,7 +230,8 @@ class Search:
         signals = {"lexical": scaled(lexical)}
         passages: Scores = {}
         if near:
-            least = near[-1].cosine if len(near) == PASSAGES * listed else self._noise_in(filters).cosine
+            farther = len(near) == PASSAGES * listed and near[-1].cosine < near[0].cosine
+            least = near[-1].cosine if farther else self._noise_in(filters).cosine
             weight = SEMANTIC / (1 + QUOTED * matches.quoted(phrases))
             scores = scaled(nearness(near, listed, least))
             signals["semantic"] = {id: weight * score for id, score in scores.items()}
