@@ -107,6 +107,26 @@ def _count(quick: int, long: int) -> int:
     return long if os.environ.get("SMOLMEM_TORTURE") else quick
 
 
+LANGUAGES = [
+    ("注文は火曜日に東京へ届きました。", "東京", ["東京"]),
+    ("注文は火曜日に東京へ届きました。", "火曜日に東京", ["火曜日に東京"]),
+    ("注文は火曜日に東京へ届きました。", "注文はいつ届きますか", ["注文は", "届き"]),
+    ("パスワードとＤＥＰＬＯＹの", "ﾊﾟｽﾜｰﾄﾞ deploy", ["パスワード", "ＤＥＰＬＯＹ"]),
+    ("部署发生在星期二，由运维团队负责。", "运维团队", ["运维团队"]),
+    ("部署发生在星期二，由运维团队负责。", "谁负责部署？", ["部署", "负责"]),
+    ("部署发生在星期二，由运维团队负责。", "二", ["二"]),
+    ("部署发生在星期二，由运维团队负责。", "维", ["维"]),
+    ("배포는 화요일에 진행됩니다", "배포 화요일", ["배포", "화요일"]),
+    ("การสั่งซื้อมาถึงวันอังคาร", "อังคาร", ["าร", "อังคาร"]),
+    ("तैनाती मंगलवार को होती है", "मंगलवार", ["मंगलवार"]),
+    ("مُحَمَّد قام بالنشر", "محمد", ["مُحَمَّد"]),
+    ("Mu\u0308nchen liefert dienstags", "München", ["Mu\u0308nchen"]),
+    ("München liefert dienstags", "Mu\u0308nchen", ["München"]),
+    ("the check\u00adout is down", "checkout", ["check\u00adout"]),
+]
+"""Texts, questions, and what of the text is marked."""
+
+
 class Recalling:
     """Runs unchanged on every backend."""
 
@@ -448,6 +468,20 @@ class Recalling:
             "The backup of disk128 was made",
         ]
         assert memory.recall("when was the backup made?")
+
+    @pytest.mark.parametrize(("text", "question", "marked"), LANGUAGES)
+    def test_words_of_every_script_are_found_and_marked(
+        self, memory: Memory, text: str, question: str, marked: list[str]
+    ) -> None:
+        memory.remember("Nothing of that; 昨天 어제 เมื่อวาน कल")
+        memory.remember(text)
+        [best] = memory.recall(question)
+        assert best.text == text
+        assert [text[start:end] for start, end in best.excerpts[0].marks] == marked
+
+    def test_a_short_answer_in_a_script_without_spaces_reaches_prompts(self, memory: Memory) -> None:
+        memory.attach(code_agent(code("final_answer('部署发生在星期二')"))).run("When?")
+        assert "部署发生在星期二" in memory.context("部署 星期二")
 
     def test_a_question_of_stop_words_alone_is_answered(self, memory: Memory) -> None:
         memory.remember("to be or not to be")

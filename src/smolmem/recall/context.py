@@ -13,6 +13,7 @@ from typing import Any
 
 from smolagents.models import ChatMessage, MessageRole
 
+from smolmem.core.scripts import spaced
 from smolmem.core.text import sanitize
 from smolmem.core.values import Recollection
 from smolmem.recall.query import STOP_WORDS
@@ -65,7 +66,7 @@ def block(found: Sequence[Recollection], tokens: int = TOKENS) -> tuple[str, lis
 
 def says_something(one: Recollection) -> bool:
     """Whether it is a note, or has enough words besides the usual ones and names of tools."""
-    words = (word for word in re.findall(r"[^\W_]+", one.text.lower()) if word not in _EMPTY | STOP_WORDS)
+    words = (word for word in re.findall(r"[^\W_]+", spaced(one.text).lower()) if word not in _EMPTY | STOP_WORDS)
     return one.note is not None or len(set(words)) >= FEWEST_WORDS
 
 

@@ -9,8 +9,9 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import NamedTuple
 
+from smolmem.core.scripts import is_unspaced
 from smolmem.core.text import storable
-from smolmem.store.passage_rows import with_identifiers
+from smolmem.store.passage_rows import searchable
 
 FEWEST_WORDS = 2
 MOST_WORDS = 64
@@ -31,6 +32,8 @@ DAYS = {name.lower(): number for number, name in enumerate(calendar.day_name)}
 _MONTH = "|".join([*MONTHS, *(name[:3] for name in MONTHS)])
 _UNITS = {"minute": 60, "hour": 3600, "day": 86400, "week": 604800, "month": 2629800, "year": 31557600}
 _ANCHOR = re.compile(r"\b(before|after|since) (?:the|my|our|your|its|that|last) ([\w ]{3,60})", re.IGNORECASE)
+_INFLECTION = re.compile("[\u3041-\u309f]{2}")
+"""What Japanese writes endings, particles and auxiliary words with."""
 _NAME = re.compile(r"(?P<begins>(?:^|[.!?:\n\"'`(])\s*)?(?P<word>[^\W_]+)")
 _COUNTS = {"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7}
 
@@ -42,11 +45,14 @@ def beginning(question: str) -> str:
 
 def words(question: str) -> list[str]:
     """The words to search for, each once; identifiers by their parts, too."""
-    found = dict.fromkeys(_all_words(question))
-    specific = [
-        word for word in found if word not in STOP_WORDS and (len(word) > 1 or not word.isascii() or word.isdigit())
-    ]
-    return (specific or list(found))[:MOST_WORDS]
+    found = dict.fromkeys(f"{word}*" if len(word) == 1 and is_unspaced(word) else word for word in _all_words(question))
+    return (list(filter(_is_specific, found)) or list(found))[:MOST_WORDS]
+
+
+def _is_specific(word: str) -> bool:
+    if word in STOP_WORDS or _INFLECTION.fullmatch(word):
+        return False
+    return len(word) > 1 or not word.isascii() or word.isdigit()
 
 
 def phrases(question: str) -> list[str]:
@@ -56,7 +62,9 @@ def phrases(question: str) -> list[str]:
 
 
 def _all_words(question: str) -> list[str]:
-    return [word.lower() for word in re.findall(r"[^\W_]+", with_identifiers(storable(question)))]
+    found = [word.lower() for word in re.findall(r"[^\W_]+", searchable(storable(question)))]
+    pairs = zip(["", *found], found, strict=False)
+    return [word for before, word in pairs if len(word) > 1 or not is_unspaced(word) or not before.endswith(word)]
 
 
 def names(question: str) -> set[str]:
