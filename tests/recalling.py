@@ -213,7 +213,8 @@ class Recalling:
 
     def test_typing_errors_prefixes_and_parts_of_identifiers_are_found(self, memory: Memory) -> None:
         memory.remember("checkHealth() of the checkout service answers 503")
-        for question in ("chekcout", "checko", "health", "check_health", "CHECKHEALTH"):
+        memory.remember("Deploys happen on Tuesdays")
+        for question in ("chekcout", "checko", "health", "check_health", "CHECKHEALTH", "tuesdy", "deployment"):
             assert memory.recall(question), question
 
     def test_a_name_finds_what_has_it_and_not_the_steps_beside(self, memory: Memory) -> None:
@@ -227,6 +228,8 @@ class Recalling:
         agent.run("Feed the animals")
         memory.index()
         assert [one.text for one in memory.recall("giraffe")] == ["the invoice of the giraffe is paid"]
+        for name in ("/var/log/giraffe.py:12", "GiraffeInvoice", "ERR_GIRAFFE_INVOICE", "where is the giraffe?"):
+            assert [one.text for one in memory.recall(name)] == ["the invoice of the giraffe is paid"], name
         assert len(memory.recall("giraffe", floor=0)) > 1
         assert len(memory.recall("who has paid the invoice of the giraffe, and is it so?")) > 1
 

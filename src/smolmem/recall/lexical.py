@@ -204,12 +204,14 @@ class LexicalSearch:
         if len(word) <= SHORTEST_PREFIX:
             return word
         given = {"first": word[0], "last": _after(word[0]), "limit": 50_000}
-        near = [row["term"] for row in self._store.rows("terms_from", given) if abs(len(row["term"]) - len(word)) <= 2]
+        stem = term_of(word)
+        allowed = dict.fromkeys((stem,), _mistakes(stem)) | dict.fromkeys((word, word.rstrip("eys")), _mistakes(word))
+        lengths = {length for one in allowed for length in range(len(one) - 2, len(one) + 3)}
+        near = [row["term"] for row in self._store.rows("terms_from", given) if len(row["term"]) in lengths]
         pieces = _pieces(word)
-        near.sort(key=lambda term: -len(pieces & _pieces(term)))
-        allowed = 1 if len(word) < 8 else 2
-        stems = {word, word.rstrip("eys")}  # the terms of the index have no endings
-        return next((term for term in near[:50] if min(_distance(stem, term) for stem in stems) <= allowed), word)
+        near.sort(key=lambda term: -len(pieces & _pieces(term)))  # the terms of the index have no endings
+        few = (term for term in near[:50] if any(_distance(one, term) <= most for one, most in allowed.items()))
+        return next(few, word)
 
     def _longer_terms(self, words: Iterable[str]) -> set[str]:
         """The terms of the store that begin with one of the words that end with `*`."""
@@ -303,6 +305,11 @@ def _fts5_rarity(count: int, of: int) -> float:
     """The weight that SQLite's bm25() gives a word."""
     weight = math.log((of - count + 0.5) / (count + 0.5)) if count < of else 0.0
     return max(weight, 1e-6)
+
+
+def _mistakes(word: str) -> int:
+    """How many letters of a word may be wrong."""
+    return 1 if len(word) < 8 else 2
 
 
 def _pieces(word: str) -> set[str]:

@@ -14,6 +14,8 @@ from smolmem.core.text import storable
 from smolmem.store.passage_rows import searchable
 
 FEWEST_WORDS = 2
+NAME = 2
+"""Words of a question that only names what is searched for, at most."""
 MOST_WORDS = 64
 """Words of a question that are searched for; a longer question is also known by its vector."""
 LONGEST = 10_000
@@ -47,6 +49,14 @@ def words(question: str) -> list[str]:
     """The words to search for, each once; identifiers by their parts, too."""
     found = dict.fromkeys(f"{word}*" if len(word) == 1 and is_unspaced(word) else word for word in _all_words(question))
     return (list(filter(_is_specific, found)) or list(found))[:MOST_WORDS]
+
+
+def is_name(question: str) -> bool:
+    """Whether a question only names what is searched for, by one or two words; an identifier or a path is one word."""
+    parts = question.split()
+    counts = (len(list(filter(_is_specific, _all_words(part)))) for part in parts)
+    count = sum(min(count, 1) if part.isascii() else count for part, count in zip(parts, counts, strict=True))
+    return (count or len(parts)) <= NAME
 
 
 def _is_specific(word: str) -> bool:
