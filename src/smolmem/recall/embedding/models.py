@@ -68,8 +68,11 @@ class Files:
 
     @property
     def here(self) -> bool:
-        """Whether its files are on this machine."""
-        return all((self.path / file).is_file() for file in self.hashes)
+        """Whether its files are on this machine, in a folder that can be read."""
+        try:
+            return all((self.path / file).is_file() for file in self.hashes)
+        except (OSError, InvalidArgument):
+            return False
 
 
 E5 = Files(
@@ -142,14 +145,17 @@ def cache() -> Path:
     given = os.environ.get("SMOLMEM_MODELS")
     if given:
         return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "smolmem" / "models"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "smolmem" / "models"
+    except RuntimeError as error:  # a container's user may have none
+        raise InvalidArgument("this user has no home folder: name one for models, SMOLMEM_MODELS=/path.") from error
 
 
 def chosen() -> str | None:
     """The name of the model that the user chose for this machine, or `off`; None if there is no choice."""
     try:
         return (cache() / CHOICE).read_text(encoding="utf-8").strip() or None
-    except (OSError, UnicodeDecodeError):
+    except (OSError, UnicodeDecodeError, InvalidArgument):
         return None
 
 
@@ -259,10 +265,14 @@ def verified(files: Files) -> Path:
     """The folder of a model's files, after checking their hashes.
 
     Raises:
-        InvalidArgument: one is damaged.
+        InvalidArgument: one is damaged or cannot be read.
     """
     for file, wanted in files.hashes.items():
-        if hashlib.sha256((files.path / file).read_bytes()).hexdigest() != wanted:
+        try:
+            found = (files.path / file).read_bytes()
+        except OSError as error:
+            raise InvalidArgument(f"{files.path / file} cannot be read: {error.strerror}.") from error
+        if hashlib.sha256(found).hexdigest() != wanted:
             raise InvalidArgument(
                 f"{files.path / file} is damaged: delete the folder, then `smolmem model fetch {files.name}`."
             )
