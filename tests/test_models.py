@@ -37,7 +37,7 @@ from smolmem.core.fork_lock import ForkLock
 from smolmem.recall import indexer
 from smolmem.recall.embedding import checked_embedder, embedders, models
 from smolmem.recall.embedding.checked_embedder import MAX_CHARACTERS, CheckedEmbedder
-from smolmem.recall.embedding.embedders import EmbeddingServer, normalised, open_embedder
+from smolmem.recall.embedding.embedders import EmbeddingFunction, EmbeddingServer, normalised, open_embedder
 from smolmem.recall.embedding.static_table import SIZE, TABLE, StaticModel, prepared
 from smolmem.store.leases import Leases
 
@@ -836,6 +836,51 @@ def test_a_model_that_changes_while_it_is_used_is_reported_and_its_vectors_made_
         wait_for(lambda: memory._store.rows("vectors", {"scope": "default", "id": 0, "model": "changing/29"})[99:])
         assert "semantic" in memory.recall("a vehicle?")[0].signals
     assert [said for said in warnings(caplog) if "its vectors had 24 numbers, and now have 29" in said]
+
+
+def made_with(name: str, default: str = "a") -> EmbeddingFunction:
+    return EmbeddingFunction(lambda texts, default=default: [[float(len(name + default))] for _ in texts])
+
+
+def test_functions_that_use_other_models_have_other_names() -> None:
+    def first(texts: list[str]) -> Any:
+        """Explained."""
+        return {"minilm": concepts}["minilm"](texts)
+
+    def second(texts: list[str]) -> Any:
+        """Explained in other words."""
+        return {"minilm": concepts}["minilm"](texts)
+
+    def third(texts: list[str]) -> Any:
+        return {"bge": concepts}["bge"](texts)
+
+    def early() -> EmbeddingFunction:
+        made = EmbeddingFunction(lambda texts: later(texts))
+        later = concepts
+        return made
+
+    assert early().model == early().model
+    second.__qualname__ = third.__qualname__ = first.__qualname__
+    names = [EmbeddingFunction(one).model for one in (first, second, third)]
+    assert names[0] == names[1] != names[2]
+    assert len({made_with(*given).model for given in (("minilm",), ("bge",), ("bge", "b"))}) == 3
+    assert made_with("bge").model == made_with("bge").model
+    assert EmbeddingFunction(len).model.startswith("len-")  # type: ignore[arg-type]
+
+
+def test_index_embeds_all_although_its_lease_ended_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(texts: list[str]) -> list[list[float]]:
+        if texts[0].startswith("automobile"):
+            memory._store._live().execute("UPDATE lease SET holder = 'another process'")  # type: ignore[attr-defined]
+        return concepts(texts)
+
+    monkeypatch.setattr(indexer, "PATIENCE_SECONDS", 0.2)
+    with Memory(tmp_path / "a.db", durability="normal", embedder=slow) as memory:
+        monkeypatch.setattr(memory._recall._indexer, "wake", lambda: None)
+        for number in range(100):
+            memory.remember(f"automobile {number}")
+        assert memory.index() >= 100
+        assert memory.stats().vectors == 100
 
 
 KILLED = """

@@ -258,8 +258,11 @@ class BackgroundIndexer:
         lease = self._lease(leases, writer)
         total, done = writer.count() if progress is not None else 0, 0
         try:
-            while not self._closed and (lease is None or leases.renew(lease)) and (count := writer.write_some()):
+            while not self._closed and (count := writer.write_some()):
                 done += count
+                if lease is not None and not leases.renew(lease):  # the model took longer than the lease lasts
+                    lease = self._lease(leases, writer)
+                    writer.begin_again()
                 if progress is not None:
                     progress(min(done, total), total)
         finally:

@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import CellType, CodeType
 from typing import Any, Literal, Protocol, runtime_checkable
 from weakref import WeakValueDictionary
 
@@ -236,9 +237,8 @@ class EmbeddingFunction:
     """An embedder made of a function from a list of texts to their vectors; its `model`, if it has one, names it."""
 
     def __init__(self, embed: Callable[[list[str]], Any]) -> None:
-        code = getattr(getattr(embed, "__code__", None), "co_code", b"")
         name = getattr(embed, "__qualname__", type(embed).__qualname__)
-        self.model = str(getattr(embed, "model", None) or f"{name}-{zlib.crc32(code):08x}")
+        self.model = str(getattr(embed, "model", None) or f"{name}-{zlib.crc32(_told_by(embed).encode()):08x}")
         self._function = embed
 
     def passages(self, texts: Sequence[str]) -> list[Vector]:
@@ -249,6 +249,25 @@ class EmbeddingFunction:
         """The vector of a question: the same function."""
         [vector] = self.passages([text])
         return vector
+
+
+def _told_by(embed: Callable[..., Any]) -> str:
+    """What a function does, and the names and texts that it uses, such as that of a model; the same in each process."""
+    code = getattr(embed, "__code__", None)
+    cells = [cell for cell in getattr(embed, "__closure__", None) or () if cell != CellType()]  # which is empty
+    values = [*(getattr(embed, "__defaults__", None) or ()), *(cell.cell_contents for cell in cells)]
+    texts = [value for value in values if isinstance(value, str)]
+    return repr((_told_in(code, getattr(embed, "__doc__", None)), texts)) if code else ""
+
+
+def _told_in(code: CodeType, doc: str | None = None) -> str:
+    values = (value for value in code.co_consts if doc is None or value != doc)
+    told = [_told_in(value) if isinstance(value, CodeType) else _told(value) for value in values]
+    return repr((code.co_code, code.co_names, told))
+
+
+def _told(constant: object) -> str:
+    return repr(sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant)
 
 
 class AdaptedEmbedder:
