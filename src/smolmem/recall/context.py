@@ -13,10 +13,10 @@ from typing import Any
 
 from smolagents.models import ChatMessage, MessageRole
 
-from smolmem.core.scripts import spaced
+from smolmem.core.scripts import is_unspaced, spaced
 from smolmem.core.text import sanitize
 from smolmem.core.values import Recollection
-from smolmem.recall.query import STOP_WORDS
+from smolmem.recall.query import is_specific
 from smolmem.store.side_tables import BEGIN, END, QUOTE
 
 TOKENS = 1_500
@@ -29,8 +29,10 @@ _INVISIBLE = re.compile(
 PER_TOKEN = 4
 """Characters of a token, roughly, in any model."""
 
-FEWEST_WORDS = 3
-"""Words that a passage must have to be worth a place in a prompt."""
+FEWEST_WORDS, FEWEST_IN_ANSWER = 3, 2
+"""Words that a passage must have to be worth a place in a prompt; answers are short."""
+PAIR = 0.5
+"""About how much of a word a pair of characters of a script without spaces is."""
 _EMPTY = frozenset(
     """done ok okay yes none null true false success successfully finished completed result output print final answer
     step task now next check open get let""".split()  # noqa: SIM905
@@ -65,9 +67,14 @@ def block(found: Sequence[Recollection], tokens: int = TOKENS) -> tuple[str, lis
 
 
 def says_something(one: Recollection) -> bool:
-    """Whether it is a note, or has enough words besides the usual ones and names of tools."""
-    words = (word for word in re.findall(r"[^\W_]+", spaced(one.text).lower()) if word not in _EMPTY | STOP_WORDS)
-    return one.note is not None or len(set(words)) >= FEWEST_WORDS
+    """Whether it is a note, or has enough words besides the usual ones and the name of its tool."""
+    telling = set(filter(is_specific, _words(one.text))) - _EMPTY - {*_words(one.tool or "")}
+    amount = sum(PAIR if is_unspaced(word) else 1 for word in telling)
+    return one.note is not None or amount >= (FEWEST_IN_ANSWER if one.kind == "answer" else FEWEST_WORDS)
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[^\W_]+", spaced(text).lower())
 
 
 def visible(text: str) -> str:

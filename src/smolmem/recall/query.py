@@ -34,7 +34,7 @@ DAYS = {name.lower(): number for number, name in enumerate(calendar.day_name)}
 _MONTH = "|".join([*MONTHS, *(name[:3] for name in MONTHS)])
 _UNITS = {"minute": 60, "hour": 3600, "day": 86400, "week": 604800, "month": 2629800, "year": 31557600}
 _ANCHOR = re.compile(r"\b(before|after|since) (?:the|my|our|your|its|that|last) ([\w ]{3,60})", re.IGNORECASE)
-_INFLECTION = re.compile("[\u3041-\u309f]{2}")
+_INFLECTION = re.compile("[\u3041-\u309f]{1,2}")
 """What Japanese writes endings, particles and auxiliary words with."""
 _NAME = re.compile(r"(?P<begins>(?:^|[.!?:\n\"'`(])\s*)?(?P<word>[^\W_]+)")
 _COUNTS = {"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7}
@@ -48,18 +48,19 @@ def beginning(question: str) -> str:
 def words(question: str) -> list[str]:
     """The words to search for, each once; identifiers by their parts, too."""
     found = dict.fromkeys(f"{word}*" if len(word) == 1 and is_unspaced(word) else word for word in _all_words(question))
-    return (list(filter(_is_specific, found)) or list(found))[:MOST_WORDS]
+    return (list(filter(is_specific, found)) or list(found))[:MOST_WORDS]
 
 
 def is_name(question: str) -> bool:
     """Whether a question only names what is searched for, by one or two words; an identifier or a path is one word."""
     parts = question.split()
-    counts = (len(list(filter(_is_specific, _all_words(part)))) for part in parts)
+    counts = (len(list(filter(is_specific, _all_words(part)))) for part in parts)
     count = sum(min(count, 1) if part.isascii() else count for part, count in zip(parts, counts, strict=True))
     return (count or len(parts)) <= NAME
 
 
-def _is_specific(word: str) -> bool:
+def is_specific(word: str) -> bool:
+    """Whether a word says something: it is no stop word, no ending and no single letter."""
     if word in STOP_WORDS or _INFLECTION.fullmatch(word):
         return False
     return len(word) > 1 or not word.isascii() or word.isdigit()
