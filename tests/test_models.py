@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import gzip
 import hashlib
 import json
@@ -184,6 +185,25 @@ def test_a_user_without_a_home_recalls_by_words(tmp_path: Path) -> None:
     assert done.stdout == "1\n", done.stderr
 
 
+def test_a_folder_that_cannot_be_written_is_named(
+    tmp_path: Path, tiny: models.Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, data: bytes, write: Any = Path.write_bytes) -> None:
+        write(path, data[:10] if models.cache() in path.parents else data)
+        if models.cache() in path.parents:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    for act in (lambda: models.fetch(tiny), lambda: models.choose("off")):
+        with pytest.raises(InvalidArgument, match=r"No space left on device. SMOLMEM_MODELS names another folder"):
+            act()
+    assert [path for path in (tmp_path / "models").rglob("*") if path.is_file()] == []
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("SMOLMEM_MODELS", str(tmp_path / "file" / "models"))
+    with pytest.raises(InvalidArgument, match="Not a directory"):
+        models.choose("off")
+
+
 def test_files_are_taken_out_of_a_wheel_and_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = fake_model(tmp_path, monkeypatch)
     (files.path / "model.onnx").unlink()
@@ -320,13 +340,13 @@ def test_a_table_is_verified_before_and_after_it_is_made_smaller(
         "tiny", sha, "no-such-wheel==1", {}, 1, needs=models.STATIC, published=sources, prepare=prepare
     )
     with pytest.raises(InvalidArgument, match="not the file that smolmem knows"):
-        models._keep(files, TABLE, b"evil" + published[TABLE])
+        models._checked(files, TABLE, b"evil" + published[TABLE])
     assert asked == [], "an unknown file is not even read"
     other = dataclasses.replace(files, hashes=sha | {TABLE: "0" * 64})
     with pytest.raises(InvalidArgument, match="not the file that smolmem knows"):
-        models._keep(other, TABLE, published[TABLE])
+        models._checked(other, TABLE, published[TABLE])
     for file, data in published.items():
-        models._keep(files, file, data)
+        models._write(files.path / file, models._checked(files, file, data))
     assert models.verified(files) == files.path
 
 
