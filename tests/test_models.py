@@ -35,7 +35,7 @@ from smolmem.cli.searching import model as model_command
 from smolmem.core import faults
 from smolmem.core.errors import EmbedderFailed, InvalidArgument
 from smolmem.core.fork_lock import ForkLock
-from smolmem.recall import indexer
+from smolmem.recall import engine, indexer
 from smolmem.recall.embedding import checked_embedder, embedders, models
 from smolmem.recall.embedding.checked_embedder import MAX_CHARACTERS, CheckedEmbedder
 from smolmem.recall.embedding.embedders import EmbeddingFunction, EmbeddingServer, normalised, open_embedder
@@ -719,9 +719,20 @@ def test_a_question_does_not_wait_again_for_a_server_that_just_failed(server: Se
     assert embedder.query("x")
 
 
-def test_a_model_is_not_asked_for_what_is_no_text(server: Server) -> None:
-    assert CheckedEmbedder(client(server)).query("half of a \ud83d and\0")
-    assert server.asked[0][1] == ["half of a \ufffd and\ufffd"]
+def test_no_model_is_asked_for_what_is_no_text(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    class Rater:
+        def score(self, question: str, text: str) -> float:
+            asked.append(question)
+            return 1.0
+
+    monkeypatch.setattr(engine, "Reranker", Rater)
+    with Memory(tmp_path / "a.db", embedder=client(server)) as memory:
+        memory.remember("automobile")
+        assert memory.recall("half of an automobile \ud83d\0", rerank=True)
+    assert asked == ["half of an automobile \ufffd\ufffd"]
+    assert asked in [texts for _, texts in server.asked]
 
 
 def test_a_server_that_says_nothing_keeps_nobody_waiting(

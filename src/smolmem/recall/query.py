@@ -41,8 +41,8 @@ _COUNTS = {"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5
 
 
 def beginning(question: str) -> str:
-    """As much of a question as is looked at: more than the words that are searched for take."""
-    return question.strip()[:LONGEST]
+    """As much of a question as is looked at, as text that models and stores accept."""
+    return storable(question.strip()[:LONGEST])
 
 
 def words(question: str) -> list[str]:

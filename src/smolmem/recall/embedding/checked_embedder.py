@@ -12,7 +12,6 @@ import time
 from collections.abc import Sequence
 
 from smolmem.core.errors import EmbedderFailed
-from smolmem.core.text import storable
 from smolmem.recall.embedding.embedders import Embedder, Vector, normalised
 
 log = logging.getLogger("smolmem")
@@ -49,7 +48,7 @@ class CheckedEmbedder:
         if self._failure is not None and time.monotonic() < self._ask_after:
             raise EmbedderFailed(self._failure)
         try:
-            vector = _checked(self._embedder.query(storable(text[:MAX_CHARACTERS])))
+            vector = _checked(self._embedder.query(text[:MAX_CHARACTERS]))
         except Exception as error:
             raise self.failed(error) from error
         self._failure = None
