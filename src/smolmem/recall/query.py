@@ -53,10 +53,13 @@ def words(question: str) -> list[str]:
 
 def is_name(question: str) -> bool:
     """Whether a question only names what is searched for, by one or two words; an identifier or a path is one word."""
-    parts = question.split()
-    counts = (len(list(filter(is_specific, _all_words(part)))) for part in parts)
-    count = sum(min(count, 1) if part.isascii() else count for part, count in zip(parts, counts, strict=True))
-    return (count or len(parts)) <= NAME
+    parts, count = question.split(), 0
+    for part in parts:
+        found = len(list(filter(is_specific, _all_words(part))))
+        count += min(found, 1) if part.isascii() else found
+        if count > NAME:
+            return False
+    return count > 0 or len(parts) <= NAME
 
 
 def is_specific(word: str) -> bool:
