@@ -914,6 +914,32 @@ def test_index_embeds_all_although_its_lease_ended_meanwhile(tmp_path: Path, mon
         assert memory.stats().vectors == 100
 
 
+def test_two_that_wait_for_a_killed_indexer_share_its_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def counted(texts: list[str]) -> list[list[float]]:
+        made.extend(text for text in texts if text.startswith("automobile"))
+        time.sleep(0.05)
+        return concepts(texts)
+
+    monkeypatch.setattr(indexer, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(indexer.BackgroundIndexer, "wake", lambda indexer: None)
+    with (
+        Memory(tmp_path / "a.db", durability="normal", embedder=counted) as memory,
+        Memory(tmp_path / "a.db", durability="normal", embedder=counted) as other,
+    ):
+        for number in range(200):
+            memory.remember(f"automobile {number}")
+        assert Leases(memory._store).acquire("indexer", "a killed process", 30.0)
+        threads = [threading.Thread(target=each.index) for each in (memory, other)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert memory.stats().vectors == 200
+    assert len(made) == 200, "one of the two did all of it"
+
+
 KILLED = """
 import os, signal, sys
 from smolmem import Memory
