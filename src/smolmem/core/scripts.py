@@ -26,7 +26,7 @@ _RUN = re.compile(rf"[{UNSPACED}\uac00-\ud7a3]+")
 _LETTERS = re.compile(r"[^\W_]+")
 
 
-def plain(text: str) -> str:
+def _plain(text: str) -> str:
     """A text without marks and invisible characters, and with characters of half width."""
     if text.isascii():
         return text
@@ -46,7 +46,7 @@ def with_places(text: str) -> tuple[str, Sequence[int]]:
 
 def spaced(text: str) -> str:
     """A text as full text takes it: without marks, and with pairs of characters where a script has no spaces."""
-    return text if text.isascii() else _RUN.sub(lambda run: f" {' '.join(_pairs(run[0]))} ", plain(text))
+    return text if text.isascii() else _RUN.sub(lambda run: f" {' '.join(_pairs(run[0]))} ", _plain(text))
 
 
 def words_apart(text: str) -> str:
