@@ -457,6 +457,8 @@ class Recalling:
             )
         assert shop.recall("\n" * 1_000 + "missing column price " + "aB" * 1_000_000)[0].matched == ("column", "price")
         assert max(lengths) <= query.LONGEST
+        assert query.words(query.beginning("column price " * 10_000)) == ["column", "price"], "no half of a word"
+        assert query.beginning("x" * 20_000) == "x" * query.LONGEST
 
     @pytest.mark.parametrize("most", [20_000, 100], ids=["few", "many"])
     def test_a_word_that_all_steps_have_finds_the_newest(

@@ -42,7 +42,10 @@ _COUNTS = {"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5
 
 def beginning(question: str) -> str:
     """As much of a question as is looked at, as text that models and stores accept."""
-    return storable(question.strip()[:LONGEST])
+    asked = question.strip()
+    if len(asked) > LONGEST:
+        asked = asked[:LONGEST].rsplit(None, 1)[0]  # half a word would be a word that nobody knows
+    return storable(asked)
 
 
 def words(question: str) -> list[str]:
