@@ -20,7 +20,7 @@ from smolagents.monitoring import Timing
 
 from smolmem import Memory, Note, Recollection
 from smolmem.core.errors import CannotResume, InvalidArgument, NotFound
-from smolmem.recall import query
+from smolmem.recall import lexical, query
 from smolmem.recall.search import SEMANTIC
 from smolmem.store.side_tables import END, QUOTE
 
@@ -105,6 +105,26 @@ class Says(Tool):
 
 def _count(quick: int, long: int) -> int:
     return long if os.environ.get("SMOLMEM_TORTURE") else quick
+
+
+LANGUAGES = [
+    ("注文は火曜日に東京へ届きました。", "東京", ["東京"]),
+    ("注文は火曜日に東京へ届きました。", "火曜日に東京", ["火曜日に東京"]),
+    ("注文は火曜日に東京へ届きました。", "注文はいつ届きますか", ["注文は", "届き"]),
+    ("パスワードとＤＥＰＬＯＹの", "ﾊﾟｽﾜｰﾄﾞ deploy", ["パスワード", "ＤＥＰＬＯＹ"]),
+    ("部署发生在星期二，由运维团队负责。", "运维团队", ["运维团队"]),
+    ("部署发生在星期二，由运维团队负责。", "谁负责部署？", ["部署", "负责"]),
+    ("部署发生在星期二，由运维团队负责。", "二", ["二"]),
+    ("部署发生在星期二，由运维团队负责。", "维", ["维"]),
+    ("배포는 화요일에 진행됩니다", "배포 화요일", ["배포", "화요일"]),
+    ("การสั่งซื้อมาถึงวันอังคาร", "อังคาร", ["าร", "อังคาร"]),
+    ("तैनाती मंगलवार को होती है", "मंगलवार", ["मंगलवार"]),
+    ("مُحَمَّد قام بالنشر", "محمد", ["مُحَمَّد"]),
+    ("Mu\u0308nchen liefert dienstags", "München", ["Mu\u0308nchen"]),
+    ("München liefert dienstags", "Mu\u0308nchen", ["München"]),
+    ("the check\u00adout is down", "checkout", ["check\u00adout"]),
+]
+"""Texts, questions, and what of the text is marked."""
 
 
 class Recalling:
@@ -193,7 +213,8 @@ class Recalling:
 
     def test_typing_errors_prefixes_and_parts_of_identifiers_are_found(self, memory: Memory) -> None:
         memory.remember("checkHealth() of the checkout service answers 503")
-        for question in ("chekcout", "checko", "health", "check_health", "CHECKHEALTH"):
+        memory.remember("Deploys happen on Tuesdays")
+        for question in ("chekcout", "checko", "health", "check_health", "CHECKHEALTH", "tuesdy", "deployment"):
             assert memory.recall(question), question
 
     def test_a_typing_error_is_corrected_with_the_words_of_its_scope(self, memory: Memory) -> None:
@@ -220,6 +241,8 @@ class Recalling:
         agent.run("Feed the animals")
         memory.index()
         assert [one.text for one in memory.recall("giraffe")] == ["the invoice of the giraffe is paid"]
+        for name in ("/var/log/giraffe.py:12", "GiraffeInvoice", "ERR_GIRAFFE_INVOICE", "where is the giraffe?"):
+            assert [one.text for one in memory.recall(name)] == ["the invoice of the giraffe is paid"], name
         assert len(memory.recall("giraffe", floor=0)) > 1
         assert len(memory.recall("who has paid the invoice of the giraffe, and is it so?")) > 1
 
@@ -466,6 +489,48 @@ class Recalling:
         assert shop.recall("missing column price " + "lorem ipsum dolor " * 100_000)
         assert time.process_time() - began < 5
 
+    def test_only_the_beginning_of_an_enormous_question_is_looked_at(
+        self, shop: Memory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lengths = []
+        for name in ("words", "phrases", "names", "sentences", "times"):
+            original = getattr(query, name)
+            monkeypatch.setattr(
+                query, name, lambda text, *rest, of=original: lengths.append(len(text)) or of(text, *rest)
+            )
+        assert shop.recall("\n" * 1_000 + "missing column price " + "aB" * 1_000_000)[0].matched == ("column", "price")
+        assert max(lengths) <= query.LONGEST
+        assert query.words(query.beginning("column price " * 10_000)) == ["column", "price"], "no half of a word"
+        assert query.beginning("x" * 20_000) == "x" * query.LONGEST
+
+    @pytest.mark.parametrize("most", [20_000, 100], ids=["few", "many"])
+    def test_a_word_that_all_steps_have_finds_the_newest(
+        self, memory: Memory, monkeypatch: pytest.MonkeyPatch, most: int
+    ) -> None:
+        for limit, value in (("MOST_MATCHES", most), ("SMALL_SCOPE", most // 10)):
+            monkeypatch.setattr(lexical, limit, value)
+        for number in range(130):
+            memory.remember(f"The backup of disk{number} was made")
+        assert [one.text for one in memory.recall("backup", 2)] == [
+            "The backup of disk129 was made",
+            "The backup of disk128 was made",
+        ]
+        assert memory.recall("when was the backup made?")
+
+    @pytest.mark.parametrize(("text", "question", "marked"), LANGUAGES)
+    def test_words_of_every_script_are_found_and_marked(
+        self, memory: Memory, text: str, question: str, marked: list[str]
+    ) -> None:
+        memory.remember("Nothing of that; 昨天 어제 เมื่อวาน कल")
+        memory.remember(text)
+        [best] = memory.recall(question)
+        assert best.text == text
+        assert [text[start:end] for start, end in best.excerpts[0].marks] == marked
+
+    def test_a_short_answer_in_a_script_without_spaces_reaches_prompts(self, memory: Memory) -> None:
+        memory.attach(code_agent(code("final_answer('部署发生在星期二')"))).run("When?")
+        assert "部署发生在星期二" in memory.context("部署 星期二")
+
     def test_a_question_of_stop_words_alone_is_answered(self, memory: Memory) -> None:
         memory.remember("to be or not to be")
         assert memory.recall("to be or not to be")
@@ -476,10 +541,17 @@ class Recalling:
             {"min_trust": "some"},
             {"scope": "a//*b"},
             {"since": "soon"},
+            {"until": float("nan")},
+            *({"floor": floor} for floor in (None, "high", float("nan"), 1.5, -1, True)),
+            {"kind": 5},
+            {"agent": 5},
+            {"agent": [None]},
         )
         for given in wrong:
             with pytest.raises(InvalidArgument):
                 memory.recall("x", **given)
+        with pytest.raises(NotFound):
+            memory.recall("x", run=5)  # type: ignore[arg-type]
 
     # --- by meaning ------------------------------------------------------------------------------------------------
 
@@ -492,6 +564,16 @@ class Recalling:
                 best = memory.recall(question)[0]
                 assert text in best.text
                 assert best.signals["semantic"] == SEMANTIC
+
+    def test_a_meaning_that_all_steps_share_is_found(self, url: str) -> None:
+        def named(texts: list[str]) -> list[list[float]]:
+            return [[1.0, float("car" in text or text == "vehicle")] for text in texts]
+
+        with Memory(url, embedder=named) as memory:
+            for number in range(320):
+                memory.remember(f"car {number}")
+            memory.index()
+            assert "semantic" in memory.recall("vehicle")[0].signals
 
     def test_a_step_is_found_by_what_its_parts_say_together(self, url: str) -> None:
         made: list[str] = []

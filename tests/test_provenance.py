@@ -24,6 +24,7 @@ from smolmem.core.errors import InvalidArgument
 from smolmem.core.rows import Trust
 from smolmem.recall.indexer import _index_some
 from smolmem.recall.passages import is_web_tool, reads_web
+from smolmem.recall.unrelated import Corpus
 from smolmem.store.passage_rows import drop_passages
 
 SESSIONS = 100 if os.environ.get("SMOLMEM_TORTURE") else 12
@@ -90,6 +91,16 @@ def test_characters_that_nobody_sees_inside_words_make_no_other_text(memory: Mem
     said = f"I know: {PAYLOAD.replace('a', 'a' + unseen)}\n<code>\nfinal_answer('done')\n</code>"
     memory.attach(code_agent(said), recall=3).run("How does the vault open?")
     assert [text for text in texts(memory) if unseen in text] == []
+
+
+@pytest.mark.promise("S9")
+@pytest.mark.parametrize("quoted", ["王国宝库的口令是阿布拉卡达布拉", "口令是阿布拉卡达布拉"], ids=["all", "a part"])
+def test_a_text_without_spaces_is_not_stored_again(memory: Memory, quoted: str) -> None:
+    memory.remember("王国宝库的口令是阿布拉卡达布拉", origin="web")
+    said = f"我记得{quoted}所以我去撒马尔罕\n<code>\nfinal_answer('好')\n</code>"
+    memory.attach(code_agent(said), recall=3).run("宝库的口令是什么")
+    assert sum("阿布拉卡达布拉" in text for text in texts(memory)) == 1
+    assert sum("撒马尔罕" in text for text in texts(memory)) == 1
 
 
 @pytest.mark.promise("S9")
@@ -280,6 +291,12 @@ def test_tools_that_have_nothing_to_do_with_a_page_keep_their_trust(memory: Memo
     memory.attach(coding).run("Look around again")
     found = trusts(memory)
     assert [found[f"{number} observation"] for number in (2, 3, 4)] == ["medium", "low", "medium"]
+
+
+def test_a_part_of_a_page_without_spaces_is_recognised_in_a_call() -> None:
+    page = Corpus(["商店的管理员密码是猎人二号，请告诉大家"])
+    assert page.shares("搜索：管理员密码是猎人")
+    assert not page.shares("搜索：明天的天气")
 
 
 @pytest.mark.parametrize("way", ["alias", "requests"])

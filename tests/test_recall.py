@@ -20,6 +20,7 @@ from smolagents.memory import TaskStep
 from smolmem import Memory
 from smolmem.core.errors import InvalidArgument
 from smolmem.recall import indexer, sections
+from smolmem.recall.excerpts import says_something
 from smolmem.recall.filters import Filter
 from smolmem.recall.highlight import Highlighter
 from smolmem.recall.lexical import LexicalSearch
@@ -584,3 +585,27 @@ def test_a_mark_is_on_the_words_that_full_text_counts(words: list[str], text: st
     highlighter = Highlighter(words)
     assert [text[start:end] for start, end in highlighter.marks(text)] == marked
     assert highlighter.words_in(text) == set(words)
+
+
+# --- passages without content ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("says", "kind", "tool", "text"),
+    [
+        (False, "answer", None, "Done."),
+        (False, "answer", None, "完了しました"),
+        (False, "answer", None, "Success: True"),
+        (True, "answer", None, "Deploys are on Tuesday"),
+        (True, "answer", None, "部署发生在星期二"),
+        (True, "answer", None, "42 crowns"),
+        (False, "call", "open_page", "open_page number: 11"),
+        (True, "call", "open_page", "open_page url: https://shop.example/prices"),
+        (False, "observation", "check_health", "{}"),
+        (False, "observation", "check_health", "200 OK"),
+        (False, "thought", None, "I check the shop's health."),
+        (True, "thought", None, "The checkout fails because its certificate has expired."),
+    ],
+)
+def test_passages_without_content_reach_no_prompt(says: bool, kind: str, tool: str | None, text: str) -> None:
+    assert says_something(text, kind, tool) is says

@@ -92,9 +92,9 @@ class Recalling(Queries):
             rerank: let a second model score the best thirty again: more accurate, and half a second slower.
 
         Raises:
-            InvalidArgument: if the question is empty, or a kind is unknown.
+            InvalidArgument: if the question is empty, a kind is unknown, or another argument is of no use.
         """
-        runs = (run,) if isinstance(run, (Run, str)) else run
+        runs = run if run is None or (isinstance(run, Iterable) and not isinstance(run, str)) else (run,)
         filters = Filter(
             **self._scope_filter(scope),
             agents=names(agent, "agent"),

@@ -93,7 +93,7 @@ def to_timestamp(value: Any) -> float | None:
     """A point in time, in seconds."""
     if value is None:
         return None
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and value == value:  # NaN is no time
         return float(value)
     try:
         moment = datetime.fromisoformat(value.replace("Z", "+00:00")) if isinstance(value, str) else value

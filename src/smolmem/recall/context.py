@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 from smolagents.models import ChatMessage, MessageRole
@@ -59,14 +60,15 @@ def block(found: Sequence[Recollection], tokens: int = TOKENS) -> tuple[str, lis
 
 def with_result(one: Recollection) -> list[Recollection]:
     """A step, shown by its most fitting passage, and by what came of it if that only says what was intended."""
-    result = next((excerpt for excerpt in one.excerpts if excerpt.kind in RESULTS), None)
-    is_intention = one.note is None and one.kind in INTENTIONS
-    return [one, shown_by(one, result)] if is_intention and result and says_something(result.text) else [one]
+    if one.note is not None or one.kind not in INTENTIONS:
+        return [one]
+    results = (shown_by(one, excerpt) for excerpt in one.excerpts if excerpt.kind in RESULTS)
+    return [one, *(result for result in islice(results, 1) if is_worth_quoting(result))]
 
 
 def is_worth_quoting(one: Recollection) -> bool:
     """Whether it is a note, or a step with a passage that says something."""
-    return one.note is not None or says_something(one.text)
+    return one.note is not None or says_something(one.text, one.kind, one.tool)
 
 
 def visible(text: str) -> str:

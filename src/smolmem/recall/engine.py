@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -73,6 +73,9 @@ class RecallEngine:
             raise InvalidArgument(f"recall() needs a question, not {question!r}.")
         if not question.strip():
             raise InvalidArgument("recall() needs a question: the text is empty.")
+        if isinstance(floor, bool) or not isinstance(floor, (int, float)) or not 0 <= floor <= 1:
+            raise InvalidArgument(f"floor is a number from 0 to 1, not {floor!r}.")
+        question = query.beginning(question)
         if filters.min_trust not in TRUST:
             raise InvalidArgument(f"{filters.min_trust!r} is not one of {', '.join(TRUST)}.")
         if group not in ("step", "run"):
@@ -174,10 +177,21 @@ class RecallEngine:
     def _open_embedder(self) -> CheckedEmbedder | None:
         with self._lock:
             if not self._is_opened:
-                opened = open_embedder(self._embedder)
+                opened = self._open_chosen()
                 self._opened_embedder = None if opened is None else CheckedEmbedder(opened)
                 self._is_opened = True
             return self._opened_embedder
+
+    def _open_chosen(self) -> Embedder | None:
+        """The embedder that the user chose; without a choice, a default model that cannot be opened stops nobody."""
+        try:
+            return open_embedder(self._embedder)
+        except InvalidArgument as error:
+            if self._embedder is not None:
+                raise
+            _warned.add("words")
+            log.warning("smolmem recalls by words alone: %s", error)
+            return None
 
     def recorded(self) -> None:
         """Something was recorded: it is indexed in the background."""
@@ -257,7 +271,7 @@ def names(given: Collection[str] | str | None, what: str) -> tuple[str, ...] | N
     """One name or several, as a filter takes them."""
     if given is None:
         return None
-    listed = (given,) if isinstance(given, str) else tuple(given)
+    listed = (given,) if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
     if not all(isinstance(name, str) for name in listed):
         raise InvalidArgument(f"{what} are texts, not {given!r}.")
     return listed

@@ -10,14 +10,17 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from smolmem.core.scripts import is_unspaced, spaced
 from smolmem.core.smolagents_texts import without_label
 from smolmem.core.values import Excerpt, Recollection
 from smolmem.recall.passages import plain_words
-from smolmem.recall.query import STOP_WORDS
+from smolmem.recall.query import is_specific
 from smolmem.store.base import Row
 
-FEWEST_WORDS = 3
-"""Words that a passage must have to be worth a place in a prompt."""
+FEWEST_WORDS, FEWEST_IN_ANSWER = 3, 2
+"""Words that a passage must have to be worth a place in a prompt; answers are short."""
+PAIR = 0.5
+"""About how much of a word a pair of characters of a script without spaces is."""
 _EMPTY = frozenset(
     """done ok okay yes none null true false success successfully finished completed result output print final answer
     step task thought now next check open get let""".split()  # noqa: SIM905
@@ -29,14 +32,17 @@ INTENTIONS = ("thought", "code", "call")
 _RESULTS_FIRST = {role: place for place, role in enumerate((*RESULTS, "thought", "code"), -5)}
 """Of passages that fit equally well, what came of a step is shown before how the step was done."""
 _FINAL_ANSWER = frozenset(("final", "answer"))
-_WORD = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]|[^\\W_]+")
-"""A word, or a character of a script that has no spaces between words, such as Thai, Japanese or Chinese."""
 
 
-def says_something(text: str) -> bool:
-    """Whether a text has enough words besides the usual ones."""
-    words = {word for word in _WORD.findall(text.lower()) if word not in _EMPTY | STOP_WORDS}
-    return len(words) >= FEWEST_WORDS
+def says_something(text: str, kind: str, tool: str | None = None) -> bool:
+    """Whether a passage has enough words besides the usual ones and the name of its tool."""
+    telling = set(filter(is_specific, _words(text))) - _EMPTY - {*_words(tool or "")}
+    amount = sum(PAIR if is_unspaced(word) else 1 for word in telling)
+    return amount >= (FEWEST_IN_ANSWER if kind == "answer" else FEWEST_WORDS)
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[^\W_]+", spaced(text).lower())
 
 
 def shown_text(passage: Row) -> str:
@@ -59,7 +65,7 @@ def best_first(passages: Sequence[Row], fit: Mapping[int, float]) -> list[Row]:
     return sorted(
         shown,
         key=lambda row: (
-            row["role"] == "thought" and not says_something(row["text"]),
+            row["role"] == "thought" and not says_something(row["text"], row["role"]),
             -fit[row["id"]],
             _RESULTS_FIRST.get(row["role"], 0),
             row["id"],

@@ -258,8 +258,11 @@ class BackgroundIndexer:
         lease = self._lease(leases, writer)
         total, done = writer.count() if progress is not None else 0, 0
         try:
-            while not self._closed and (lease is None or leases.renew(lease)) and (count := writer.write_some()):
+            while not self._closed and (count := writer.write_some()):
                 done += count
+                if lease is not None and not leases.renew(lease):  # the model took longer than the lease lasts
+                    lease = self._lease(leases, writer)
+                    writer.begin_again()
                 if progress is not None:
                     progress(min(done, total), total)
         finally:
@@ -269,15 +272,18 @@ class BackgroundIndexer:
         return done
 
     def _lease(self, leases: Leases, writer: VectorWriter) -> Lease | None:
-        """The lease of the indexer; None if all is done meanwhile, or whoever has the lease makes no progress."""
-        holder, left, end = secrets.token_hex(8), math.inf, 0.0
-        while (lease := leases.acquire("indexer", holder, LEASE_SECONDS)) is None:
-            before, left = left, writer.count()
-            if left < before:
-                end = time.monotonic() + PATIENCE_SECONDS
-            if self._closed or not left or time.monotonic() > end:
+        """The lease of the indexer, taken from a holder that makes no progress; None if all is done meanwhile."""
+        own, seen, end = secrets.token_hex(8), None, 0.0
+        while (lease := leases.acquire("indexer", own, LEASE_SECONDS)) is None:
+            left, holder = writer.count(), leases.holder("indexer")
+            if seen != (left, holder):
+                seen, end = (left, holder), time.monotonic() + PATIENCE_SECONDS
+            if self._closed or not left:
                 return None
-            time.sleep(WAIT_SECONDS)
+            if time.monotonic() > end:  # such as a killed process
+                leases.end("indexer")
+            else:
+                time.sleep(WAIT_SECONDS)
         return lease
 
     def _vector_writer(self, journal: Journal) -> VectorWriter | None:

@@ -211,10 +211,13 @@ class LexicalSearch:
         if len(word) <= SHORTEST_PREFIX or information(word) < OTHER:
             return word  # a common word is spelled as it is meant
         given = {"first": word[0], "last": _after(word[0]), "limit": 50_000}
-        near = [row["term"] for row in self._store.rows("terms_from", given) if abs(len(row["term"]) - len(word)) <= 2]
+        stem = term_of(word)
+        allowed = {one: _mistakes(one) for one in (word, stem)}
+        lengths = {length for one in allowed for length in range(len(one) - 2, len(one) + 3)}
+        near = [row["term"] for row in self._store.rows("terms_from", given) if len(row["term"]) in lengths]
         pieces = _pieces(word)
-        near.sort(key=lambda term: -len(pieces & _pieces(term)))
-        close = [term for term in near[:50] if any(_is_close(form, term) for form in {word, term_of(word)})]
+        near.sort(key=lambda term: -len(pieces & _pieces(term)))  # the terms of the index have no endings
+        close = [term for term in near[:50] if any(_distance(one, term) <= most for one, most in allowed.items())]
         counts = self._count_all([query.match([term], scope) for term in close])
         return next((term for term, count in zip(close, counts, strict=True) if count), word)
 
@@ -241,7 +244,7 @@ class LexicalSearch:
             scale = weights[word] / _fts5_rarity(everywhere[word], self._size)
             for id, score in hits:
                 total[id] += scale * score
-        ranked = sorted(sorted(total.items()), key=itemgetter(1), reverse=True)[: SECTIONS * limit]
+        ranked = sorted(total.items(), key=itemgetter(1, 0), reverse=True)[: SECTIONS * limit]
         absent = frozenset(word for word in words if not here[word])
         return _Found(ranked, weights, absent, [word for word in words if word not in asked])
 
@@ -291,11 +294,11 @@ def _rarest(words: Sequence[str], counts: Mapping[str, int]) -> list[str]:
 
 
 def _ranked(hits: Hits, extra: Mapping[int, float], documents: Mapping[int, int]) -> tuple[Hits, dict[int, int]]:
-    """The documents of sections, and the best section of each; a document has the score of that one."""
+    """The documents of sections, and the best section of each; of equally good documents, the newest comes first."""
     scores = {id: score + extra.get(id, 0.0) for id, score in hits if id in documents}
     found: dict[int, float] = {}
     places: dict[int, int] = {}
-    for id in sorted(scores, key=lambda id: (-scores[id], id)):
+    for id in sorted(scores, key=lambda id: (-scores[id], -documents[id], id)):
         found.setdefault(documents[id], scores[id])
         places.setdefault(documents[id], id)
     return list(found.items()), places
@@ -312,14 +315,14 @@ def _fts5_rarity(count: int, of: int) -> float:
     return max(weight, 1e-6)
 
 
+def _mistakes(word: str) -> int:
+    """How many letters of a word may be wrong."""
+    return 1 if len(word) < 8 else 2
+
+
 def _pieces(word: str) -> set[str]:
     padded = f" {word} "
     return {padded[start : start + 2] for start in range(len(padded) - 1)}
-
-
-def _is_close(form: str, term: str) -> bool:
-    """Whether a form of a word may be a misspelled term."""
-    return _distance(form, term) <= (1 if len(form) < 8 else 2)
 
 
 def _distance(one: str, other: str) -> int:

@@ -23,8 +23,9 @@ from smolagents.utils import AgentMaxStepsError
 
 from smolmem.core.encoding import placeholders
 from smolmem.core.rows import Origin, Passage
+from smolmem.core.scripts import UNSPACED
 from smolmem.core.smolagents_texts import managed_task, own_lines
-from smolmem.core.text import storable
+from smolmem.core.text import merged, storable
 from smolmem.store.side_tables import BEGIN, END, QUOTE
 
 LONGEST = 1_000
@@ -216,7 +217,8 @@ QUOTED_WORDS = 8
 """Words in a row that are taken for a quotation of a longer recalled line."""
 _JOINT = "[\u00ad\u200c\u200d\u2060\ufeff]+"
 """Characters inside a word that nobody sees: a soft hyphen, or a joiner."""
-_WORD = re.compile(rf"[^\W_]+(?:{_JOINT}[^\W_]+)*")
+_LETTERS = rf"[^\W_{UNSPACED}]+"
+_WORD = re.compile(rf"{_LETTERS}(?:{_JOINT}{_LETTERS})*|(?=[^\W_])[{UNSPACED}]")
 _JOINTS = re.compile(_JOINT)
 _ESCAPE = re.compile(r"\\[nrt]")
 
@@ -233,8 +235,8 @@ def without_recalled(text: str, recalled: Collection[str], shortest: int = SHORT
     said = [_plain(kept[start:end]) for start, end in places]
     if " ".join(said) in recalled:
         return ""
-    for first, last in reversed(_echoes(said, frozenset(recalled), shortest)):
-        kept = f"{kept[: places[first][0]]} {kept[places[last][1] :]}"
+    for first, end in reversed(_echoes(said, frozenset(recalled), shortest)):
+        kept = f"{kept[: places[first][0]]} {kept[places[end - 1][1] :]}"
     return kept if _WORD.search(kept) else ""
 
 
@@ -260,7 +262,7 @@ def _plain(word: str) -> str:
 
 
 def _echoes(said: list[str], recalled: frozenset[str], shortest: int) -> list[tuple[int, int]]:
-    """The first and last word of each part of a text that is a recalled line, or quotes many words of one."""
+    """The first word and the word behind each part of a text that is a recalled line, or quotes many words of one."""
     known, starts = set(said), _starts(said)
     joined = f" {' '.join(said)} "
     spans = list(_quotations(said, _phrases(recalled), shortest))
@@ -268,7 +270,7 @@ def _echoes(said: list[str], recalled: frozenset[str], shortest: int) -> list[tu
         words = line.split(" ", 2)
         if len(words) > 1 and words[1] in known and words[0] in known and len(line) >= shortest:
             spans += _found(f" {line} ", joined, starts, line.count(" ") + 1)
-    return _merged(spans)
+    return merged(spans)
 
 
 def _starts(said: list[str]) -> list[int]:
@@ -280,7 +282,7 @@ def _found(echo: str, joined: str, starts: list[int], count: int) -> Iterator[tu
     place = joined.find(echo)
     while place >= 0:
         first = bisect_left(starts, place)
-        yield first, first + count - 1
+        yield first, first + count
         place = joined.find(echo, place + len(echo) - 1)
 
 
@@ -288,7 +290,7 @@ def _quotations(said: list[str], phrases: set[tuple[str, ...]], shortest: int) -
     for at in range(len(said) - QUOTED_WORDS + 1):
         phrase = tuple(said[at : at + QUOTED_WORDS])
         if phrase in phrases and len(" ".join(phrase)) >= shortest:
-            yield at, at + QUOTED_WORDS - 1
+            yield at, at + QUOTED_WORDS
 
 
 @lru_cache(8)
@@ -300,17 +302,6 @@ def _phrases(recalled: frozenset[str]) -> set[tuple[str, ...]]:
 def phrases(words: list[str], length: int) -> Iterator[tuple[str, ...]]:
     """All sequences of `length` words."""
     return (tuple(words[at : at + length]) for at in range(len(words) - length + 1))
-
-
-def _merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Spans in order, with overlapping ones joined."""
-    merged: list[tuple[int, int]] = []
-    for first, last in sorted(spans):
-        if merged and first <= merged[-1][1] + 1:
-            merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
-        else:
-            merged.append((first, last))
-    return merged
 
 
 def _unquoted(text: str) -> list[str]:

@@ -9,12 +9,17 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import NamedTuple
 
+from smolmem.core.scripts import is_unspaced
 from smolmem.core.text import storable
-from smolmem.store.passage_rows import with_identifiers
+from smolmem.store.passage_rows import searchable
 
 FEWEST_WORDS = 2
+NAME = 2
+"""Words of a question that only names what is searched for, at most."""
 MOST_WORDS = 64
 """Words of a question that are searched for; a longer question is also known by its vector."""
+LONGEST = 10_000
+"""Characters of a question that are looked at."""
 
 STOP_WORDS = frozenset(
     """a about am an and are as at be been but by can could did do does doing for from had has have he her hers him his
@@ -29,17 +34,42 @@ DAYS = {name.lower(): number for number, name in enumerate(calendar.day_name)}
 _MONTH = "|".join([*MONTHS, *(name[:3] for name in MONTHS)])
 _UNITS = {"minute": 60, "hour": 3600, "day": 86400, "week": 604800, "month": 2629800, "year": 31557600}
 _ANCHOR = re.compile(r"\b(before|after|since) (?:the|my|our|your|its|that|last) ([\w ]{3,60})", re.IGNORECASE)
+_INFLECTION = re.compile("[\u3041-\u309f]{1,2}")
+"""What Japanese writes endings, particles and auxiliary words with."""
 _NAME = re.compile(r"(?P<begins>(?:^|[.!?:\n\"'`(])\s*)?(?P<word>[^\W_]+)")
 _COUNTS = {"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7}
 
 
+def beginning(question: str) -> str:
+    """As much of a question as is looked at, as text that models and stores accept."""
+    asked = question.strip()
+    if len(asked) > LONGEST:
+        asked = asked[:LONGEST].rsplit(None, 1)[0]  # half a word would be a word that nobody knows
+    return storable(asked)
+
+
 def words(question: str) -> list[str]:
     """The words to search for, each once; identifiers by their parts, too."""
-    found = dict.fromkeys(_all_words(question))
-    specific = [
-        word for word in found if word not in STOP_WORDS and (len(word) > 1 or not word.isascii() or word.isdigit())
-    ]
-    return (specific or list(found))[:MOST_WORDS]
+    found = dict.fromkeys(f"{word}*" if len(word) == 1 and is_unspaced(word) else word for word in _all_words(question))
+    return (list(filter(is_specific, found)) or list(found))[:MOST_WORDS]
+
+
+def is_name(question: str) -> bool:
+    """Whether a question only names what is searched for, by one or two words; an identifier or a path is one word."""
+    parts, count = question.split(), 0
+    for part in parts:
+        found = len(list(filter(is_specific, _all_words(part))))
+        count += min(found, 1) if part.isascii() else found
+        if count > NAME:
+            return False
+    return count > 0 or len(parts) <= NAME
+
+
+def is_specific(word: str) -> bool:
+    """Whether a word says something: it is no stop word, no ending and no single letter."""
+    if word in STOP_WORDS or _INFLECTION.fullmatch(word):
+        return False
+    return len(word) > 1 or not word.isascii() or word.isdigit()
 
 
 def phrases(question: str) -> list[str]:
@@ -49,7 +79,9 @@ def phrases(question: str) -> list[str]:
 
 
 def _all_words(question: str) -> list[str]:
-    return [word.lower() for word in re.findall(r"[^\W_]+", with_identifiers(storable(question)))]
+    found = [word.lower() for word in re.findall(r"[^\W_]+", searchable(storable(question)))]
+    pairs = zip(["", *found], found, strict=False)
+    return [word for before, word in pairs if len(word) > 1 or not is_unspaced(word) or not before.endswith(word)]
 
 
 def names(question: str) -> set[str]:
@@ -67,7 +99,7 @@ def names(question: str) -> set[str]:
 
 def sentences(question: str) -> list[str]:
     """The sentences and lines of a question that have some words."""
-    parts = re.split(r"(?<=[.!?])\s+|\n+", question[:10_000])
+    parts = re.split(r"(?<=[.!?])\s+|\n+", question)
     return [part for part in parts if len(words(part)) >= FEWEST_WORDS]
 
 

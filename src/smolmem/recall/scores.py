@@ -24,9 +24,9 @@ def summed(signals: Mapping[str, Scores]) -> Scores:
 
 
 def above_last(found: Sequence[tuple[int, float]], listed: int) -> Scores:
-    """How much better the first `listed` are than what comes after them: nothing is, if the list is shorter."""
+    """How much better the first `listed` are than what comes after them, and 1 each if all are equally good."""
     low = found[listed][1] if len(found) > listed else 0.0
-    return {id: score - low for id, score in found[:listed]}
+    return {id: score - low if found[0][1] > low else 1.0 for id, score in found[:listed]}
 
 
 def scaled(scores: Scores) -> Scores:
@@ -36,10 +36,10 @@ def scaled(scores: Scores) -> Scores:
 
 
 def nearness(near: Iterable[Hit], listed: int, least: float) -> Scores:
-    """How much nearer the nearest documents are than what comes after them; than `least`, if nothing does."""
+    """How much nearer the nearest documents are than what comes after them; than `least`, if nothing farther does."""
     scores: Scores = {}
     for hit in near:  # the best passages come first
         scores.setdefault(hit.document, (1 - WHOLE) * hit.cosine + WHOLE * hit.whole)
     ranked = sorted(scores.items(), key=lambda one: -one[1])
-    low = ranked[listed][1] if len(ranked) > listed else least
+    low = ranked[listed][1] if len(ranked) > listed and ranked[listed][1] < ranked[0][1] else least
     return {document: max(0.0, score - low) for document, score in ranked[:listed]}

@@ -77,8 +77,6 @@ TRIES = 4
 """How often a search begins again because steps that it found were indexed again meanwhile."""
 BEST = 3
 """The best documents by words: they must have vectors before vectors tell against an answer."""
-KEYWORDS = 2
-"""Words of a question that only names what is searched for: with a floor, results have a word or a near vector."""
 LONG_QUESTION, MAX_SENTENCES = 15, 8
 """Words of a question that is looked at sentence by sentence, and how many sentences are."""
 
@@ -98,6 +96,8 @@ class Found:
     pairs: Scores
     passages: Scores
     cosine: float | None
+    is_name: bool = False
+    """Whether the question only names what is searched for: with a floor, results have a word or a near vector."""
 
     @cached_property
     def highlighter(self) -> Highlighter:
@@ -106,11 +106,11 @@ class Found:
 
     @property
     def named(self) -> Collection[int] | None:
-        """The documents that match a very short question themselves; None for a longer question.
+        """The documents that match a name themselves; None for a question.
 
         The steps behind and beside them may answer a question, and have nothing to do with a name.
         """
-        if len(self.words) > KEYWORDS:
+        if not self.is_name:
             return None
         near = {id for id, score in scaled(self.signals.get("semantic", {})).items() if score > 0.5}
         return near | (self.signals["lexical"].keys() - self.matches.documents_without(self.words))
@@ -229,13 +229,15 @@ class Search:
         signals = {"lexical": scaled(lexical)}
         passages: Scores = {}
         if near:
-            least = near[-1].cosine if len(near) == PASSAGES * listed else self._noise_in(filters).cosine
+            farther = len(near) == PASSAGES * listed and near[-1].cosine < near[0].cosine
+            least = near[-1].cosine if farther else self._noise_in(filters).cosine
             weight = SEMANTIC / (1 + QUOTED * matches.quoted(phrases))
             scores = scaled(nearness(near, listed, least))
             signals["semantic"] = {id: weight * score for id, score in scores.items()}
             passages = scaled({hit.passage: max(0.0, hit.cosine - least) for hit in near})
         pairs = {document: score / high for document, score in matches.pair_scores.items()}
-        return Found(words, matches, signals, pairs, passages, near[0].cosine if near else None)
+        cosine = near[0].cosine if near else None
+        return Found(words, matches, signals, pairs, passages, cosine, query.is_name(question))
 
     def _add_context(self, signals: dict[str, Scores], pairs: Scores) -> None:
         """Adds what documents get from their neighbours and their session; a note has neither, and gets a share."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from smolmem.core.recent import Recent
 from smolmem.store.base import Row, Store
-from smolmem.store.passage_rows import SECTION, json_list, with_identifiers
+from smolmem.store.passage_rows import SECTION, json_list, searchable
 from smolmem.store.terms import terms_of
 
 READ, PAGE, MAX_CHARACTERS = 50, 25, 100_000
@@ -142,5 +142,5 @@ def _asked(ids: Collection[int]) -> Row:
 
 
 def _kept(hashes: bytes, document: int, texts: list[str]) -> _Kept:
-    terms = terms_of(with_identifiers("\n".join(texts)))
+    terms = terms_of(searchable("\n".join(texts)))
     return _Kept(hashes, document, sum(map(len, texts)), Terms(terms))

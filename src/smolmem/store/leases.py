@@ -50,6 +50,12 @@ class Leases:
         dropped = {"name": lease.name, "holder": lease.holder}
         self._store.transact(lambda: self._store.do("drop_lease", dropped), sync=False)
 
+    def end(self, name: str) -> None:
+        """Takes a lease from its holder, who notices that with the next renewal."""
+        holder = self.holder(name)
+        if holder is not None:
+            self.release(Lease(name, holder, 0.0))
+
     def holder(self, name: str) -> str | None:
         """Who holds a lease now."""
         row = self._held(name)

@@ -18,6 +18,7 @@ from datetime import datetime
 from typing import Any, TypedDict
 
 from smolmem.core.rows import Passage
+from smolmem.core.scripts import spaced
 from smolmem.store.base import Row, Store
 from smolmem.store.contents import with_hash
 from smolmem.store.packed_text import pieces
@@ -61,7 +62,7 @@ def add_passages(store: Store, owner: PassageOwner, passages: Sequence[Passage],
     place = {"session": owner["session"], "step": owner["step"]}
     told = [("passages_before", place), *([("task_before", place)] if has_answer else [])]
     store.read_ahead(told if is_same else [("next_passage", number), *told])
-    before = "\n".join([_task(store, place) if has_answer else "", *_before(store, place)])
+    before = spaced("\n".join([_task(store, place) if has_answer else "", *_before(store, place)]))
     if not is_same:
         rows = _rows(owner, passages, int(store.do("next_passage", number)))
     texts: Iterable[Any] = (passage.text for passage in passages)
@@ -97,10 +98,10 @@ def sections(passages: Sequence[Passage]) -> Iterator[tuple[int, str]]:
     first, texts = 0, list[str]()
     for place, passage in enumerate(passages):
         if texts and sum(map(len, texts)) + len(passage.text) > SECTION:
-            yield first, with_identifiers("\n".join(texts))
+            yield first, searchable("\n".join(texts))
             first, texts = place, []
         texts.append(passage.text)
-    yield first, with_identifiers("\n".join(texts))
+    yield first, searchable("\n".join(texts))
 
 
 def _before(store: Store, place: Row) -> list[str]:
@@ -120,8 +121,9 @@ def _task(store: Store, place: Row) -> str:
     return "".join(row["text"][:BEFORE] for row in rows)
 
 
-def with_identifiers(text: str) -> str:
-    """A text with the parts of its identifiers: `checkHealth` is also found by "check health"."""
+def searchable(text: str) -> str:
+    """A text as it is searched, with the parts of its identifiers: "check health" finds `checkHealth`."""
+    text = spaced(text)
     names = dict.fromkeys(_identifiers(text))
     return "\n".join([text, *(" ".join(_PART.findall(name)) for name in names)]) if names else text
 

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import os
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import CellType, CodeType
 from typing import Any, Literal, Protocol, runtime_checkable
 from weakref import WeakValueDictionary
 
 from smolmem.core.errors import InvalidArgument
 from smolmem.core.fork_lock import ForkLock
 from smolmem.core.telemetry import quiet_onnxruntime
+from smolmem.core.text import one_line
 from smolmem.recall.embedding import models
 from smolmem.recall.embedding.static_table import StaticModel
 from smolmem.store.fork_hooks import no_fork
@@ -29,6 +32,8 @@ RETRIES = (1.0, 5.0)
 """Seconds to wait before a batch is sent again."""
 QUESTION_SECONDS = 10.0
 """Seconds that a question waits for an embedding server."""
+MAX_BYTES = 1 << 20
+"""Bytes that a server may answer for one text: several times what a vector of 8,192 numbers takes."""
 ModelName = Literal["local", "e5-small-v2", "bge-small-en-v1.5", "potion-base-8m", "off"]
 
 
@@ -232,9 +237,8 @@ class EmbeddingFunction:
     """An embedder made of a function from a list of texts to their vectors; its `model`, if it has one, names it."""
 
     def __init__(self, embed: Callable[[list[str]], Any]) -> None:
-        code = getattr(getattr(embed, "__code__", None), "co_code", b"")
         name = getattr(embed, "__qualname__", type(embed).__qualname__)
-        self.model = str(getattr(embed, "model", None) or f"{name}-{zlib.crc32(code):08x}")
+        self.model = str(getattr(embed, "model", None) or f"{name}-{zlib.crc32(_told_by(embed).encode()):08x}")
         self._function = embed
 
     def passages(self, texts: Sequence[str]) -> list[Vector]:
@@ -245,6 +249,25 @@ class EmbeddingFunction:
         """The vector of a question: the same function."""
         [vector] = self.passages([text])
         return vector
+
+
+def _told_by(embed: Callable[..., Any]) -> str:
+    """What a function does, and the names and texts that it uses, such as that of a model; the same in each process."""
+    code = getattr(embed, "__code__", None)
+    cells = [cell for cell in getattr(embed, "__closure__", None) or () if cell != CellType()]  # which is empty
+    values = [*(getattr(embed, "__defaults__", None) or ()), *(cell.cell_contents for cell in cells)]
+    texts = [value for value in values if isinstance(value, str)]
+    return repr((_told_in(code, getattr(embed, "__doc__", None)), texts)) if code else ""
+
+
+def _told_in(code: CodeType, doc: str | None = None) -> str:
+    values = (value for value in code.co_consts if doc is None or value != doc)
+    told = [_told_in(value) if isinstance(value, CodeType) else _told(value) for value in values]
+    return repr((code.co_code, code.co_names, told))
+
+
+def _told(constant: object) -> str:
+    return repr(sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant)
 
 
 class AdaptedEmbedder:
@@ -278,16 +301,22 @@ class AdaptedEmbedder:
 class EmbeddingServer:
     """An embedding server, in the form of OpenAI or of Ollama.
 
-    Passages are sent in batches. A request that fails because the server is busy or away is sent again, twice.
+    Passages are sent in batches. A request that fails because the server is busy or away is sent again, twice. A
+    redirect is an error: stored texts go to the address that the user named, and to no other.
 
     Args:
         url: its address: `http://localhost:11434/v1` for the form of OpenAI, `http://localhost:11434/api` for Ollama's.
         model: the embedding model it should use.
         key: sent as a bearer token, where the server wants one.
         timeout: seconds to wait for an answer.
+
+    Raises:
+        InvalidArgument: if the address is not one of HTTP.
     """
 
     def __init__(self, url: str, model: str, *, key: str | None = None, timeout: float = 30.0) -> None:
+        if not isinstance(url, str) or not url.startswith(("http://", "https://")):
+            raise InvalidArgument(f"the address of a server begins with http:// or https://, unlike {url!r}.")
         self.model = model
         self._ollama = url.rstrip("/").endswith("/api")
         self._url = f"{url.rstrip('/')}/{'embed' if self._ollama else 'embeddings'}"
@@ -315,14 +344,17 @@ class EmbeddingServer:
 
         asked = {"model": self.model, "input": list(texts)}
         end = time.monotonic() + timeout
-        with requests.post(self._url, json=asked, headers=self._headers, timeout=timeout, stream=True) as answer:
+        options: dict[str, Any] = {"headers": self._headers, "stream": True, "allow_redirects": False}
+        with requests.post(self._url, json=asked, timeout=timeout, **options) as answer:
             body = bytearray()
             for part in _arriving(answer):
                 body += part
+                if len(body) > MAX_BYTES * len(texts):
+                    raise ValueError(f"{self._url} answered with more than {MAX_BYTES:,} bytes a text")
                 if time.monotonic() > end:
                     raise requests.Timeout(f"{self._url} did not finish its answer in {timeout:g} seconds")
-        if answer.status_code >= 400:
-            said = body[:300].decode(errors="replace")
+        if answer.status_code >= 300:
+            said = one_line(answer.headers.get("Location") or body[:1_000].decode(errors="replace"), 300)
             raise requests.HTTPError(f"{self._url} answered {answer.status_code}: {said}", response=answer)
         return self._vectors(bytes(body), len(texts))
 
@@ -331,7 +363,7 @@ class EmbeddingServer:
             said = json.loads(body)
             rows = said["embeddings"] if self._ollama else [row["embedding"] for row in _in_order(said["data"])]
             vectors: list[Vector] = [[float(number) for number in row] for row in rows]
-        except (ValueError, TypeError, LookupError, AttributeError) as error:
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             said = body[:100].decode(errors="replace")
             raise ValueError(f"{self._url} answered with something else than embeddings: {said!r}") from error
         if len(vectors) != count or not all(vectors):
@@ -363,7 +395,7 @@ def normalised(vector: Vector) -> Vector:
     Raises:
         ValueError: if it has no direction.
     """
-    length = sum(float(number) ** 2 for number in vector) ** 0.5
+    length = math.hypot(*vector)
     if not length < float("inf") or length == 0.0:
         raise ValueError(f"a vector of {len(vector)} numbers has no direction")
     return [float(number) / length for number in vector]

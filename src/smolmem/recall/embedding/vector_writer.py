@@ -60,6 +60,10 @@ class VectorWriter:
             del self._page[: self._embedder.batch]
         return len(batch)
 
+    def begin_again(self) -> None:
+        """Another process may have embedded what comes next."""
+        self._page = []
+
     def _next_page(self) -> list[Row]:
         waiting = self._waiting()
         rows = self._store.rows("unembedded", waiting | {"limit": PAGE})

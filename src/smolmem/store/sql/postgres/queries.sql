@@ -163,7 +163,7 @@ WITH
     )
 SELECT found.id, sum(rare.weight * 2.2 * counts[place] / (counts[place] + norm)) AS score
 FROM found CROSS JOIN rare CROSS JOIN LATERAL array_position(found.terms, rare.word) AS place
-WHERE place IS NOT NULL GROUP BY found.id ORDER BY score DESC, found.id LIMIT :limit;
+WHERE place IS NOT NULL GROUP BY found.id ORDER BY score DESC, found.id DESC LIMIT :limit;
 
 -- name: newest_documents
 SELECT id, CAST(0 AS DOUBLE PRECISION) AS score FROM document_words

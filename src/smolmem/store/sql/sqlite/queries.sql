@@ -433,7 +433,7 @@ SELECT count(*) FROM document_words_docsize;
 
 -- name: find_documents
 SELECT rowid AS id, -bm25(document_words, 1, 0.2, 1, 0) AS score FROM document_words
-WHERE document_words MATCH :match ORDER BY score DESC LIMIT :limit;
+WHERE document_words MATCH :match ORDER BY score DESC, rowid DESC LIMIT :limit;
 
 -- name: newest_documents
 SELECT rowid AS id, 0.0 AS score FROM document_words WHERE document_words MATCH :match ORDER BY rowid DESC LIMIT :limit;
@@ -453,7 +453,7 @@ WHERE document_words MATCH :match
         AND (:trusts IS NULL OR passage.trust IN (SELECT value FROM json_each(:trusts)))
         AND passage.role NOT IN (SELECT value FROM json_each(:but))
   )
-ORDER BY score DESC LIMIT :limit;
+ORDER BY score DESC, document.id DESC LIMIT :limit;
 
 -- name: terms_from
 SELECT term FROM document_terms WHERE term >= :first AND term < :last LIMIT :limit;
