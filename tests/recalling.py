@@ -813,6 +813,19 @@ class Recalling:
         assert list(run.steps[1].to_smolagents().model_input_messages) == agent.model.prompts[0]
         assert shop.verify()
 
+    def test_a_note_that_fits_is_not_crowded_out_of_a_reminder_by_the_steps_of_one_run(self, memory: Memory) -> None:
+        memory.remember("No deployments of the search on Fridays")
+        said = [code(f"print('deploy of search 2.{part}: copied part {part} to production')") for part in range(8)]
+        said.append(code("final_answer('search 2.2 is live in production')"))
+        memory.attach(code_agent(*said)).run("Deploy search 2.2")
+        task = "Deploy search 2.3 to production today"
+        assert all(one.note is None for one in memory.recall(task, 3)), "the note is not among the best by itself"
+        agent = memory.attach(code_agent(code("final_answer('deployed')")), recall=3)
+        agent.run(task)
+        reminder = str(agent.model.prompts[0][2].content)
+        assert "on Fridays" in reminder
+        assert "search 2.2 is live" in reminder
+
     def test_an_agent_is_not_reminded_of_what_it_sees_anyway(self, memory: Memory) -> None:
         agent = memory.attach(code_agent(*[code("final_answer('the moose is brown')")] * 2), recall=5)
         agent.run("What colour has the moose?")

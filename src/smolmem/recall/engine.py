@@ -138,14 +138,15 @@ class RecallEngine:
         return text, self._journal.reminders.add(run, step, question[:2000], [message(text)], sources(shown))
 
     def _found_for_reminder(self, question: str, limit: int, filters: Filter) -> list[Recollection]:
-        """The best results, and how earlier runs ended: that tells more than their steps."""
-        listed = self.find(question, 2 * limit + ANSWERS, filters._replace(excluded_kinds=NOT_IN_REMINDERS), floor=0.0)
+        """The best result, then the best note and how earlier runs ended: both tell more than the other steps."""
+        listed = self.find(question, max(CONSIDERED, limit), filters._replace(excluded_kinds=NOT_IN_REMINDERS))
         found = [one for one in listed if one.score >= FLOOR]
         if not found or filters.kinds is not None:
             return found[:limit]
+        notes = [one for one in found if one.note is not None][:NOTES]
         answers = [answer for answer in map(_as_answer, found) if answer is not None][:ANSWERS]
         best: dict[int, Recollection] = {}
-        for one in (found[0], *answers, *found):
+        for one in (found[0], *notes, *answers, *found):
             best.setdefault(one.document, one)
         return list(best.values())[:limit]
 
@@ -248,8 +249,10 @@ def _external_index(journal: Journal, url: str | None) -> ExternalIndex | None:
     return ExternalIndex(chosen, journal.store)
 
 
-ANSWERS = 2
-"""Answers of earlier runs that come early in a reminder: behind the best result."""
+CONSIDERED = 30
+"""Results among which a reminder looks for notes and answers."""
+NOTES, ANSWERS = 1, 2
+"""Notes, and answers of earlier runs, that come early in a reminder: behind the best result."""
 NOT_IN_REMINDERS = ("task", "code", "call")
 """Kinds that an agent is not reminded of: earlier tasks, and code without its result."""
 _warned: set[str] = set()
