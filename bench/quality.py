@@ -1,6 +1,7 @@
 """How often recall finds the step that a question is about, beside plain full text, on chats and on agents' runs.
 
-    make quality DATA=folder        # with the folders locomo, smolruns and whowhen, or some of them
+    make quality                    # the set that is part of this project: runs and notes of three users' agents
+    make quality DATA=folder        # also the folders locomo, smolruns and whowhen, or some of them
 
 Each data set is put on real agents' lists of steps and asked through `memory.recall`, in two ways: each conversation or
 run in a scope of its own, and all of a set in one scope. No judge and no language model: a hit is the step that the
@@ -60,7 +61,20 @@ class Talk:
     sessions: list[list[tuple[Any, Any]]]
     questions: list[tuple[str, set[Any], str]]
     times: list[float | None] = field(default_factory=list)
-    ids: dict[int, Any] = field(default_factory=dict)
+    notes: dict[Any, str] = field(default_factory=dict)
+    unanswerable: dict[str, list[str]] = field(default_factory=dict)
+    """Questions about what never happened, by kind."""
+    one_is_enough: bool = False
+    """Whether each of the steps that a question seeks answers it."""
+    is_held_back: bool = False
+    """Whether no weight was chosen on any of its questions."""
+    ids: dict[int | str, Any] = field(default_factory=dict)
+
+    @property
+    def texts(self) -> dict[Any, str]:
+        """The words of all steps and notes, by name: what the baselines search."""
+        steps = {key: text_of(step) for session in self.sessions for key, step in session}
+        return steps | self.notes
 
 
 # --- the data sets -------------------------------------------------------------------------------------------------
@@ -133,7 +147,41 @@ def whowhen(folder: Path) -> Iterator[Talk]:
         yield Talk(run["run"], [steps], [(run["question"], {int(run["gold"])}, kind)])
 
 
-SETS: dict[str, Callable[[Path], Iterator[Talk]]] = {"smolruns": smolruns, "whowhen": whowhen, "locomo": locomo}
+def assistants(folder: Path) -> Iterator[Talk]:
+    """Runs and notes of three users' agents, and questions as people and agents ask them."""
+    for line in (folder / "users.jsonl").read_text(encoding="utf-8").splitlines():
+        user = json.loads(line)
+        sessions = [
+            [(f"{run['name']}.{step['name']}", _smol_step(step)) for step in run["steps"]] for run in user["runs"]
+        ]
+        unanswerable: dict[str, list[str]] = defaultdict(list)
+        for asked in user["unanswerable"]:
+            unanswerable[asked["kind"]].append(asked["text"])
+        yield Talk(
+            user["user"],
+            sessions,
+            [(asked["text"], set(asked["gold"]), asked["kind"]) for asked in user["questions"]],
+            [time.time() - days * 86_400 for days in range(40, 40 - len(sessions), -1)],
+            {note["name"]: note["text"] for note in user["notes"]},
+            unanswerable,
+            one_is_enough=True,
+            is_held_back=True,
+        )
+
+
+SETS: dict[str, Callable[[Path], Iterator[Talk]]] = {
+    "assistants": assistants,
+    "smolruns": smolruns,
+    "whowhen": whowhen,
+    "locomo": locomo,
+}
+OWN = Path(__file__).parent
+"""Where the set is that is part of this project."""
+
+
+def folder_of(name: str, data: Path | None) -> Path:
+    """Where a data set is, if it is anywhere."""
+    return (OWN if name == "assistants" or data is None else data) / name
 
 
 # --- the contestants -----------------------------------------------------------------------------------------------
@@ -285,6 +333,7 @@ def tell(memory: Memory, talk: Talk, scope: str) -> None:
     memory.detach(agent)
     new = sorted(step.id for step in memory.steps(scope=scope, limit=1_000_000) if step.kind != "system_prompt")
     talk.ids = dict(zip([id for id in new if id not in seen], names, strict=True))
+    talk.ids |= {memory.remember(text, scope=scope).id: name for name, text in talk.notes.items()}
 
 
 # --- measuring -----------------------------------------------------------------------------------------------------
@@ -292,21 +341,22 @@ def tell(memory: Memory, talk: Talk, scope: str) -> None:
 Hits = dict[str, list[tuple[float, float]]]
 
 
-def rate(found: list[Any], gold: set[Any]) -> tuple[float, float]:
-    """The share of the steps that a question asks for, among the first five and ten."""
-    return len(gold & set(found[:5])) / len(gold), len(gold & set(found[:DEPTH])) / len(gold)
+def rate(found: list[Any], gold: set[Any], enough: int) -> tuple[float, float]:
+    """The share of the steps that a question asks for, among the first five and ten; so many are enough."""
+    five, ten = (min(len(gold & set(found[:depth])), enough) / enough for depth in (5, DEPTH))
+    return five, ten
 
 
-def note(hits: Hits, number: int, kind: str, rated: tuple[float, float]) -> None:
+def note(hits: Hits, is_held_back: bool, kind: str, rated: tuple[float, float]) -> None:
     """Counts a question for its half of the data and for its kind."""
-    for group in ("all", "tuned on" if number % 2 == 0 else "held back", kind):
+    for group in ("all", "held back" if is_held_back else "tuned on", kind):
         hits[group].append(rated)
 
 
 def main() -> None:
     """Prints one table for each set and way."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("data", type=Path, help="the folder that holds the data sets")
+    parser.add_argument("data", type=Path, nargs="?", help="the folder that holds other data sets")
     parser.add_argument("--set", choices=list(SETS), action="append", help="only this set")
     parser.add_argument("--embedder", action="append", help="only this one: off, local, or the name of a model")
     parser.add_argument("--every", type=int, default=1, help="ask only every n-th question")
@@ -315,10 +365,12 @@ def main() -> None:
     parser.add_argument("--url", help="record on this PostgreSQL server, instead of in a file")
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     given = parser.parse_args()
-    there = {name: list(read(given.data / name)) for name, read in SETS.items() if (given.data / name).is_dir()}
+    there = {
+        name: list(read(folder)) for name, read in SETS.items() if (folder := folder_of(name, given.data)).is_dir()
+    }
     sets = {name: talks[: given.most] for name, talks in there.items() if name in (given.set or SETS)}
     if not sets:
-        sys.exit(f"{given.data} has none of the folders {', '.join(given.set or SETS)}.")
+        sys.exit(f"{given.data or 'This project'} has none of the folders {', '.join(given.set)}.")
     names = given.embedder or ["off", "local"]
     if given.vectors_alone and "local" not in names:
         parser.error("--vectors-alone needs the local model, too: leave --embedder out, or name local as well.")
@@ -353,7 +405,9 @@ class Bench:
         hits: Hits = defaultdict(list)
         for number, talk in enumerate(self._talks):
             for question, gold, kind in talk.questions[:: self._every]:
-                note(hits, number, kind, rate(find(talk, question), {(talk.name, key) for key in gold}))
+                sought = {(talk.name, key) for key in gold}
+                rated = rate(find(talk, question), sought, 1 if talk.one_is_enough else len(gold))
+                note(hits, talk.is_held_back or number % 2 == 1, kind, rated)
         return hits
 
     def baselines(self) -> None:
@@ -370,10 +424,7 @@ class Bench:
                 self._lines.append(f"{title}: not measured: {type(error).__name__}: {error}")
 
     def _baseline(self, title: str, baseline: Callable[[dict[Any, str]], Any]) -> None:
-        texts = {
-            talk.name: {(talk.name, key): text_of(step) for part in talk.sessions for key, step in part}
-            for talk in self._talks
-        }
+        texts = {talk.name: {(talk.name, key): text for key, text in talk.texts.items()} for talk in self._talks}
         everything = {key: text for steps in texts.values() for key, text in steps.items()}
         if self._alone:
             each = {name: baseline(steps) for name, steps in texts.items()}
@@ -397,6 +448,7 @@ class Bench:
                 with Memory(path, durability="normal", embedder=embedder or "off") as memory:
                     memory.index(progress=sys.stderr.isatty())
                     self._ask(memory, by, ids)
+                    self._ask_unanswerable(memory, by)
                     for other, questions in foreign.items():
                         self._ask_others(memory, by, other, questions)
 
@@ -405,13 +457,25 @@ class Bench:
 
     def _ask(self, memory: Memory, by: str, ids: dict[int, Any]) -> None:
         def find(talk: Talk, question: str, floor: float) -> list[Any]:
-            return [ids[one.step] for one in memory.recall(question, DEPTH, scope=self._scope(talk), floor=floor)]
+            found = memory.recall(question, DEPTH, scope=self._scope(talk), floor=floor)
+            return [ids[one.note or one.step] for one in found]
 
         for title, floor in ((f"smolmem, {by}", 0.0), (f"smolmem, {by}, floor", FLOOR)):
             began = time.perf_counter()
             hits = self._measure(lambda talk, question, floor=floor: find(talk, question, floor))
             self._milliseconds[title] = 1000 * (time.perf_counter() - began) / len(hits["all"])
             self._rows[title] = hits
+
+    def _ask_unanswerable(self, memory: Memory, by: str) -> None:
+        answered: dict[str, list[bool]] = defaultdict(list)
+        for talk in self._talks:
+            for kind, questions in talk.unanswerable.items():
+                answered[kind] += (bool(memory.recall(one, DEPTH, scope=self._scope(talk))) for one in questions)
+        for kind, each in answered.items():
+            share = 100 * sum(each) / len(each)
+            self._lines.append(
+                f"of {len(each)} questions that nothing answers ({kind}), answered by {by}: {share:.1f} %"
+            )
 
     def _ask_others(self, memory: Memory, by: str, other: str, questions: list[str]) -> None:
         sample = random.Random(0).sample(questions, min(UNANSWERABLE, len(questions)))

@@ -61,9 +61,14 @@ class Bench:
         """The arguments of a form."""
         return (self.quick or "") if quick else self.full
 
+    @property
+    def needs_data(self) -> bool:
+        """Whether it measures with data that is not part of this project."""
+        return self.script == "quality.py" and self.name != "quality-assistants"
+
     def command(self, quick: bool) -> str:
         """What a reader types to run it alone."""
-        data = " DATA=folder" if self.script == "quality.py" else ""
+        data = " DATA=folder" if self.needs_data else ""
         arguments = self.arguments(quick).replace("MEMORY", "memory.db")
         return f"make {self.target}{data}" + (f' ARGS="{arguments}"' if arguments else "")
 
@@ -81,9 +86,10 @@ BENCHES = [
     Bench("vectors-middle", "vectors.py", "bench-vectors", "--rows 10000", None),
     Bench("vectors-large", "vectors.py", "bench-vectors", "--rows 30000",
           "--rows 6000 --queries 200 --engines smolmem,numpy,faiss,sqlite-vec"),
-    Bench("quality-smolruns", "quality.py", "quality", "--set smolruns --vectors-alone",
-          "--set smolruns --every 20 --embedder off"),
-    Bench("quality-whowhen", "quality.py", "quality", "--set whowhen --vectors-alone", None),
+    Bench("quality-assistants", "quality.py", "quality", "--set assistants --vectors-alone",
+          "--set assistants --embedder off"),
+    Bench("quality-smolruns", "quality.py", "quality", "--set smolruns --vectors-alone", None),
+    Bench("quality-whowhen", "quality.py", "quality", "--set whowhen", None),
     Bench("quality-locomo", "quality.py", "quality", "--set locomo --vectors-alone --every 4", None),
     Bench("postgres", "postgres.py", "bench-postgres", "--steps 60 --rounds 5", "--steps 30 --rounds 1"),
     Bench("runs", "runs.py", "bench-runs", "", ""),
@@ -116,7 +122,7 @@ def run(bench: Bench, given: argparse.Namespace, memory: Path) -> Record:
     with tempfile.TemporaryDirectory() as folder:
         numbers = Path(folder) / "numbers.json"
         arguments = [word.replace("MEMORY", str(memory)) for word in shlex.split(bench.arguments(given.quick))]
-        data = [str(given.data)] if bench.script == "quality.py" else []
+        data = [str(given.data)] if bench.needs_data else []
         command = [python, str(ROOT / "bench" / bench.script), *data, *arguments, "--json", str(numbers)]
         error = _finish(command, given.limit)
         about |= {"seconds": round(time.perf_counter() - began, 1), "load": list(os.getloadavg())}
@@ -131,7 +137,7 @@ def _why_not(bench: Bench, data: Path | None) -> str | None:
     """Why a benchmark cannot run here."""
     if bench.crewai and not CREWAI.exists():
         return "CrewAI is not installed: `make .venv-crewai/ready` installs it"
-    if bench.script == "quality.py" and data is None:
+    if bench.needs_data and data is None:
         return "its data is not part of this project: `make report DATA=folder`"
     return None
 

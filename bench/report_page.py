@@ -398,10 +398,11 @@ def _quality(numbers: dict[str, Any]) -> str:
         text += [f"{title}:", table(heads, rows), *one["lines"]]
     intro = (
         "A hit is the exact step that the data names. The weights of the ranking were chosen on every second run or "
-        "chat (those of the floor on all); "
-        "the others are *held back*, and only those are compared above. `floor` is the default: smolmem then leaves "
-        "questions unanswered that it finds nothing sure for. Without it, it returns everything that matches, as the "
-        "others do."
+        "chat (those of the floor on all); the others are *held back*, and only those are compared above. `assistants` "
+        "is part of this project: runs and notes of three users' agents, with questions that were written before any "
+        "result was seen; one weight was chosen on it since (how much few words weigh). `floor` is the default: "
+        "smolmem then leaves questions unanswered that it finds nothing sure for. Without it, it returns everything "
+        "that matches, as the others do."
     )
     return "\n\n".join([intro, *text])
 

@@ -424,6 +424,7 @@ def test_an_answer_by_words_is_given_while_its_step_has_no_vector_yet(
     with Memory(tmp_path / "agent.db", embedder=concepts) as memory:
         memory.remember("an automobile drove past the house")
         memory.index()
+        monkeypatch.setattr(memory._recall._indexer, "wake", lambda: None)
         memory.attach(code_agent(code("print('The keeper lost his key.')"), code("final_answer(1)"))).run("Look around")
         monkeypatch.setattr("smolmem.recall.search.confidence_in", lambda evidence, *_: float(evidence.cosine is None))
         while indexer._index_some(memory._journal):  # words, and no vectors
@@ -609,3 +610,13 @@ def test_a_mark_is_on_the_words_that_full_text_counts(words: list[str], text: st
 )
 def test_passages_without_content_reach_no_prompt(says: bool, kind: str, tool: str | None, text: str) -> None:
     assert says_something(text, kind, tool) is says
+
+
+def test_one_everyday_word_weighs_less_than_what_is_said_in_other_words(tmp_path: Path) -> None:
+    said = "the purchase of a large automobile was delayed"
+    texts = ("the bus will stop here at noon", "the second stop is at one", "then nothing until three", "lunch", said)
+    with Memory(tmp_path / "agent.db", embedder=concepts) as memory:
+        script = [code(f"print({text!r})") for text in texts]
+        memory.attach(code_agent(*script, code("final_answer(1)"))).run("Look around")
+        memory.index()
+        assert memory.recall("did they stop to buy a big car", floor=0)[0].text == said

@@ -74,9 +74,14 @@ class Evidence(NamedTuple):
     cosine: float | None = None
 
     @property
+    def covered(self) -> float:
+        """What those words tell that the best match has."""
+        return self.coverage * self.information
+
+    @property
     def lexical(self) -> float:
         """How much words and phrases tell."""
-        covered = self.coverage * self.information
+        covered = self.covered
         if not covered or (covered <= TOO_LITTLE and self.coverage < 0.5):
             return -math.inf
         words = math.sqrt(self.information / self.most + 2)

@@ -23,7 +23,7 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Literal
@@ -55,6 +55,9 @@ PASSAGES = 3
 """Vectors that are searched for each listed document."""
 FEW_PASSAGES = 4
 """Passages that are read of a document in any case."""
+MUCH = 7.0
+"""What words tell together that weigh fully. Less, such as one everyday word, weighs less beside vectors, and gives
+neighbours less: otherwise "why did buyers stop ordering" is answered by whatever stands beside a "stop"."""
 SEMANTIC, QUOTED = 0.9, 0.1
 """The weight of vectors, and how much less it is for a question whose words stand side by side in a document."""
 NEAR, FAR = 0.3, 0.15
@@ -98,6 +101,12 @@ class Found:
     cosine: float | None
     is_name: bool = False
     """Whether the question only names what is searched for: with a floor, results have a word or a near vector."""
+    evidence: Evidence = field(default_factory=Evidence)
+    """How well the best match fits the whole question, by words."""
+    told: float = 0.0
+    """How much those words tell: 1 for much, near 0 for one everyday word."""
+    is_early: bool = False
+    """Whether the best matches by words have no vectors yet: then those of others tell nothing against them."""
 
     @cached_property
     def highlighter(self) -> Highlighter:
@@ -118,8 +127,7 @@ class Found:
     @property
     def best_by_words(self) -> list[int]:
         """The documents that match best by words."""
-        scores = self.signals["lexical"]
-        return sorted(scores, key=lambda document: -scores[document])[:BEST]
+        return [*self.signals["lexical"]][:BEST]
 
     def fit(self, passage: Row) -> float:
         """How well a passage shows why its document was found: by the words of the question, and by its vector."""
@@ -183,7 +191,7 @@ class Search:
         signals = dict(found.signals)
         if reranker is not None:
             signals["reranker"] = self._rerank(question, found, filters, reranker)
-        self._add_context(signals, found.pairs)
+        self._add_context(signals, found)
         total, named = summed(signals), found.named
         if floor and named is not None and not query.times(question, datetime.fromtimestamp(moment)):
             total = {document: score for document, score in total.items() if document in named}
@@ -226,20 +234,26 @@ class Search:
             matches = self._lexical.best(words, filters, listed + 1)
         lexical = above_last(matches.found, listed)
         high = max(lexical.values(), default=0.0) or 1.0
-        signals = {"lexical": scaled(lexical)}
+        evidence = matches.evidence(words, phrases, query.names(question))
+        told = min(1.0, evidence.covered / MUCH)
+        is_early = self.semantic is not None and bool(near) and self.semantic.lacks_vectors([*lexical][:BEST])
+        share = (1.0 if is_early or not near else told) / high
+        signals = {"lexical": {id: share * score for id, score in lexical.items()}}
+        pairs = {id: share * score for id, score in matches.pair_scores.items()}
         passages: Scores = {}
         if near:
             farther = len(near) == PASSAGES * listed and near[-1].cosine < near[0].cosine
             least = near[-1].cosine if farther else self._noise_in(filters).cosine
-            weight = SEMANTIC / (1 + QUOTED * matches.quoted(phrases))
+            weight = SEMANTIC / (1 + QUOTED * evidence.quoted)
             scores = scaled(nearness(near, listed, least))
             signals["semantic"] = {id: weight * score for id, score in scores.items()}
             passages = scaled({hit.passage: max(0.0, hit.cosine - least) for hit in near})
-        pairs = {document: score / high for document, score in matches.pair_scores.items()}
         cosine = near[0].cosine if near else None
-        return Found(words, matches, signals, pairs, passages, cosine, query.is_name(question))
+        return Found(
+            words, matches, signals, pairs, passages, cosine, query.is_name(question), evidence, told, is_early
+        )
 
-    def _add_context(self, signals: dict[str, Scores], pairs: Scores) -> None:
+    def _add_context(self, signals: dict[str, Scores], found: Found) -> None:
         """Adds what documents get from their neighbours and their session; a note has neither, and gets a share."""
         beside = self._store.rows("beside", {"ids": json_list(summed(signals))})
         tasks = _long_tasks(beside)
@@ -253,11 +267,11 @@ class Search:
                 continue
             for side, share in (("before", NEAR), ("after", NEAR), ("long_before", FAR), ("long_after", FAR)):
                 if row[side] is not None:
-                    neighbours[row[side]] += share * own[row["id"]]
+                    neighbours[row[side]] += share * found.told * own[row["id"]]
                     sessions[row[side]] = row["session"]
             for side in ("after", "long_after"):
                 if row[side] is not None:
-                    neighbours[row[side]] += FOLLOWING * pairs.get(row["id"], 0.0)
+                    neighbours[row[side]] += FOLLOWING * found.pairs.get(row["id"], 0.0)
         signals["alone"] = {id: ALONE * own[id] for id in own.keys() - sessions.keys()}
         signals["neighbours"] = _with_less_for(tasks, neighbours)
         total = summed(signals)
@@ -299,16 +313,12 @@ class Search:
         """How likely the memory knows what is asked for. A long text may ask for it in one of its sentences."""
         noise = None if found.cosine is None else self._noise_in(filters)
         parts = [] if len(found.words) <= LONG_QUESTION else query.sentences(question)[:MAX_SENTENCES]
-        asked = [(_evidence(found.words, question, found), 1)]
+        asked = [(found.evidence._replace(cosine=found.cosine), 1)]
         asked += [(_evidence(query.words(part), part, found), len(parts)) for part in parts]
         best = max(confidence_in(evidence, noise, among) for evidence, among in asked)
-        if found.cosine is not None and self._lacks_vectors(found):
+        if found.is_early and found.cosine is not None:
             best = max(best, self._confidence(question, replace(found, cosine=None), filters))
         return best
-
-    def _lacks_vectors(self, found: Found) -> bool:
-        """Whether the best matches by words have no vectors yet: then those of others tell nothing against them."""
-        return self.semantic is not None and self.semantic.lacks_vectors(found.best_by_words)
 
     def _noise_in(self, filters: Filter) -> Noise:
         """What unrelated questions get in the same scope; measured again when the store has doubled."""
@@ -416,7 +426,7 @@ def _excerpt(row: Row, highlighter: Highlighter) -> Excerpt:
 
 
 def _evidence(words: Iterable[str], question: str, found: Found) -> Evidence:
-    """How well the best match fits a question, or a sentence of it."""
+    """How well the best match fits a sentence of a question."""
     told = found.matches.evidence(words, query.phrases(question), query.names(question))
     return told._replace(cosine=found.cosine)
 
