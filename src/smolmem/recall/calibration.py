@@ -48,6 +48,10 @@ TOO_LITTLE = 1.0
 """What one word of everyday English tells: a match needs more, unless it is half of the question."""
 NO_WORDS = -3.3
 """What words tell, at least, where vectors decide: about as much as those of an unrelated question."""
+ENOUGH = 7.0
+"""What the words of a match tell together that weigh fully in the ranking. Less, such as one everyday word, weighs less
+beside vectors, and gives neighbours less: otherwise "why did buyers stop ordering" is answered by what stands beside a
+"stop"."""
 SEMANTIC, AGREEMENT, DOUBT = 0.7, 1.2, 3.0
 """What a spread above the noise tells, where it tells for a match, and what vectors tell against one at most."""
 LEAST_SPREAD = 0.01
@@ -74,14 +78,14 @@ class Evidence(NamedTuple):
     cosine: float | None = None
 
     @property
-    def covered(self) -> float:
-        """What those words tell that the best match has."""
-        return self.coverage * self.information
+    def share_told(self) -> float:
+        """How much the words of the best match tell: near 0 for one everyday word, 1 for enough."""
+        return min(1.0, self.coverage * self.information / ENOUGH)
 
     @property
     def lexical(self) -> float:
         """How much words and phrases tell."""
-        covered = self.covered
+        covered = self.coverage * self.information
         if not covered or (covered <= TOO_LITTLE and self.coverage < 0.5):
             return -math.inf
         words = math.sqrt(self.information / self.most + 2)

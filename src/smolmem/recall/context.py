@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import islice
 from typing import Any
 
 from smolagents.models import ChatMessage, MessageRole
@@ -60,10 +59,9 @@ def block(found: Sequence[Recollection], tokens: int = TOKENS) -> tuple[str, lis
 
 def with_result(one: Recollection) -> list[Recollection]:
     """A step, shown by its most fitting passage, and by what came of it if that only says what was intended."""
-    if one.note is not None or one.kind not in INTENTIONS:
-        return [one]
-    results = (shown_by(one, excerpt) for excerpt in one.excerpts if excerpt.kind in RESULTS)
-    return [one, *(result for result in islice(results, 1) if is_worth_quoting(result))]
+    is_intention = one.note is None and one.kind in INTENTIONS
+    results = [shown_by(one, excerpt) for excerpt in one.excerpts if is_intention and excerpt.kind in RESULTS]
+    return [one, *filter(is_worth_quoting, results[:1])]
 
 
 def is_worth_quoting(one: Recollection) -> bool:

@@ -6,7 +6,7 @@ A step or note is a document. Five signals are added up for each document:
   words that stand side by side in the question;
 - semantic: how near the vector of the whole document, and that of its best passage, are to that of the question;
 - neighbours: a share of the scores of the two documents on either side, because an answer often stands beside the step
-  that sounds like the question;
+  that sounds like the question; the less the words of the question tell, the less it is;
 - session: a share of the best score in the same session, because a question is about one run more often than about one
   step of each;
 - time and recency: a little, for a time that the question mentions and for what is new.
@@ -55,9 +55,6 @@ PASSAGES = 3
 """Vectors that are searched for each listed document."""
 FEW_PASSAGES = 4
 """Passages that are read of a document in any case."""
-MUCH = 7.0
-"""What words tell together that weigh fully. Less, such as one everyday word, weighs less beside vectors, and gives
-neighbours less: otherwise "why did buyers stop ordering" is answered by whatever stands beside a "stop"."""
 SEMANTIC, QUOTED = 0.9, 0.1
 """The weight of vectors, and how much less it is for a question whose words stand side by side in a document."""
 NEAR, FAR = 0.3, 0.15
@@ -103,9 +100,7 @@ class Found:
     """Whether the question only names what is searched for: with a floor, results have a word or a near vector."""
     evidence: Evidence = field(default_factory=Evidence)
     """How well the best match fits the whole question, by words."""
-    told: float = 0.0
-    """How much those words tell: 1 for much, near 0 for one everyday word."""
-    is_early: bool = False
+    lacks_vectors: bool = False
     """Whether the best matches by words have no vectors yet: then those of others tell nothing against them."""
 
     @cached_property
@@ -235,9 +230,8 @@ class Search:
         lexical = above_last(matches.found, listed)
         high = max(lexical.values(), default=0.0) or 1.0
         evidence = matches.evidence(words, phrases, query.names(question))
-        told = min(1.0, evidence.covered / MUCH)
-        is_early = self.semantic is not None and bool(near) and self.semantic.lacks_vectors([*lexical][:BEST])
-        share = (1.0 if is_early or not near else told) / high
+        lacks_vectors = self.semantic is not None and bool(near) and self.semantic.lacks_vectors([*lexical][:BEST])
+        share = (1.0 if lacks_vectors or not near else evidence.share_told) / high
         signals = {"lexical": {id: share * score for id, score in lexical.items()}}
         pairs = {id: share * score for id, score in matches.pair_scores.items()}
         passages: Scores = {}
@@ -248,17 +242,15 @@ class Search:
             scores = scaled(nearness(near, listed, least))
             signals["semantic"] = {id: weight * score for id, score in scores.items()}
             passages = scaled({hit.passage: max(0.0, hit.cosine - least) for hit in near})
-        cosine = near[0].cosine if near else None
-        return Found(
-            words, matches, signals, pairs, passages, cosine, query.is_name(question), evidence, told, is_early
-        )
+        cosine, is_name = near[0].cosine if near else None, query.is_name(question)
+        return Found(words, matches, signals, pairs, passages, cosine, is_name, evidence, lacks_vectors)
 
     def _add_context(self, signals: dict[str, Scores], found: Found) -> None:
         """Adds what documents get from their neighbours and their session; a note has neither, and gets a share."""
         beside = self._store.rows("beside", {"ids": json_list(summed(signals))})
         tasks = _long_tasks(beside)
         signals |= {name: _with_less_for(tasks, scores) for name, scores in signals.items()}
-        own = summed(signals)
+        own, told = summed(signals), found.evidence.share_told
         neighbours: Scores = defaultdict(float)
         sessions: dict[int, str] = {}
         for row in beside:
@@ -267,7 +259,7 @@ class Search:
                 continue
             for side, share in (("before", NEAR), ("after", NEAR), ("long_before", FAR), ("long_after", FAR)):
                 if row[side] is not None:
-                    neighbours[row[side]] += share * found.told * own[row["id"]]
+                    neighbours[row[side]] += share * told * own[row["id"]]
                     sessions[row[side]] = row["session"]
             for side in ("after", "long_after"):
                 if row[side] is not None:
@@ -316,7 +308,7 @@ class Search:
         asked = [(found.evidence._replace(cosine=found.cosine), 1)]
         asked += [(_evidence(query.words(part), part, found), len(parts)) for part in parts]
         best = max(confidence_in(evidence, noise, among) for evidence, among in asked)
-        if found.is_early and found.cosine is not None:
+        if found.lacks_vectors and found.cosine is not None:
             best = max(best, self._confidence(question, replace(found, cosine=None), filters))
         return best
 
